@@ -1,0 +1,15 @@
+/* buffer.h - big arrays whose first use costs nothing inside a timed region
+ *
+ * 2 MiB aligned, offered to the kernel for huge pages and touched. Benchmarks compare passes over
+ * memory: page faults and scattered small pages would be measured instead.
+ */
+#ifndef CLI_BUFFER_H
+#define CLI_BUFFER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* count zeroed elements of `size` bytes; free() them. NULL when out of memory. */
+void *buffer_create(int64_t count, size_t size);
+
+#endif

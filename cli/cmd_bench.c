@@ -1,0 +1,19 @@
+/* cmd_bench.c - `thinwire bench`: the table of benchmarks, each in its own file */
+#include "command.h"
+
+static const command benches[] = {
+    {"select", "time of one selection step against the bare pass e += g", bench_select},
+};
+
+static const command_group bench = {
+    .name = "thinwire bench",
+    .description = "Benchmarks. Each checks what it times.",
+    .examples = "  thinwire bench select\n"
+                "  thinwire bench select --method exact,reuse --density 0.001 --json -\n",
+    .commands = benches,
+    .ncommands = sizeof benches / sizeof benches[0],
+};
+
+int cmd_bench(int argc, char **argv) {
+    return command_dispatch(&bench, argc, argv);
+}

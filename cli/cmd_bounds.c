@@ -1,0 +1,258 @@
+/* cmd_bounds.c - `thinwire bounds`: what top-k leaves behind, against the bounds of theory
+ *
+ * For a bell-shaped u, GaussianK-SGD (Shi et al., 2019), Theorem 1, says
+ *
+ *     |u - Top_k(u)|^2 / |u|^2  <=  (1 - k/n)^2          and 1 - k/n holds for any u.
+ *
+ * Both are set beside the measured ratio over a range of k. Sums are in double, over the entries
+ * left behind rather than as a difference, so that small ratios keep their digits and k = n gives
+ * exactly 0. Of a zero vector nothing is left behind: its ratio is 0 by definition.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "buffer.h"
+#include "command.h"
+#include "data.h"
+#include "errors.h"
+#include "json.h"
+#include "options.h"
+#include "progress.h"
+#include "table.h"
+#include "thinwire.h"
+#include "vector_file.h"
+
+#define DEFAULT_N 1000000
+#define DEFAULT_POINTS 17 /* four per decade */
+#define LOWEST_DENSITY 1e-4
+#define BAR_WIDTH 32
+#define NOT_GIVEN (-1)
+
+typedef struct bounds_settings {
+    int data; /* position of the kind, or NOT_GIVEN */
+    const char *file;
+    int64_t n;    /* or NOT_GIVEN */
+    int64_t seed; /* or NOT_GIVEN */
+    int64_t points;
+    const char *json_path;
+} bounds_settings;
+
+typedef struct vector {
+    float *values; /* [n] */
+    int64_t n;
+    double square; /* |u|^2 */
+} vector;
+
+static const table_column columns[] = {
+    {"density", "k/n", 9},         {"k", "entries", 10}, {"measured", "share", 12},
+    {"(1-k/n)^2", "share", 12},    {"1-k/n", "share", 8}, {"holds", "(1-k/n)^2", 9},
+    {"measured #, (1-k/n)^2 |", "0 to 1", -BAR_WIDTH},
+};
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+static int parse(bounds_settings *settings, int argc, char **argv) {
+    const cli_option options[] = {
+        {.name = "data", .placeholder = "KIND", .kind = OPTION_CHOICE, .to.choice = &settings->data,
+         .choice_at = data_kind_name, .help = "synthetic vector (default gauss)."},
+        {.name = "file", .placeholder = "PATH", .kind = OPTION_TEXT, .to.text = &settings->file,
+         .help = "vector from a file of raw little-endian float32, instead of --data"},
+        {.name = "n", .placeholder = "N", .kind = OPTION_INTEGER, .to.integer = &settings->n,
+         .min = 1, .max = INT32_MAX, .help = "elements of the synthetic vector (default 1M)"},
+        {.name = "seed", .placeholder = "N", .kind = OPTION_INTEGER, .to.integer = &settings->seed,
+         .min = 0, .max = 0x1p53, .help = "of the synthetic vector (default 1)"},
+        {.name = "points", .placeholder = "N", .kind = OPTION_INTEGER,
+         .to.integer = &settings->points, .min = 2, .max = 1000,
+         .help = "values of k, evenly spaced in log k from density 0.0001 to 1 (default 17)"},
+        {.name = "json", .placeholder = "FILE", .kind = OPTION_TEXT,
+         .to.text = &settings->json_path,
+         .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
+    };
+    const option_set set = {
+        .command = "thinwire bounds",
+        .summary = "Measure the share of a vector's squared norm that top-k leaves behind, "
+                   "|u - Top_k(u)|^2 / |u|^2, and set it beside (1 - k/n)^2, which holds for "
+                   "bell-shaped vectors (GaussianK-SGD, Theorem 1), and 1 - k/n, which holds for "
+                   "all. The ratio of a zero vector is 0 by definition.",
+        .examples = "  thinwire bounds\n"
+                    "  thinwire bounds --data constant --points 9    a vector that is not a bell\n"
+                    "  thinwire bounds --file gradient.f32 --json bounds.jsonl\n",
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+    };
+    return options_parse(&set, argc, argv);
+}
+
+/* Refuse combinations that would ignore an option; fill in the defaults. */
+static int settle(bounds_settings *settings) {
+    bool synthetic = settings->data != NOT_GIVEN || settings->n != NOT_GIVEN ||
+                     settings->seed != NOT_GIVEN;
+    if (settings->file != NULL && synthetic) {
+        return usage_error("thinwire bounds: --file excludes --data, --n and --seed");
+    }
+    settings->data = settings->data != NOT_GIVEN ? settings->data : 0;
+    settings->n = settings->n != NOT_GIVEN ? settings->n : DEFAULT_N;
+    settings->seed = settings->seed != NOT_GIVEN ? settings->seed : 1;
+    return STATUS_OK;
+}
+
+/* ---- The vector ----------------------------------------------------------------------------- */
+
+static int make_vector(const bounds_settings *settings, vector *u) {
+    if (settings->file != NULL) {
+        return vector_file_read(settings->file, &u->values, &u->n);
+    }
+    u->n = settings->n;
+    u->values = buffer_create(u->n, sizeof *u->values);
+    if (u->values == NULL) {
+        return failure("not enough memory for %" PRId64 " elements; try a smaller --n", u->n);
+    }
+    data_fill(settings->data, u->values, u->n, (uint64_t)settings->seed);
+    return STATUS_OK;
+}
+
+/* The squared norm of u without the entries of sparse. */
+static double square_left(const vector *u, const tw_sparse *sparse) {
+    double sum = 0.0;
+    int64_t next = 0;
+    for (int64_t i = 0; i < u->n; i++) {
+        if (next < sparse->count && sparse->idx[next] == i) {
+            next++;
+        } else {
+            sum += (double)u->values[i] * (double)u->values[i];
+        }
+    }
+    return sum;
+}
+
+/* ---- Measuring ------------------------------------------------------------------------------ */
+
+/* k of point p of `points`, evenly spaced in log k. */
+static int64_t k_of_point(int64_t n, int64_t p, int64_t points) {
+    double exponent = 1.0 - (double)p / (double)(points - 1);
+    int64_t k = llround((double)n * pow(LOWEST_DENSITY, exponent));
+    return k > 0 ? k : 1;
+}
+
+static int measure_ratio(const vector *u, int64_t k, double *ratio) {
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.method = "exact";
+    params.k = k;
+    params.feedback = TW_FEEDBACK_OFF;
+    tw_selector *selector;
+    int error = tw_selector_create(&selector, u->n, &params);
+    if (error != TW_OK) {
+        return library_failure("creating the selector", error);
+    }
+    tw_sparse sparse;
+    error = tw_selector_run(selector, u->values, &sparse);
+    if (error == TW_OK) {
+        *ratio = u->square > 0.0 ? square_left(u, &sparse) / u->square : 0.0;
+    }
+    tw_selector_free(selector);
+    return error == TW_OK ? STATUS_OK : library_failure("selecting", error);
+}
+
+/* ---- Reporting ------------------------------------------------------------------------------ */
+
+/* measured as a bar of '#', the bound as '|' on the same scale. */
+static void draw_bar(char bar[BAR_WIDTH + 2], double measured, double bound) {
+    int filled = (int)lround(measured * BAR_WIDTH);
+    int mark = (int)lround(bound * BAR_WIDTH);
+    for (int i = 0; i <= BAR_WIDTH; i++) {
+        bar[i] = i < filled ? '#' : ' ';
+    }
+    bar[mark] = '|';
+    bar[BAR_WIDTH + 1] = '\0';
+    for (int i = BAR_WIDTH; i >= 0 && bar[i] == ' '; i--) {
+        bar[i] = '\0';
+    }
+}
+
+static void report_point(table *rows, jsonl *json, const vector *u, int64_t k, double measured) {
+    double rest = (double)(u->n - k) / (double)u->n; /* 1 - k/n without cancellation */
+    double density = (double)k / (double)u->n;
+    bool holds = measured <= rest * rest;
+    char bar[BAR_WIDTH + 2];
+    draw_bar(bar, measured, rest * rest);
+    table_general(rows, density);
+    table_integer(rows, k);
+    table_real(rows, measured, 6);
+    table_real(rows, rest * rest, 6);
+    table_real(rows, rest, 6);
+    table_text(rows, holds ? "yes" : "no");
+    table_text(rows, bar);
+    jsonl_integer(json, "n", u->n);
+    jsonl_integer(json, "k", k);
+    jsonl_real(json, "density", density);
+    jsonl_real(json, "measured", measured);
+    jsonl_real(json, "bound_gaussian", rest * rest);
+    jsonl_real(json, "bound_random", rest);
+    jsonl_flag(json, "holds", holds);
+    jsonl_write(json);
+}
+
+static int report_all(const vector *u, int64_t points, jsonl *json) {
+    table rows;
+    table_begin(&rows, jsonl_table_stream(json), columns, sizeof columns / sizeof columns[0]);
+    int status = STATUS_OK;
+    int64_t last_k = 0; /* short vectors have fewer values of k than points */
+    progress_begin("bounds", points);
+    for (int64_t p = 0; p < points && status == STATUS_OK; p++) {
+        int64_t k = k_of_point(u->n, p, points);
+        if (k == last_k) {
+            continue;
+        }
+        double measured = 0.0;
+        status = measure_ratio(u, k, &measured);
+        progress_clear();
+        if (status == STATUS_OK) {
+            report_point(&rows, json, u, k, measured);
+        }
+        last_k = k;
+        progress_to(p + 1);
+    }
+    progress_end();
+    return status;
+}
+
+static int run_bounds(const bounds_settings *settings, jsonl *json) {
+    vector u = {0};
+    int status = make_vector(settings, &u);
+    if (status == STATUS_OK) {
+        FILE *stream = jsonl_table_stream(json);
+        const char *origin = settings->file != NULL ? settings->file
+                                                    : data_kind_name(settings->data);
+        fprintf(stream, "bounds: |u - Top_k(u)|^2 / |u|^2 of u = %s, n %" PRId64 "\n", origin,
+                u.n);
+        u.square = square_left(&u, &(tw_sparse){0});
+        if (!(u.square > 0.0)) {
+            fputs("u is zero: the ratio is 0 by definition\n", stream);
+        }
+        fputc('\n', stream);
+        status = report_all(&u, settings->points, json);
+    }
+    free(u.values);
+    return status;
+}
+
+int cmd_bounds(int argc, char **argv) {
+    bounds_settings settings = {
+        .data = NOT_GIVEN, .n = NOT_GIVEN, .seed = NOT_GIVEN, .points = DEFAULT_POINTS};
+    int status = parse(&settings, argc, argv);
+    if (status != OPTIONS_CONTINUE) {
+        return status;
+    }
+    status = settle(&settings);
+    jsonl *json = NULL;
+    if (status == STATUS_OK) {
+        status = jsonl_open(&json, settings.json_path);
+    }
+    if (status != STATUS_OK) {
+        return status;
+    }
+    status = run_bounds(&settings, json);
+    int closed = jsonl_close(json);
+    return status != STATUS_OK ? status : closed;
+}

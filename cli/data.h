@@ -1,0 +1,21 @@
+/* data.h - synthetic gradients: reproducible vectors of known shape
+ *
+ * The same kind, n and seed give the same values for any number of threads. Between machines the
+ * last bit may differ where their libm rounds differently.
+ */
+#ifndef CLI_DATA_H
+#define CLI_DATA_H
+
+#include <stdint.h>
+
+/* The kinds by position from 0; NULL past the last one. */
+const char *data_kind_name(int position);
+const char *data_kind_description(int position);
+
+/* Fill values[n] with the kind at this position. */
+void data_fill(int kind, float *values, int64_t n, uint64_t seed);
+
+/* A well-mixed function of seed and counter: the random numbers behind everything here. */
+uint64_t data_hash(uint64_t seed, uint64_t counter);
+
+#endif

@@ -1,0 +1,187 @@
+/* json.c - JSON lines through jansson
+ *
+ * Without TW_HAVE_JANSSON only the refusal remains. A failed write is remembered and reported once,
+ * by jsonl_close.
+ */
+#include "json.h"
+
+#include "errors.h"
+
+#ifdef TW_HAVE_JANSSON
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REAL_DIGITS 12 /* enough for any time and ratio, and 0.1 stays 0.1 */
+
+struct jsonl {
+    FILE *stream;
+    const char *path;
+    json_t *record; /* the object under way */
+    int error;      /* errno of the first failure, 0 if none */
+};
+
+bool jsonl_available(void) {
+    return true;
+}
+
+static void note_error(jsonl *out, int error) {
+    if (out->error == 0) {
+        out->error = error;
+    }
+}
+
+int jsonl_open(jsonl **out, const char *path) {
+    *out = NULL;
+    if (path == NULL) {
+        return STATUS_OK;
+    }
+    jsonl *created = calloc(1, sizeof *created);
+    json_t *record = json_object();
+    if (created == NULL || record == NULL) {
+        free(created);
+        json_decref(record);
+        return failure("--json %s: out of memory", path);
+    }
+    FILE *stream = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
+    if (stream == NULL) {
+        free(created);
+        json_decref(record);
+        return failure("--json %s: cannot write: %s", path, strerror(errno));
+    }
+    *created = (jsonl){.stream = stream, .path = path, .record = record, .error = 0};
+    *out = created;
+    return STATUS_OK;
+}
+
+FILE *jsonl_table_stream(const jsonl *out) {
+    return out != NULL && out->stream == stdout ? stderr : stdout;
+}
+
+/* Takes the reference to value; NULL means that making it failed. */
+static void set(jsonl *out, const char *key, json_t *value) {
+    if (json_object_set_new(out->record, key, value) != 0) {
+        note_error(out, ENOMEM);
+    }
+}
+
+void jsonl_text(jsonl *out, const char *key, const char *value) {
+    if (out != NULL) {
+        set(out, key, json_string(value));
+    }
+}
+
+void jsonl_integer(jsonl *out, const char *key, int64_t value) {
+    if (out != NULL) {
+        set(out, key, json_integer(value));
+    }
+}
+
+void jsonl_real(jsonl *out, const char *key, double value) {
+    if (out != NULL) {
+        json_t *number = json_real(value); /* NULL for NaN and infinity, which JSON lacks */
+        set(out, key, number != NULL ? number : json_null());
+    }
+}
+
+void jsonl_flag(jsonl *out, const char *key, bool value) {
+    if (out != NULL) {
+        set(out, key, json_boolean(value));
+    }
+}
+
+void jsonl_append(jsonl *out, const char *key, const char *value) {
+    if (out == NULL) {
+        return;
+    }
+    if (json_object_get(out->record, key) == NULL) {
+        set(out, key, json_array());
+    }
+    if (json_array_append_new(json_object_get(out->record, key), json_string(value)) != 0) {
+        note_error(out, ENOMEM);
+    }
+}
+
+void jsonl_write(jsonl *out) {
+    if (out == NULL) {
+        return;
+    }
+    size_t format = JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS);
+    /* Flushed line by line, so that a reader at the other end of a pipe sees results at once. */
+    if (json_dumpf(out->record, out->stream, format) != 0 || fputc('\n', out->stream) == EOF ||
+        fflush(out->stream) != 0) {
+        note_error(out, errno);
+    }
+    json_object_clear(out->record);
+}
+
+int jsonl_close(jsonl *out) {
+    if (out == NULL) {
+        return STATUS_OK;
+    }
+    if (out->stream != stdout && fclose(out->stream) != 0) {
+        note_error(out, errno);
+    }
+    int status = STATUS_OK;
+    if (out->error != 0) {
+        status = failure("--json %s: not everything was written: %s", out->path,
+                         strerror(out->error));
+    }
+    json_decref(out->record);
+    free(out);
+    return status;
+}
+
+#else
+
+bool jsonl_available(void) {
+    return false;
+}
+
+int jsonl_open(jsonl **out, const char *path) {
+    *out = NULL;
+    if (path == NULL) {
+        return STATUS_OK;
+    }
+    return usage_error("--json %s: this build lacks JSON; install libjansson-dev and rebuild",
+                       path);
+}
+
+FILE *jsonl_table_stream(const jsonl *out) {
+    (void)out;
+    return stdout;
+}
+
+/* jsonl_open never makes a handle, so nothing below is ever called with one. */
+void jsonl_text(jsonl *out, const char *key, const char *value) {
+    (void)out, (void)key, (void)value;
+}
+
+void jsonl_integer(jsonl *out, const char *key, int64_t value) {
+    (void)out, (void)key, (void)value;
+}
+
+void jsonl_real(jsonl *out, const char *key, double value) {
+    (void)out, (void)key, (void)value;
+}
+
+void jsonl_flag(jsonl *out, const char *key, bool value) {
+    (void)out, (void)key, (void)value;
+}
+
+void jsonl_append(jsonl *out, const char *key, const char *value) {
+    (void)out, (void)key, (void)value;
+}
+
+void jsonl_write(jsonl *out) {
+    (void)out;
+}
+
+int jsonl_close(jsonl *out) {
+    (void)out;
+    return STATUS_OK;
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* main.c - the thinwire command: the table of subcommands
+ *
+ * Everything below this folder is reached through the public header alone, so whatever the command
+ * does, a program that links libthinwire can do too. Exit status: 0 success, 1 the work failed,
+ * 2 the command line was not understood.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "errors.h"
+#include "thinwire.h"
+
+static const command commands[] = {
+    {"info", "what this build has and what this machine uses", cmd_info},
+    {"bench", "measure: selection against the bare pass", cmd_bench},
+    {"bounds", "what top-k leaves behind, against the bounds of theory", cmd_bounds},
+};
+
+static const command_group thinwire = {
+    .name = "thinwire",
+    .description = "Sum gradients over thin wires: send the few values that matter, keep the rest.",
+    .examples = "  thinwire info\n"
+                "  thinwire bench select --n 10M --density 0.01\n"
+                "  thinwire help bounds\n",
+    .commands = commands,
+    .ncommands = sizeof commands / sizeof commands[0],
+};
+
+/* A full disk shows up only when the last buffer is written. */
+static int flush_stdout(int status) {
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        int failed = failure("cannot write to standard output");
+        return status == STATUS_OK ? failed : status;
+    }
+    return status;
+}
+
+int main(int argc, char **argv) {
+    int status = STATUS_OK;
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf("thinwire %s\n", tw_version());
+    } else {
+        status = command_dispatch(&thinwire, argc, argv);
+    }
+    return flush_stdout(status);
+}

@@ -1,0 +1,39 @@
+/* error.c - error texts, fixed and per thread; see error.h */
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char last_error[512];
+
+int tw__fail(int error, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last_error, sizeof last_error, format, args);
+    va_end(args);
+    return error;
+}
+
+const char *tw_last_error(void) {
+    return last_error;
+}
+
+const char *tw_error_text(int error) {
+    switch (error) {
+#define TW_ERROR_CASE(name, value, text)                                                           \
+    case name:                                                                                     \
+        return text;
+        TW_ERRORS(TW_ERROR_CASE)
+#undef TW_ERROR_CASE
+    default:
+        return "unknown error";
+    }
+}
+
+#define TW_STRING_(x) #x
+#define TW_STRING(x) TW_STRING_(x)
+
+const char *tw_version(void) {
+    return TW_STRING(TW_VERSION_MAJOR) "." TW_STRING(TW_VERSION_MINOR) "." TW_STRING(
+        TW_VERSION_PATCH);
+}

@@ -1,0 +1,28 @@
+/* error.h - how a failing call explains itself
+ *
+ * A function that fails returns tw__fail(TW_ERR_..., "field: ..."): the text waits in the calling
+ * thread for tw_last_error(). TW_TRY passes an error on unchanged. */
+#ifndef TW_BASE_ERROR_H
+#define TW_BASE_ERROR_H
+
+#include "thinwire.h"
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+int tw__fail(int error, const char *format, ...);
+
+#define TW_TRY(call)                                                                               \
+    do {                                                                                           \
+        int tw__error_ = (call);                                                                   \
+        if (tw__error_ != TW_OK)                                                                   \
+            return tw__error_;                                                                     \
+    } while (0)
+
+#define TW_REQUIRE(pointer)                                                                        \
+    do {                                                                                           \
+        if ((pointer) == NULL)                                                                     \
+            return tw__fail(TW_ERR_NULL, "%s: is NULL; a valid pointer is required", #pointer);    \
+    } while (0)
+
+#endif

@@ -1,0 +1,231 @@
+/* candidates.c - the entries that a pass collected, and the choice among them
+ *
+ * The guess from which a pass collects is meant to let about 2k entries through. It can fail in
+ * two ways, and neither costs exactness:
+ *
+ *   Too many: a thread's buffer fills up. It keeps its 2k best and raises its own threshold to
+ *   just above the worst of them. What it drops, or no longer collects, is beaten by 2k entries
+ *   (larger, or equal with a smaller index), so it is in no top k.
+ *
+ *   Too few: collect again from lower down, at most twice: from a sampled guess, then from the
+ *   smallest non-zero on, which cannot miss.
+ *
+ * Zeros are never candidates: thresholds start at 1, the bits of the smallest subnormal. Each
+ * thread's entries are in index order; the table of chunk owners says how they interleave. */
+#include "base/random.h"
+#include "selector.h"
+
+#include <math.h>
+
+/* Runs of one cache line are sampled: one read brings 16 elements. */
+#define SAMPLE_RUN 16
+
+void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
+    tw__entries *found = &worker->collector.found;
+    int64_t keep = 2 * s->k < found->count ? 2 * s->k : found->count;
+    uint32_t worst = tw__kth_of_values(found->val, found->count, keep);
+    if (worst >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
+        found->count = 0;
+        worker->collector.threshold = worker->dropped = TW__INFINITY_BITS;
+        return;
+    }
+    int64_t ties = keep - s->kernels->count(found->val, found->count, worst + 1);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < found->count; i++) {
+        uint32_t bits = tw__magnitude(found->val[i]);
+        if (bits > worst || (bits == worst && ties-- > 0)) {
+            found->idx[kept] = found->idx[i];
+            found->val[kept++] = found->val[i];
+        }
+    }
+    found->count = kept;
+    worker->collector.threshold = worst + 1;
+    worker->dropped = worst;
+}
+
+int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound) {
+    int64_t lo = 0;
+    while (lo < count) {
+        int64_t middle = lo + (count - lo) / 2;
+        if (idx[middle] < bound)
+            lo = middle + 1;
+        else
+            count = middle;
+    }
+    return lo;
+}
+
+int64_t tw__candidates_total(const tw_selector *s) {
+    int64_t total = 0;
+    for (int i = 0; i < s->threads; i++)
+        total += s->workers[i].collector.found.count;
+    return total;
+}
+
+int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold) {
+    int64_t above = 0;
+    for (int i = 0; i < s->threads; i++) {
+        const tw__entries *found = &s->workers[i].collector.found;
+        above += s->kernels->count(found->val, found->count, threshold);
+    }
+    return above;
+}
+
+int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most) {
+    int64_t total = tw__candidates_total(s);
+    int64_t stride = (total + most - 1) / most;
+    int64_t count = 0, next = 0; /* position of the next one in the current worker's entries */
+    for (int i = 0; i < s->threads; i++) {
+        const tw__entries *found = &s->workers[i].collector.found;
+        for (; next < found->count; next += stride)
+            bits[count++] = tw__magnitude(found->val[next]);
+        next -= found->count;
+    }
+    return count;
+}
+
+/* Fills s->sample with one run from each of equally long parts, at a random place in it. */
+static int64_t take_sample(tw_selector *s, int folded) {
+    int64_t runs = s->sample_size / SAMPLE_RUN;
+    if (!folded)
+        tw__feedback_settle(s);
+    int64_t part = s->n / runs;
+    uint64_t key = tw__random(s->params.seed, (uint64_t)s->step);
+    int64_t count = 0;
+    for (int64_t run = 0; run < runs; run++) {
+        float values[SAMPLE_RUN];
+        int64_t room = part > SAMPLE_RUN ? part - SAMPLE_RUN : 1;
+        int64_t lo = run * part + (int64_t)tw__random_below(key, (uint64_t)run, (uint64_t)room);
+        int64_t len = s->n - lo < SAMPLE_RUN ? s->n - lo : SAMPLE_RUN;
+        tw__feedback_peek(s, lo, len, folded, values);
+        for (int64_t i = 0; i < len; i++)
+            s->sample[count++] = tw__magnitude(values[i]);
+    }
+    return count;
+}
+
+uint32_t tw__candidates_sample(tw_selector *s, double rank, int folded) {
+    int64_t count = take_sample(s, folded);
+    double in_sample = rank * (double)count / (double)s->n;
+    int64_t at = in_sample < 1.0 ? 1 : in_sample > (double)count ? count : (int64_t)in_sample;
+    uint32_t bits = tw__kth_of_bits(s->sample, count, at);
+    return bits < 1 ? 1 : bits > TW__INFINITY_BITS ? TW__INFINITY_BITS : bits;
+}
+
+void tw__candidates_ensure(tw_selector *s, int64_t want) {
+    uint32_t guess = s->workers[0].collector.threshold;
+    if (guess > 1 && tw__candidates_total(s) < want) {
+        uint32_t lower = tw__candidates_sample(s, 3.0 * (double)want, 1);
+        if (lower < guess)
+            tw__feedback_rescan(s, lower);
+        if (tw__candidates_total(s) < want)
+            tw__feedback_rescan(s, 1);
+    }
+}
+
+void tw__candidates_reach(tw_selector *s, uint32_t threshold) {
+    for (int i = 0; i < s->threads; i++) {
+        const tw__worker *w = &s->workers[i];
+        /* A worker that dropped entries holds 2k already. */
+        if (w->dropped == 0 && w->collector.threshold > threshold) {
+            tw__feedback_rescan(s, threshold);
+            return;
+        }
+    }
+}
+
+uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
+    int64_t total = tw__candidates_total(s);
+    uint32_t bits[1024];
+    if (total >= rank) {
+        int64_t count = tw__candidates_pluck(s, bits, 1024);
+        int64_t at = (int64_t)((double)rank * (double)count / (double)total);
+        return tw__kth_of_bits(bits, count, at < 1 ? 1 : at);
+    }
+    /* Too few to tell: lower by 4 % for each tenth that is missing. */
+    double lower = 1.0 - 0.4 * (double)(rank - total) / (double)rank;
+    float guess = tw__from_bits(s->workers[0].collector.threshold) * (float)lower;
+    uint32_t guess_bits = tw__magnitude(guess);
+    return guess_bits < 1 ? 1 : guess_bits;
+}
+
+/* Calls visit for each stretch of candidates, in index order. */
+typedef void visit_stretch(tw_selector *s, const int32_t *idx, const float *val, int64_t len,
+                           void *context);
+
+static void each_stretch(tw_selector *s, visit_stretch *visit, void *context) {
+    int64_t cursor[256] = {0};
+    for (int64_t chunk = 0; chunk < s->chunks;) {
+        int owner = s->owner[chunk];
+        while (chunk < s->chunks && s->owner[chunk] == owner)
+            chunk++;
+        const tw__entries *found = &s->workers[owner].collector.found;
+        int64_t from = cursor[owner], to = found->count;
+        if (chunk < s->chunks)
+            to = from + tw__lower_bound(found->idx + from, to - from, chunk * TW__CHUNK);
+        visit(s, found->idx + from, found->val + from, to - from, context);
+        cursor[owner] = to;
+    }
+}
+
+static void pick_stretch(tw_selector *s, const int32_t *idx, const float *val, int64_t len,
+                         void *threshold) {
+    s->kernels->pick(idx, val, len, *(uint32_t *)threshold, &s->chosen);
+}
+
+/* The smallest magnitude to choose, and how many of exactly that one. */
+typedef struct edge {
+    uint32_t bits;
+    int64_t ties;
+} edge;
+
+static void pick_stretch_with_ties(tw_selector *s, const int32_t *idx, const float *val,
+                                   int64_t len, void *context) {
+    edge *e = context;
+    for (int64_t i = 0; i < len; i++) {
+        uint32_t bits = tw__magnitude(val[i]);
+        if (bits > e->bits || (bits == e->bits && e->ties-- > 0)) {
+            s->chosen.idx[s->chosen.count] = idx[i];
+            s->chosen.val[s->chosen.count++] = val[i];
+        }
+    }
+}
+
+static void choose_all_above(tw_selector *s, uint32_t threshold) {
+    s->chosen.count = 0;
+    each_stretch(s, pick_stretch, &threshold);
+    s->info.threshold = tw__from_bits(threshold);
+}
+
+uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
+    int64_t total = tw__candidates_total(s);
+    if (total < count)
+        count = total;
+    if (count == 0) {
+        s->chosen.count = 0;
+        s->info.threshold = 0.0f;
+        return 1;
+    }
+    uint32_t worst = tw__kth_of_candidates(s, count);
+    if (tw__candidates_above(s, worst) == count) {
+        choose_all_above(s, worst);
+        return worst;
+    }
+    edge e = {worst, count - tw__candidates_above(s, worst + 1)};
+    s->chosen.count = 0;
+    each_stretch(s, pick_stretch_with_ties, &e);
+    s->info.threshold = tw__from_bits(worst);
+    return worst;
+}
+
+void tw__candidates_choose_above(tw_selector *s, uint32_t threshold) {
+    uint32_t dropped = 0;
+    for (int i = 0; i < s->threads; i++)
+        if (s->workers[i].dropped > dropped)
+            dropped = s->workers[i].dropped;
+    int complete = threshold > dropped;
+    if (complete && tw__candidates_above(s, threshold) <= TW__MOST * s->k)
+        choose_all_above(s, threshold);
+    else
+        tw__candidates_choose_best(s, s->k);
+}

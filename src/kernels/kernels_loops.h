@@ -1,0 +1,99 @@
+/* kernels_loops.h - the loops that compilers turn into good vector code by themselves
+ *
+ * Included by each kernels_*.c and so compiled once per instruction set. The build forbids fused
+ * multiply-add here: every product and sum is rounded alike on all machines. */
+#ifndef TW_KERNELS_KERNELS_LOOPS_H
+#define TW_KERNELS_KERNELS_LOOPS_H
+
+#include "kernels/kernels.h"
+
+/* Element i of memory that may be misaligned. */
+static inline float load_f32(const void *src, int64_t i) {
+    float x;
+    memcpy(&x, (const char *)src + 4 * i, sizeof x);
+    return x;
+}
+
+static inline uint16_t load_u16(const void *src, int64_t i) {
+    uint16_t x;
+    memcpy(&x, (const char *)src + 2 * i, sizeof x);
+    return x;
+}
+
+static void loop_unfold(const void *src, float *acc, int64_t len, tw__undo *undo) {
+    for (int64_t i = 0; i < len; i++) {
+        int lossy = undo->lossy[i / 8] >> (i % 8) & 1;
+        acc[i] = lossy ? undo->old[undo->count++] : acc[i] - load_f32(src, i);
+    }
+}
+
+static void loop_add(void *sum, const void *src, int64_t len) {
+    for (int64_t i = 0; i < len; i++) {
+        float x = load_f32(sum, i) + load_f32(src, i);
+        memcpy((char *)sum + 4 * i, &x, sizeof x);
+    }
+}
+
+static void loop_widen_bf16(float *restrict dst, const void *restrict src, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = tw__from_bits((uint32_t)load_u16(src, i) << 16);
+}
+
+static void loop_scale(float *dst, const void *src, float factor, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = factor * load_f32(src, i);
+}
+
+static void loop_decay(float *restrict dst, const float *restrict old, const void *restrict src,
+                       float factor, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = factor * old[i] + load_f32(src, i);
+}
+
+static inline void add_moment(tw__moments *m, int lane, float value) {
+    double x = value;
+    m->sum[lane] += x;
+    m->square[lane] += x * x; /* the product of two floats is exact in double */
+    m->magnitude[lane] += x < 0 ? -x : x;
+}
+
+static void loop_moments(const void *src, int64_t len, tw__moments *moments) {
+    tw__moments m = *moments;
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES)
+        for (int lane = 0; lane < TW__LANES; lane++)
+            add_moment(&m, lane, load_f32(src, i + lane));
+    for (int lane = 0; i < len; i++, lane++)
+        add_moment(&m, lane, load_f32(src, i));
+    *moments = m;
+}
+
+static int64_t loop_count(const float *val, int64_t len, uint32_t threshold) {
+    int64_t count = 0;
+    for (int64_t start = 0; start < len; start += 1 << 16) {
+        int64_t end = start + (1 << 16) < len ? start + (1 << 16) : len;
+        int32_t part = 0; /* 32 bits: as wide as the elements, so the loop stays in one vector */
+        for (int64_t i = start; i < end; i++)
+            part += (int32_t)tw__magnitude(val[i]) >= (int32_t)threshold;
+        count += part;
+    }
+    return count;
+}
+
+/* What is left of a vector loop that did the first `done` elements: the reference does it. */
+static inline int64_t fold_rest(int64_t done, const void *src, float *acc, int64_t len,
+                                int32_t base, tw__undo *undo, tw__collector *collector) {
+    tw__undo rest = {undo->lossy + done / 8, undo->old, undo->count};
+    int64_t more = tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done,
+                                        base + (int32_t)done, &rest, collector);
+    undo->count = rest.count;
+    return done + more;
+}
+
+static inline int64_t scan_rest(int64_t done, const void *src, int64_t len, int32_t base,
+                                tw__collector *collector) {
+    return done + tw__kernels_ref.scan((const char *)src + 4 * done, len - done,
+                                       base + (int32_t)done, collector);
+}
+
+#endif

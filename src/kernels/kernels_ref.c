@@ -1,0 +1,107 @@
+/* kernels_ref.c - what every kernel does, in plain C
+ *
+ * The definition that the vector kernels are tested against, and the code that runs where there
+ * are none. */
+#include "kernels/kernels_loops.h"
+
+static int full(const tw__entries *entries) {
+    return entries->count > entries->cap - TW__LANES;
+}
+
+static void append(tw__entries *entries, int32_t idx, float val) {
+    entries->idx[entries->count] = idx;
+    entries->val[entries->count] = val;
+    entries->count++;
+}
+
+static void collect(tw__collector *collector, int32_t idx, float val) {
+    uint32_t bits = tw__magnitude(val);
+    if (bits > collector->max_bits)
+        collector->max_bits = bits;
+    if (bits >= collector->threshold)
+        append(&collector->found, idx, val);
+}
+
+static int same_bits(float x, float y) {
+    return memcmp(&x, &y, sizeof x) == 0;
+}
+
+static int64_t ref_fold(const void *src, float *acc, int64_t len, int32_t base, tw__undo *undo,
+                        tw__collector *collector) {
+    for (int64_t i = 0; i < len; i++) {
+        if (i % TW__LANES == 0 && full(&collector->found))
+            return i;
+        if (i % 8 == 0)
+            undo->lossy[i / 8] = 0;
+        float old = acc[i];
+        float add = load_f32(src, i);
+        acc[i] = old + add;
+        if (!same_bits(acc[i] - add, old)) {
+            undo->lossy[i / 8] |= (uint8_t)(1u << (i % 8));
+            undo->old[undo->count++] = old;
+        }
+        collect(collector, base + (int32_t)i, acc[i]);
+    }
+    return len;
+}
+
+static int64_t ref_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
+    for (int64_t i = 0; i < len; i++) {
+        if (i % TW__LANES == 0 && full(&collector->found))
+            return i;
+        collect(collector, base + (int32_t)i, load_f32(src, i));
+    }
+    return len;
+}
+
+/* binary16 has 5 exponent and 10 mantissa bits. Shifted into float32's places the exponent is too
+ * small by 112; a multiplication by 2^112 mends that, for subnormals too. */
+static float widen_half(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;
+    if (magnitude >= 0x7c00u << 13) /* infinity or NaN: the largest exponent, the same mantissa */
+        return tw__from_bits(sign | TW__INFINITY_BITS | magnitude);
+    return tw__from_bits(sign | tw__magnitude(tw__from_bits(magnitude) * 0x1p112f));
+}
+
+static void ref_widen_f16(float *dst, const void *src, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = widen_half(load_u16(src, i));
+}
+
+static int64_t ref_between(const float *val, int64_t len, uint32_t low, uint32_t high,
+                           uint32_t *out, int64_t cap, int64_t *above) {
+    int64_t count = 0;
+    *above = 0;
+    for (int64_t i = 0; i < len; i++) {
+        uint32_t bits = tw__magnitude(val[i]);
+        if (bits > high)
+            ++*above;
+        else if (bits >= low && count < cap)
+            out[count++] = bits;
+    }
+    return count;
+}
+
+static void ref_pick(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
+                     tw__entries *out) {
+    for (int64_t i = 0; i < len; i++)
+        if (tw__magnitude(val[i]) >= threshold)
+            append(out, idx[i], val[i]);
+}
+
+const tw__kernels tw__kernels_ref = {
+    .name = "ref",
+    .fold = ref_fold,
+    .unfold = loop_unfold,
+    .scan = ref_scan,
+    .add = loop_add,
+    .widen_f16 = ref_widen_f16,
+    .widen_bf16 = loop_widen_bf16,
+    .scale = loop_scale,
+    .decay = loop_decay,
+    .moments = loop_moments,
+    .count = loop_count,
+    .between = ref_between,
+    .pick = ref_pick,
+};

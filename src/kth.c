@@ -1,0 +1,103 @@
+/* kth.c - the exact k-th largest magnitude, without sorting
+ *
+ * Few values: radix selection, three histograms over 11, 10 and 10 of the 31 bits. Many: first a
+ * bracket from a sample (Floyd and Rivest, 1975) that contains the answer nearly always; a vector
+ * loop counts what is above it and copies out what is inside, a few per cent, for the radix
+ * selection. Where the bracket missed, as it does when many values tie, radix selection does all.
+ * At density 0.01 this takes a quarter of the time of radix selection alone. */
+#include "selector.h"
+
+#include <math.h>
+
+#define DIGITS 3
+static const int digit_shift[DIGITS] = {20, 10, 0};
+static const uint32_t digit_mask[DIGITS] = {0x7ff, 0x3ff, 0x3ff};
+
+/* A stretch of values, as floats or as magnitude bits: masking the sign serves both. */
+typedef struct stretch {
+    const void *bits;
+    int64_t len;
+} stretch;
+
+static uint32_t magnitude_at(const stretch *s, int64_t i) {
+    uint32_t bits;
+    memcpy(&bits, (const char *)s->bits + 4 * i, sizeof bits);
+    return bits & TW__MAGNITUDE_MASK;
+}
+
+/* Counts the values that agree with `prefix` in the digits before `digit`, by that digit. */
+static void histogram(const stretch *s, int digit, uint32_t prefix, uint32_t *bins) {
+    int shift = digit_shift[digit];
+    uint32_t mask = digit_mask[digit];
+    uint32_t known = ~((mask << shift) | ((1u << shift) - 1)) & TW__MAGNITUDE_MASK;
+    for (int64_t i = 0; i < s->len; i++) {
+        uint32_t bits = magnitude_at(s, i);
+        if ((bits & known) == prefix)
+            bins[bits >> shift & mask]++;
+    }
+}
+
+static uint32_t radix_select(const stretch *stretches, int count, int64_t rank) {
+    uint32_t prefix = 0;
+    for (int digit = 0; digit < DIGITS; digit++) {
+        uint32_t bins[0x800] = {0};
+        for (int i = 0; i < count; i++)
+            histogram(&stretches[i], digit, prefix, bins);
+        uint32_t bin = digit_mask[digit];
+        while (bin > 0 && rank > bins[bin])
+            rank -= bins[bin--];
+        prefix |= bin << digit_shift[digit];
+    }
+    return prefix;
+}
+
+uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank) {
+    stretch all = {bits, len};
+    return radix_select(&all, 1, rank);
+}
+
+uint32_t tw__kth_of_values(const float *val, int64_t len, int64_t rank) {
+    stretch all = {val, len};
+    return radix_select(&all, 1, rank);
+}
+
+static int64_t clamp_rank(double rank, int64_t len) {
+    return rank < 1.0 ? 1 : rank > (double)len ? len : (int64_t)rank;
+}
+
+/* The answer from within a bracket of three standard deviations of the sample's rank, or 0. */
+static uint32_t bracket_select(const tw_selector *s, int64_t total, int64_t rank) {
+    uint32_t sample[2048];
+    int64_t size = tw__candidates_pluck(s, sample, 2048);
+    double share = (double)rank / (double)total;
+    double middle = share * (double)size;
+    double spread = 3.0 * sqrt((double)size * share * (1.0 - share)) + 2.0;
+    uint32_t high = tw__kth_of_bits(sample, size, clamp_rank(middle - spread, size));
+    uint32_t low = tw__kth_of_bits(sample, size, clamp_rank(middle + spread, size));
+
+    uint32_t *inside = (uint32_t *)(void *)s->chosen.idx; /* free until the choice is made */
+    int64_t count = 0, above = 0;
+    for (int i = 0; i < s->threads; i++) {
+        const tw__entries *found = &s->workers[i].collector.found;
+        int64_t over = 0;
+        count += s->kernels->between(found->val, found->count, low, high, inside + count,
+                                     s->chosen.cap - count, &over);
+        above += over;
+    }
+    int hit = count < s->chosen.cap && rank > above && rank <= above + count;
+    return hit ? tw__kth_of_bits(inside, count, rank - above) : 0;
+}
+
+uint32_t tw__kth_of_candidates(const tw_selector *s, int64_t rank) {
+    int64_t total = tw__candidates_total(s);
+    if (total > 4 * 2048) {
+        uint32_t bits = bracket_select(s, total, rank);
+        if (bits != 0)
+            return bits;
+    }
+    stretch all[256];
+    for (int i = 0; i < s->threads; i++)
+        all[i] = (stretch){s->workers[i].collector.found.val,
+                           s->workers[i].collector.found.count};
+    return radix_select(all, s->threads, rank);
+}

@@ -1,0 +1,49 @@
+/* methods.c - the table of methods */
+#include "select/methods.h"
+
+#include <stdio.h>
+
+static const tw__method *const methods[] = {
+    &tw__select_exact, &tw__select_reuse,  &tw__select_gaussian,
+    &tw__select_dgc,   &tw__select_random, &tw__select_redsync,
+};
+
+enum { METHODS = sizeof methods / sizeof methods[0] };
+
+int tw__method_find(const char *name, const tw__method **method) {
+    char names[128] = "";
+    size_t used = 0;
+    for (int i = 0; i < METHODS; i++) {
+        if (strcmp(methods[i]->name, name) == 0) {
+            *method = methods[i];
+            return TW_OK;
+        }
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : ", ",
+                                 methods[i]->name);
+    }
+    return tw__fail(TW_ERR_NAME, "method: '%s' is not known; accepted are %s", name, names);
+}
+
+int tw_select_method(int position, const char **name, const char **description) {
+    if (position < 0 || position >= METHODS)
+        return tw__fail(TW_ERR_NAME, "position: %d; there are methods 0 .. %d", position,
+                        METHODS - 1);
+    if (name != NULL)
+        *name = methods[position]->name;
+    if (description != NULL)
+        *description = methods[position]->description;
+    return TW_OK;
+}
+
+uint32_t tw__method_learned_guess(tw_selector *s) {
+    if (s->learned.guess != 0)
+        return s->learned.guess;
+    if (s->n <= TW__BLOCK)
+        return 1; /* all of it fits: nothing to guess */
+    return tw__candidates_sample(s, 2.0 * (double)s->k, 0);
+}
+
+void tw__method_learn(tw_selector *s, int factor) {
+    s->learned.guess =
+        tw__candidates_learn(s, factor * tw__k_at(&s->params, s->n, s->step + 1));
+}

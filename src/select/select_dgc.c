@@ -1,0 +1,22 @@
+/* select_dgc.c - the threshold of a sample
+ *
+ * Deep Gradient Compression (Lin et al., 2018): the exact top-k of a sample of acc, 1 % by default,
+ * gives the threshold; where more than 4k/3 pass it, the best k of these are taken. */
+#include "select/methods.h"
+
+static void choose(tw_selector *s) {
+    uint32_t threshold = tw__candidates_sample(s, (double)s->k, 1);
+    tw__candidates_reach(s, threshold);
+    if (3 * tw__candidates_above(s, threshold) > 4 * s->k)
+        tw__candidates_choose_best(s, s->k);
+    else
+        tw__candidates_choose_above(s, threshold);
+    tw__method_learn(s, 2);
+}
+
+const tw__method tw__select_dgc = {
+    .name = "dgc",
+    .description = "threshold from a 1 % sample, exact top-k where too many pass (DGC)",
+    .guess = tw__method_learned_guess,
+    .choose = choose,
+};

@@ -1,0 +1,55 @@
+/* select_random.c - k indices by chance
+ *
+ * The baseline that the papers compare with. Every k-subset is equally likely; which one depends on
+ * the seed and the step alone, in integers, so that ranks with the same seed agree everywhere. An
+ * index is drawn, and drawn again where it is marked already; where more than half would be marked,
+ * the ones to leave out are drawn instead. A sweep over the marks gives the order. */
+#include "base/random.h"
+#include "select/methods.h"
+
+static uint32_t guess(tw_selector *s) {
+    (void)s;
+    return TW__INFINITY_BITS; /* the pass collects nothing; it still finds bad numbers */
+}
+
+static void mark(uint64_t *marks, int64_t n, int64_t count, uint64_t key) {
+    for (uint64_t draw = 0; count > 0; draw++) {
+        uint64_t i = tw__random_below(key, draw, (uint64_t)n);
+        uint64_t bit = (uint64_t)1 << (i % 64);
+        if (!(marks[i / 64] & bit)) {
+            marks[i / 64] |= bit;
+            count--;
+        }
+    }
+}
+
+/* Indices of the marks, or of the others, to idx; clears the marks. */
+static int64_t sweep(uint64_t *marks, int64_t n, int others, int32_t *idx) {
+    int64_t count = 0;
+    for (int64_t word = 0; 64 * word < n; word++) {
+        uint64_t bits = others ? ~marks[word] : marks[word];
+        if (n - 64 * word < 64)
+            bits &= ((uint64_t)1 << (n - 64 * word)) - 1;
+        for (; bits != 0; bits &= bits - 1)
+            idx[count++] = (int32_t)(64 * word + __builtin_ctzll(bits));
+        marks[word] = 0;
+    }
+    return count;
+}
+
+static void choose(tw_selector *s) {
+    int others = 2 * s->k > s->n;
+    uint64_t key = tw__random(s->params.seed, (uint64_t)s->step);
+    mark(s->marks, s->n, others ? s->n - s->k : s->k, key);
+    s->chosen.count = sweep(s->marks, s->n, others, s->chosen.idx);
+    for (int64_t i = 0; i < s->chosen.count; i++)
+        tw__feedback_peek(s, s->chosen.idx[i], 1, 1, &s->chosen.val[i]);
+    s->info.threshold = 0.0f;
+}
+
+const tw__method tw__select_random = {
+    .name = "random",
+    .description = "k indices by chance, the same on ranks that share a seed (Rand_k)",
+    .guess = guess,
+    .choose = choose,
+};

@@ -1,0 +1,54 @@
+/* select_reuse.c - an exact threshold now and then, reused in between
+ *
+ * Ok-Topk (Li and Hoefler, 2022): the exact k-th magnitude every reuse_period steps; in between all
+ * entries from that threshold on, which moves by reuse_nudge when the count leaves
+ * [reuse_low * k, reuse_high * k]. */
+#include "select/methods.h"
+
+static int due(const tw_selector *s) {
+    int k_changed = s->step > 0 && s->step <= s->params.warmup_steps;
+    return k_changed || s->learned.threshold == 0.0f ||
+           s->learned.age >= s->params.reuse_period;
+}
+
+static uint32_t guess(tw_selector *s) {
+    return due(s) ? tw__method_learned_guess(s) : tw__magnitude(s->learned.threshold);
+}
+
+static void choose_exactly(tw_selector *s) {
+    tw__candidates_ensure(s, s->k);
+    tw__candidates_choose_best(s, s->k);
+    tw__method_learn(s, 2);
+    s->learned.threshold = s->info.threshold;
+    s->learned.age = 1;
+}
+
+/* Moves the threshold, and with it the guess for the next exact step. */
+static void nudge(tw_selector *s) {
+    double count = (double)s->chosen.count, k = (double)s->k;
+    float factor = 1.0f;
+    if (count < (double)s->params.reuse_low * k)
+        factor -= s->params.reuse_nudge;
+    else if (count > (double)s->params.reuse_high * k)
+        factor += s->params.reuse_nudge;
+    s->learned.threshold *= factor;
+    uint32_t guess_bits = tw__magnitude(tw__from_bits(s->learned.guess) * factor);
+    s->learned.guess = guess_bits < 1 ? 1 : guess_bits;
+}
+
+static void choose(tw_selector *s) {
+    if (due(s)) {
+        choose_exactly(s);
+        return;
+    }
+    tw__candidates_choose_above(s, tw__magnitude(s->learned.threshold));
+    nudge(s);
+    s->learned.age++;
+}
+
+const tw__method tw__select_reuse = {
+    .name = "reuse",
+    .description = "threshold exact every few steps, reused and nudged in between (Ok-Topk)",
+    .guess = guess,
+    .choose = choose,
+};

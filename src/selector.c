@@ -1,0 +1,316 @@
+/* selector.c - the map of one step
+ *
+ *   tw_selector_run      clip -> guess -> fold (acc = g + e, collecting) -> choose
+ *   tw_selector_commit   what was sent will leave the residual
+ *   tw_selector_undo     or nothing happened
+ *
+ * A step is open between run and one of the other two: the residual then holds acc. */
+#include "base/memory.h"
+#include "base/pool.h"
+#include "select/methods.h"
+#include "selector.h"
+
+#include <stdlib.h>
+
+/* ---- memory: what a selector needs, in elements */
+
+typedef struct extents {
+    size_t residual, velocity, lossy, old; /* 0 where the parameters do without */
+    size_t chunks, sample, marks;
+    size_t found; /* entries per worker, slack included */
+    size_t chosen;
+} extents;
+
+static int64_t at_most(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t chunks_of(int64_t n) {
+    return (n + TW__CHUNK - 1) / TW__CHUNK;
+}
+
+/* 0.1 % serve a guess; dgc says itself. Whole runs of 16, and at least one. */
+static int64_t sample_of(int64_t n, const tw_select_params *p, const tw__method *method) {
+    int64_t size = n / 1000 > TW__BLOCK ? n / 1000 : TW__BLOCK;
+    if (method == &tw__select_dgc && p->dgc_sample * (double)n > (double)TW__BLOCK)
+        size = (int64_t)(p->dgc_sample * (double)n);
+    size = at_most(size, n) / TW__LANES * TW__LANES;
+    return size < TW__LANES ? TW__LANES : size;
+}
+
+static extents extents_of(int64_t n, const tw_select_params *p, const tw__method *method) {
+    int feedback = p->feedback == TW_FEEDBACK_ON;
+    int64_t chunks = chunks_of(n), most = at_most(TW__MOST * tw__k_max(p, n), n);
+    extents e = {
+        .residual = feedback ? (size_t)n : 0,
+        .velocity = p->momentum != 0.0f ? (size_t)n : 0,
+        .lossy = feedback ? (size_t)(chunks * (TW__CHUNK / 8)) : 0,
+        .old = feedback ? (size_t)(chunks * (TW__CHUNK + TW__LANES)) : 0,
+        .chunks = (size_t)chunks,
+        .sample = (size_t)sample_of(n, p, method),
+        .marks = method == &tw__select_random ? (size_t)(n / 64 + 1) : 0,
+        .found = (size_t)(at_most(most + TW__BLOCK, n) + TW__SLACK),
+        .chosen = (size_t)(most + TW__SLACK),
+    };
+    return e;
+}
+
+static size_t bytes_of(size_t count, size_t size) {
+    return count == 0 ? 0 : tw__footprint(count * size);
+}
+
+static size_t bytes_of_workers(const extents *e, int threads) {
+    size_t each = bytes_of(e->found, sizeof(int32_t)) + bytes_of(e->found, sizeof(float)) +
+                  bytes_of((size_t)TW__BLOCK, sizeof(float));
+    return (size_t)threads * each + bytes_of((size_t)threads, sizeof(tw__worker));
+}
+
+int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory) {
+    TW_REQUIRE(params);
+    TW_REQUIRE(memory);
+    tw_select_params p = *params;
+    const tw__method *method = NULL;
+    TW_TRY(tw__params_resolve(&p, n, &method));
+    extents e = extents_of(n, &p, method);
+    memory->residual = bytes_of(e.residual, sizeof(float));
+    memory->velocity = 2 * bytes_of(e.velocity, sizeof(float));
+    memory->undo = bytes_of(e.lossy, 1) + bytes_of(e.old, sizeof(float));
+    memory->workspace = bytes_of_workers(&e, p.threads) + bytes_of(1, sizeof(tw_selector)) +
+                        bytes_of(e.chunks, 1) + bytes_of(e.chunks, sizeof(tw__sums)) +
+                        bytes_of(e.sample, sizeof(uint32_t)) + bytes_of(e.marks, sizeof(uint64_t)) +
+                        bytes_of(e.chosen, sizeof(int32_t)) + bytes_of(e.chosen, sizeof(float));
+    memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
+    return TW_OK;
+}
+
+static int take(void *pointer, size_t count, size_t size, void *(*from)(size_t)) {
+    if (count == 0)
+        return TW_OK;
+    void *memory = from(count * size);
+    if (memory == NULL)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had; lower n, k or threads",
+                        count * size);
+    memcpy(pointer, &memory, sizeof memory);
+    return TW_OK;
+}
+
+static int take_entries(tw__entries *entries, size_t count) {
+    TW_TRY(take(&entries->idx, count, sizeof(int32_t), tw__alloc));
+    TW_TRY(take(&entries->val, count, sizeof(float), tw__alloc));
+    entries->cap = (int64_t)count - TW__SLACK;
+    return TW_OK;
+}
+
+static int take_all(tw_selector *s, const extents *e) {
+    TW_TRY(take(&s->residual, e->residual, sizeof(float), tw__alloc));
+    TW_TRY(take(&s->velocity[0], e->velocity, sizeof(float), tw__alloc));
+    TW_TRY(take(&s->velocity[1], e->velocity, sizeof(float), tw__alloc));
+    TW_TRY(take(&s->lossy, e->lossy, 1, tw__alloc));
+    TW_TRY(take(&s->old, e->old, sizeof(float), tw__reserve));
+    TW_TRY(take(&s->owner, e->chunks, 1, tw__alloc));
+    TW_TRY(take(&s->sums, e->chunks, sizeof(tw__sums), tw__alloc));
+    TW_TRY(take(&s->sample, e->sample, sizeof(uint32_t), tw__alloc));
+    TW_TRY(take(&s->marks, e->marks, sizeof(uint64_t), tw__alloc));
+    TW_TRY(take_entries(&s->chosen, e->chosen));
+    TW_TRY(take(&s->workers, (size_t)s->threads, sizeof(tw__worker), tw__alloc));
+    for (int i = 0; i < s->threads; i++) {
+        TW_TRY(take_entries(&s->workers[i].collector.found, e->found));
+        TW_TRY(take(&s->workers[i].scratch, (size_t)TW__BLOCK, sizeof(float), tw__alloc));
+    }
+    return TW_OK;
+}
+
+/* ---- create and free */
+
+static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
+                const tw__method *method) {
+    s->params = *params;
+    s->method = method;
+    s->n = n;
+    s->chunks = chunks_of(n);
+    s->threads = params->threads;
+    s->info.bad_index = -1;
+    extents e = extents_of(n, params, method);
+    s->sample_size = (int64_t)e.sample;
+    TW_TRY(tw__kernels_choose(&s->kernels));
+    return take_all(s, &e);
+}
+
+int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params) {
+    TW_REQUIRE(selector);
+    *selector = NULL;
+    TW_REQUIRE(params);
+    tw_select_params p = *params;
+    const tw__method *method = NULL;
+    TW_TRY(tw__params_resolve(&p, n, &method));
+    tw_selector *s = NULL;
+    TW_TRY(take(&s, 1, sizeof *s, tw__alloc));
+    tw__pool_retain(p.threads);
+    int error = fill(s, n, &p, method);
+    if (error != TW_OK) {
+        tw_selector_free(s);
+        return error;
+    }
+    *selector = s;
+    return TW_OK;
+}
+
+void tw_selector_free(tw_selector *s) {
+    if (s == NULL)
+        return;
+    for (int i = 0; s->workers != NULL && i < s->threads; i++) {
+        free(s->workers[i].collector.found.idx);
+        free(s->workers[i].collector.found.val);
+        free(s->workers[i].scratch);
+    }
+    free(s->workers);
+    free(s->chosen.idx);
+    free(s->chosen.val);
+    free(s->marks);
+    free(s->sample);
+    free(s->sums);
+    free(s->owner);
+    free(s->old);
+    free(s->lossy);
+    free(s->velocity[0]);
+    free(s->velocity[1]);
+    free(s->residual);
+    free(s);
+    tw__pool_release();
+}
+
+/* ---- one step */
+
+static void begin_info(tw_selector *s) {
+    s->info = (tw_select_info){.step = s->step, .k = s->k, .bad_index = -1};
+}
+
+static void end_info(tw_selector *s) {
+    s->info.count = s->chosen.count;
+    s->info.candidates = tw__candidates_total(s);
+}
+
+int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
+    TW_REQUIRE(s);
+    TW_REQUIRE(grad);
+    TW_REQUIRE(sparse);
+    if (s->open)
+        return tw__fail(TW_ERR_STATE, "a step is open; end it with tw_selector_commit or "
+                                      "tw_selector_undo before the next tw_selector_run");
+    s->grad = grad;
+    s->k = tw__k_at(&s->params, s->n, s->step);
+    s->before = s->learned;
+    begin_info(s);
+    tw__feedback_clip(s);
+    TW_TRY(tw__feedback_fold(s, s->method->guess(s)));
+    s->method->choose(s);
+    end_info(s);
+    *sparse = (tw_sparse){s->chosen.count, s->chosen.idx, s->chosen.val};
+    s->open = s->residual != NULL;
+    if (!s->open)
+        s->info.step = ++s->step;
+    return TW_OK;
+}
+
+static int check_open(const tw_selector *s) {
+    if (s->open)
+        return TW_OK;
+    return tw__fail(TW_ERR_STATE, "no step is open; call tw_selector_run first");
+}
+
+/* idx must be an ascending part of what was chosen. */
+static int check_subset(const tw_selector *s, const int32_t *idx, int64_t count) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        while (at < s->chosen.count && s->chosen.idx[at] < idx[i])
+            at++;
+        if (at == s->chosen.count || s->chosen.idx[at] != idx[i])
+            return tw__fail(TW_ERR_INDEX,
+                            "idx: entry %lld is %d, which is not an ascending part of the selection",
+                            (long long)i, idx[i]);
+        at++;
+    }
+    return TW_OK;
+}
+
+int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
+    TW_REQUIRE(s);
+    if (s->residual == NULL)
+        return TW_OK;
+    TW_TRY(check_open(s));
+    if (idx == NULL && count != 0)
+        return tw__fail(TW_ERR_NULL, "idx: is NULL with count %lld; NULL goes with 0",
+                        (long long)count);
+    if (idx != NULL) {
+        TW_TRY(check_subset(s, idx, count));
+        memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
+    }
+    s->leaving = idx != NULL ? count : s->chosen.count;
+    float *velocity = s->velocity[0];
+    s->velocity[0] = s->velocity[1];
+    s->velocity[1] = velocity;
+    s->open = 0;
+    s->info.step = ++s->step;
+    return TW_OK;
+}
+
+int tw_selector_undo(tw_selector *s, const void *grad) {
+    TW_REQUIRE(s);
+    TW_REQUIRE(grad);
+    if (s->residual == NULL)
+        return TW_OK;
+    TW_TRY(check_open(s));
+    s->grad = grad;
+    tw__feedback_unfold(s);
+    s->learned = s->before;
+    s->open = 0;
+    return TW_OK;
+}
+
+/* ---- state */
+
+static int check_closed(const tw_selector *s) {
+    if (!s->open)
+        return TW_OK;
+    return tw__fail(TW_ERR_STATE, "a step is open; end it with tw_selector_commit or "
+                                  "tw_selector_undo first");
+}
+
+int tw_selector_get_residual(tw_selector *s, float *residual) {
+    TW_REQUIRE(s);
+    TW_REQUIRE(residual);
+    TW_TRY(check_closed(s));
+    size_t bytes = sizeof(float) * (size_t)s->n;
+    if (s->residual == NULL) {
+        memset(residual, 0, bytes);
+        return TW_OK;
+    }
+    tw__feedback_settle(s);
+    memcpy(residual, s->residual, bytes);
+    return TW_OK;
+}
+
+int tw_selector_set_residual(tw_selector *s, const float *residual) {
+    TW_REQUIRE(s);
+    TW_REQUIRE(residual);
+    TW_TRY(check_closed(s));
+    if (s->residual == NULL)
+        return tw__fail(TW_ERR_STATE, "feedback is off: this selector has no residual");
+    for (int64_t i = 0; i < s->n; i++)
+        if (tw__magnitude(residual[i]) >= TW__INFINITY_BITS)
+            return tw__fail(TW_ERR_NUMBER, "residual: element %lld is NaN or infinite",
+                            (long long)i);
+    tw__feedback_settle(s);
+    memcpy(s->residual, residual, sizeof(float) * (size_t)s->n);
+    s->learned = (tw__learned){0};
+    return TW_OK;
+}
+
+/* ---- information */
+
+int tw_selector_info(const tw_selector *s, tw_select_info *info) {
+    TW_REQUIRE(s);
+    TW_REQUIRE(info);
+    *info = s->info;
+    return TW_OK;
+}

@@ -1,0 +1,146 @@
+/* selector.h - what a selector holds, and the stages that work on it
+ *
+ *   params.c      what the caller asked for, checked
+ *   feedback.c    acc = g + e in one pass that also collects candidates; undo; what was sent leaves
+ *   candidates.c  the candidates: too many, too few, how many above, out in order
+ *   kth.c         the exact k-th magnitude
+ *   select/       the methods: which candidates to send
+ *   selector.c    the map: create, run, commit, undo, free
+ *
+ * The vector is cut into chunks of a fixed size, the unit of work of a thread, and these into
+ * blocks that stay in the first-level cache. Neither depends on the number of threads, so nor do
+ * the results. */
+#ifndef TW_SELECTOR_H
+#define TW_SELECTOR_H
+
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "thinwire.h"
+
+#define TW__CHUNK ((int64_t)1 << 16) /* elements; 225 chunks for VGG-16 leave 2 threads even */
+#define TW__BLOCK ((int64_t)1 << 12) /* elements; 16 KiB each of g and acc */
+
+/* The threshold methods promise at most this many times k entries. */
+#define TW__MOST 4
+
+struct tw__method;
+
+/* Sums over acc, for the methods that ask for them. */
+typedef struct tw__sums {
+    double sum;
+    double square;
+    double magnitude;
+} tw__sums;
+
+/* One thread's share of a pass. */
+typedef struct tw__worker {
+    tw__collector collector;
+    uint32_t dropped;  /* largest magnitude bits thrown out for lack of room, 0 if none */
+    int64_t bad_index; /* first NaN or infinity, -1 if none */
+    float *scratch;    /* [TW__BLOCK]: the gradient as scaled floats */
+} tw__worker;
+
+/* What a method learns from step to step. Goes back with an undo. */
+typedef struct tw__learned {
+    uint32_t guess;  /* magnitude bits to collect from in the next pass; 0: not known yet */
+    float threshold; /* reuse: the threshold in use */
+    int64_t age;     /* reuse: steps since it was exact */
+} tw__learned;
+
+struct tw_selector {
+    tw_select_params params; /* with defaults filled in */
+    const struct tw__method *method;
+    const tw__kernels *kernels;
+    int64_t n;
+    int64_t chunks;
+    int threads;
+
+    /* State between steps. */
+    float *residual;    /* [n], holds acc while a step is open; NULL without feedback */
+    float *velocity[2]; /* [n] each: this step's and the next one's; NULL without momentum */
+    int64_t step;
+    tw__learned learned;
+    int64_t leaving; /* chosen.idx[0 .. leaving-1] are still to leave the residual */
+
+    /* The open step. */
+    int open;
+    const void *grad; /* [n], the caller's; valid within a call */
+    float scale;      /* by which clipping shrinks the gradient */
+    int64_t k;
+    tw__learned before; /* learned, as it was when the step began */
+    uint8_t *lossy;     /* undo log, see tw__undo: a bit per element */
+    float *old;         /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
+
+    /* Workspace. */
+    tw__worker *workers; /* [threads] */
+    uint8_t *owner;      /* [chunks]: the worker that did the chunk */
+    tw__sums *sums;      /* [chunks] */
+    uint32_t *sample;    /* [sample_size] magnitude bits */
+    int64_t sample_size;
+    uint64_t *marks; /* [n/64] bits, all zero; random alone */
+    tw__entries chosen; /* the selection */
+
+    tw_select_info info;
+};
+
+/* ---- params.c */
+
+/* The k of a step, and the largest over all steps. */
+int64_t tw__k_at(const tw_select_params *params, int64_t n, int64_t step);
+int64_t tw__k_max(const tw_select_params *params, int64_t n);
+/* Checks params and fills in defaults and the method. */
+int tw__params_resolve(tw_select_params *params, int64_t n, const struct tw__method **method);
+
+/* ---- feedback.c */
+
+/* acc = grad + residual over all n, collecting from magnitude bits `guess` on. Fails with
+ * TW_ERR_NUMBER, everything as before, when a number is not finite. */
+int tw__feedback_fold(tw_selector *s, uint32_t guess);
+/* Take the pass back. */
+void tw__feedback_unfold(tw_selector *s);
+/* Collect again, from lower down; acc stays as it is. */
+void tw__feedback_rescan(tw_selector *s, uint32_t guess);
+/* Let the sent entries leave the residual now. Otherwise the next pass does it, for less. */
+void tw__feedback_settle(tw_selector *s);
+/* acc[lo .. lo+len-1], at most a block, as it is (after the pass) or will be (before it). */
+void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int folded, float *out);
+/* Sums over acc; only after a pass for a method with wants_sums. */
+tw__sums tw__feedback_sums(const tw_selector *s);
+/* Set the scale that brings the gradient down to clip_norm. */
+void tw__feedback_clip(tw_selector *s);
+
+/* ---- candidates.c */
+
+/* The collector is full: keep the best 2k. */
+void tw__candidates_squeeze(tw_selector *s, tw__worker *worker);
+int64_t tw__candidates_total(const tw_selector *s);
+/* How many have magnitude bits >= threshold; exact unless it says at least 2k. */
+int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold);
+/* Make sure that the candidates hold the `want` largest (want <= 2k), or all non-zeros. */
+void tw__candidates_ensure(tw_selector *s, int64_t want);
+/* Make sure that the candidates hold all from `threshold` on (or at least 2k). */
+void tw__candidates_reach(tw_selector *s, uint32_t threshold);
+/* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */
+void tw__candidates_choose_above(tw_selector *s, uint32_t threshold);
+/* Choose the `count` largest; ties go to the smaller index. Returns the smallest one's bits. */
+uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count);
+/* Magnitude bits of at most `most` candidates, evenly spaced. Returns how many. */
+int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most);
+/* Magnitude bits that `rank` entries will probably reach in the next step. */
+uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank);
+/* Magnitude bits of rank `rank` among n, estimated from a sample of acc. */
+uint32_t tw__candidates_sample(tw_selector *s, double rank, int folded);
+
+/* First of the ascending idx[count] that is >= bound. */
+int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
+
+/* ---- kth.c */
+
+/* The rank-th largest (rank from 1) magnitude bits of all candidates. */
+uint32_t tw__kth_of_candidates(const tw_selector *s, int64_t rank);
+/* The rank-th largest of bits[len]. */
+uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank);
+/* The rank-th largest magnitude bits of val[len]. */
+uint32_t tw__kth_of_values(const float *val, int64_t len, int64_t rank);
+
+#endif

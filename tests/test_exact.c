@@ -1,0 +1,194 @@
+/* test_exact.c - "exact" equals a full sort: same indices, same values, for every input
+ *
+ * The library guesses a threshold from the step before, collects what passes and picks among that.
+ * So every course runs several steps under error feedback, and between them the data changes in
+ * ways that make the guess wrong: a million times larger or smaller, all zero, all equal, sorted
+ * both ways, everything large in one place. Sizes surround the widths of vectors, blocks and
+ * chunks. Run once for each kind of kernels through THINWIRE_KERNELS.
+ */
+#include <stdlib.h>
+
+#include "course.h"
+
+enum { NKS = 7, SAME = -1 };
+
+/* The step programme: kind of data (SAME: the course's own) and factor. */
+static const struct {
+    int kind;
+    float scale;
+} programme[] = {
+    {SAME, 1.0f},          {SAME, 1.0f},           {SAME, 1e6f},          {SAME, 1.0f},
+    {SAME, 1e-6f},         {DATA_ZEROS, 1.0f},     {DATA_CONSTANT, 1.0f}, {DATA_ASCENDING, 1.0f},
+    {DATA_DESCENDING, 1.0f}, {DATA_REGION, 1e3f}, {SAME, 1.0f},
+};
+enum { NSTEPS = sizeof programme / sizeof programme[0] };
+
+static const int thread_counts[] = {1, 2, 3, 7};
+static const int shifts[] = {0, 1, 2, 3, 4, 20};
+
+/* The k under test: 1, 2, n/100, n/10, n/2, n-1, n, each brought into 1 .. n. */
+static int64_t nth_k(int64_t n, int position)
+{
+    const int64_t ks[NKS] = {1, 2, n / 100, n / 10, n / 2, n - 1, n};
+    const int64_t k = ks[position] < n ? ks[position] : n;
+    return k < 1 ? 1 : k;
+}
+
+typedef struct setup {
+    int64_t n, k;
+    oracle_data kind;
+    int type, feedback, threads, shift, steps;
+} setup;
+
+/* Run a course through the first steps of the programme. */
+static void run_course(const setup *s)
+{
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.k = s->k;
+    params.type = s->type;
+    params.feedback = s->feedback;
+    params.threads = s->threads;
+    course c;
+    check_scene("create n=%lld k=%lld", (long long)s->n, (long long)s->k);
+    course_open(&c, s->n, &params, s->shift);
+    for (int step = 0; step < s->steps; step++) {
+        const int kind = programme[step].kind == SAME ? (int)s->kind : programme[step].kind;
+        check_scene("n=%lld k=%lld data=%s x %g type=%d feedback=%d threads=%d shift=%d step=%d",
+                    (long long)s->n, (long long)s->k, oracle_data_name((oracle_data)kind),
+                    (double)programme[step].scale, s->type, s->feedback, s->threads, s->shift,
+                    step);
+        course_fill(&c, (oracle_data)kind, programme[step].scale, (uint64_t)(s->n * 31 + step));
+        course_step(&c);
+    }
+    course_close(&c);
+}
+
+/* A setup for n and k; what is not swept in a test rotates with `turn`, so all of it gets used. */
+static setup rotate(int64_t n, int64_t k, int turn)
+{
+    const setup s = {
+        .n = n,
+        .k = k,
+        .kind = (oracle_data)(turn % DATA_KINDS),
+        .type = turn / 3 % 3,
+        .threads = thread_counts[turn / 2 % 4],
+        .shift = shifts[turn % 6],
+        .steps = NSTEPS,
+    };
+    return s;
+}
+
+static void test_small_sizes(void **state)
+{
+    (void)state;
+    check_kernels_or_skip();
+    int turn = 0;
+    for (int64_t n = 1; n <= 300; n++)
+        for (int which = 0; which < NKS; which++) {
+            const setup s = rotate(n, nth_k(n, which), turn++);
+            run_course(&s);
+        }
+}
+
+/* Every kind of data with every k and type, at a size that is a multiple of nothing. */
+static void test_every_kind(void **state)
+{
+    (void)state;
+    check_kernels_or_skip();
+    for (int kind = 0; kind < DATA_KINDS; kind++)
+        for (int which = 0; which < NKS; which++)
+            for (int type = TW_F32; type <= TW_BF16; type++) {
+                setup s = rotate(331, nth_k(331, which), kind + which + type);
+                s.kind = (oracle_data)kind;
+                s.type = type;
+                run_course(&s);
+                s.feedback = TW_FEEDBACK_OFF;
+                run_course(&s);
+            }
+}
+
+static void test_around_blocks(void **state)
+{
+    (void)state;
+    check_kernels_or_skip();
+    const int64_t blocks[] = {512, 1000, 2048, 4096, 3 * 4096, 16384, 65536};
+    int turn = 0;
+    for (int b = 0; b < 7; b++)
+        for (int64_t n = blocks[b] - 1; n <= blocks[b] + 1; n++)
+            for (int which = 0; which < NKS; which++) {
+                setup s = rotate(n, nth_k(n, which), turn++);
+                s.steps = n > 10000 ? 3 : NSTEPS;
+                run_course(&s);
+            }
+}
+
+static void test_every_shift(void **state)
+{
+    (void)state;
+    check_kernels_or_skip();
+    for (int64_t n = 250; n <= 267; n++)
+        for (int shift = 0; shift < 6; shift++)
+            for (int type = TW_F32; type <= TW_BF16; type++) {
+                setup s = rotate(n, 25, shift);
+                s.kind = DATA_GAUSS;
+                s.shift = shifts[shift];
+                s.type = type;
+                s.steps = 3;
+                run_course(&s);
+            }
+}
+
+/* Sizes that every thread gets a part of. The whole programme at 100003, fewer steps above. */
+static void test_large_sizes(void **state)
+{
+    (void)state;
+    check_kernels_or_skip();
+    for (int t = 0; t < 4; t++) {
+        const oracle_data kinds[] = {DATA_GAUSS, DATA_POWER5, DATA_TIES, DATA_BITS};
+        setup s = rotate(100003, nth_k(100003, 2 + t % 2), t);
+        s.type = TW_F32;
+        s.kind = kinds[t];
+        s.threads = thread_counts[t];
+        run_course(&s);
+    }
+    const setup larger[] = {
+        {.n = 262145, .k = 2621, .kind = DATA_LAPLACE, .threads = 2, .shift = 3, .steps = 5},
+        {.n = 393217, .k = 393216, .kind = DATA_TIES, .threads = 7, .steps = 2},
+        {.n = 524289, .k = 5, .kind = DATA_SPIKE, .type = TW_BF16, .threads = 3, .steps = 3},
+        {.n = 1000003, .k = 1000, .kind = DATA_GAUSS, .threads = 3, .shift = 20, .steps = 3},
+        {.n = 1048576, .k = 104858, .kind = DATA_GAUSS, .type = TW_F16, .threads = 2, .steps = 2},
+    };
+    for (int i = 0; i < 5; i++)
+        run_course(&larger[i]);
+}
+
+/* Learn a threshold for long on one kind, then meet another: twenty steps each way. */
+static void test_long_courses(void **state)
+{
+    (void)state;
+    check_kernels_or_skip();
+    for (int threads = 1; threads <= 2; threads++) {
+        tw_select_params params = TW_SELECT_PARAMS_INIT;
+        params.k = 70;
+        params.threads = threads;
+        course c;
+        course_open(&c, 7001, &params, 4);
+        for (int step = 0; step < 60; step++) {
+            const oracle_data kinds[] = {DATA_GAUSS, DATA_SUMMABLE, DATA_POWER5};
+            check_scene("long course, threads=%d step=%d", threads, step);
+            course_fill(&c, kinds[step / 20], 1.0f, (uint64_t)step);
+            course_step(&c);
+        }
+        course_close(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small_sizes), cmocka_unit_test(test_every_kind),
+        cmocka_unit_test(test_around_blocks), cmocka_unit_test(test_every_shift),
+        cmocka_unit_test(test_large_sizes), cmocka_unit_test(test_long_courses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

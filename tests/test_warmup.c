@@ -1,0 +1,121 @@
+/* test_warmup.c - how many entries a step asks for: rounding of the density, fall of the warm-up
+ *
+ * The first warm-up step has density warmup_density, the step after the last one has the final
+ * density, and in between it falls by a constant factor. Read from tw_selector_info and from the
+ * counts of "exact" on data without zeros.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "check.h"
+
+enum { N = 10000 };
+
+/* Run one step on data without zeros; returns the k that it asked for. */
+static int64_t step_k(tw_selector *selector, int64_t n, uint64_t seed)
+{
+    float *grad = check_alloc(n, sizeof *grad);
+    oracle_fill(grad, n, DATA_LAPLACE, seed);
+    tw_sparse sparse;
+    check_ok(tw_selector_run(selector, grad, &sparse));
+    check_ok(tw_selector_commit(selector, NULL, 0));
+    tw_select_info info;
+    check_ok(tw_selector_info(selector, &info));
+    check_int("count", sparse.count, info.k);
+    free(grad);
+    return info.k;
+}
+
+static void check_fall(const tw_select_params *params, double first, double last)
+{
+    const int steps = params->warmup_steps;
+    tw_selector *selector = check_create(N, params);
+    const double ratio = pow(last / first, 1.0 / steps);
+    int64_t before = N;
+    for (int step = 0; step < steps + 5; step++) {
+        check_scene("warm-up of %d steps from %g to %g, step=%d", steps, first, last, step);
+        const int64_t k = step_k(selector, N, (uint64_t)step);
+        const double density = step < steps ? first * pow(ratio, step) : last;
+        check_between("k", k, (int64_t)floor(density * N - 0.5), (int64_t)ceil(density * N + 0.5));
+        check_true(k <= before);
+        if (step == 0 || step >= steps)
+            check_int("k", k, llround(density * N));
+        before = k;
+    }
+    tw_selector_free(selector);
+}
+
+static void test_fall(void **state)
+{
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.density = 0.001;
+    params.warmup_steps = 20;
+    params.warmup_density = 0.5;
+    check_fall(&params, 0.5, 0.001);
+    params.warmup_density = 0; /* default */
+    check_fall(&params, 0.25, 0.001);
+    params.warmup_steps = 1;
+    check_fall(&params, 0.25, 0.001);
+    params.density = 0;
+    params.k = 50;
+    params.warmup_steps = 4;
+    check_fall(&params, 0.25, 0.005);
+}
+
+/* A step taken back is taken back in the warm-up too. */
+static void test_undo_keeps_place(void **state)
+{
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.density = 0.01;
+    params.warmup_steps = 10;
+    tw_selector *selector = check_create(N, &params);
+    check_scene("undo in the warm-up");
+    const int64_t first = step_k(selector, N, 1);
+    float *grad = check_alloc(N, sizeof *grad);
+    oracle_fill(grad, N, DATA_GAUSS, 2);
+    tw_sparse sparse;
+    int64_t second = 0;
+    for (int round = 0; round < 3; round++) {
+        check_ok(tw_selector_run(selector, grad, &sparse));
+        if (round > 0)
+            check_int("count", sparse.count, second);
+        second = sparse.count;
+        check_ok(tw_selector_undo(selector, grad));
+    }
+    check_true(second < first);
+    check_int("k", step_k(selector, N, 2), second);
+    free(grad);
+    tw_selector_free(selector);
+}
+
+static void test_density_rounds(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t n;
+        double density;
+        int64_t k;
+    } cases[] = {{1000, 0.01, 10},  {1000, 0.0104, 10}, {1000, 0.0106, 11}, {1000, 1e-9, 1},
+                 {1000, 1.0, 1000}, {1, 0.5, 1},        {1, 1e-300, 1},     {7, 0.999, 7},
+                 {3, 0.49, 1},      {100003, 0.1, 10000}};
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        tw_select_params params = TW_SELECT_PARAMS_INIT;
+        params.density = cases[i].density;
+        check_scene("n=%lld density=%g", (long long)cases[i].n, cases[i].density);
+        tw_selector *selector = check_create(cases[i].n, &params);
+        check_int("k", step_k(selector, cases[i].n, 1), cases[i].k);
+        tw_selector_free(selector);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fall),
+        cmocka_unit_test(test_undo_keeps_place),
+        cmocka_unit_test(test_density_rounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
