@@ -36,7 +36,9 @@ static const char help_summary[] =
 static const char help_notes[] =
     "JSON: one object per row. time_us is run and commit together (run_us and commit_us apart), "
     "floor_us the bare pass, ratio = time_us / floor_us; count and candidates are those of the "
-    "last step, rescans is the sum over the timed steps.";
+    "last step, rescans is the sum over the timed steps. The library writes what a commit asks for "
+    "in the next run: commit_us is near 0, a warm run_us includes the commit before it, and a "
+    "--cold step never pays for its own.";
 
 static const char help_examples[] =
     "  thinwire bench select                                  all methods, VGG-16's size\n"
@@ -74,7 +76,7 @@ static int parse(select_bench *bench, int argc, char **argv) {
          .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
     };
     const option_set set = {
-        .command = "thinwire bench select",
+        .command = "bench select",
         .summary = help_summary,
         .notes = help_notes,
         .examples = help_examples,
@@ -87,10 +89,10 @@ static int parse(select_bench *bench, int argc, char **argv) {
 /* What the rows cannot say: how options go together, and the defaults of lists. */
 static int settle(select_bench *bench) {
     if (bench->k > 0 && bench->densities.count > 0) {
-        return usage_error("thinwire bench select: give --k or --density, not both");
+        return usage_error("bench select: give --k or --density, not both");
     }
     if (bench->k > bench->n) {
-        return usage_error("thinwire bench select: --k %" PRId64 " is more than --n %" PRId64
+        return usage_error("bench select: --k %" PRId64 " is more than --n %" PRId64
                            "; give at most n", bench->k, bench->n);
     }
     if (bench->k > 0) {

@@ -12,4 +12,7 @@
 /* count zeroed elements of `size` bytes; free() them. NULL when out of memory. */
 void *buffer_create(int64_t count, size_t size);
 
+/* Bytes that can be had safely, 7/8 of what Linux calls available; no limit where it says none. */
+size_t buffer_available(void);
+
 #endif

@@ -8,6 +8,7 @@ static const command benches[] = {
 static const command_group bench = {
     .name = "thinwire bench",
     .description = "Benchmarks. Each checks what it times.",
+    .others = "help --help",
     .examples = "  thinwire bench select\n"
                 "  thinwire bench select --method exact,reuse --density 0.001 --json -\n",
     .commands = benches,

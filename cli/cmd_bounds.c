@@ -70,7 +70,7 @@ static int parse(bounds_settings *settings, int argc, char **argv) {
          .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
     };
     const option_set set = {
-        .command = "thinwire bounds",
+        .command = "bounds",
         .summary = "Measure the share of a vector's squared norm that top-k leaves behind, "
                    "|u - Top_k(u)|^2 / |u|^2, and set it beside (1 - k/n)^2, which holds for "
                    "bell-shaped vectors (GaussianK-SGD, Theorem 1), and 1 - k/n, which holds for "
@@ -89,7 +89,7 @@ static int settle(bounds_settings *settings) {
     bool synthetic = settings->data != NOT_GIVEN || settings->n != NOT_GIVEN ||
                      settings->seed != NOT_GIVEN;
     if (settings->file != NULL && synthetic) {
-        return usage_error("thinwire bounds: --file excludes --data, --n and --seed");
+        return usage_error("bounds: --file excludes --data, --n and --seed");
     }
     settings->data = settings->data != NOT_GIVEN ? settings->data : 0;
     settings->n = settings->n != NOT_GIVEN ? settings->n : DEFAULT_N;

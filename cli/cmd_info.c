@@ -3,6 +3,7 @@
  * Only reports; everything comes from the library's own tables, so a new method or kernel shows up
  * here by itself.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,8 +48,10 @@ static void print_kernels(FILE *stream) {
         const char *chosen = strcmp(name, tw_kernels()) == 0 ? ", in use" : "";
         fprintf(stream, "%-10s %-10s %s%s\n", i == 0 ? "kernels" : "", name, state, chosen);
     }
-    fprintf(stream, "%-10s force with THINWIRE_KERNELS=NAME (now: %s)\n", "",
-            environment("THINWIRE_KERNELS"));
+    const char *forced = environment("THINWIRE_KERNELS");
+    bool refused = getenv("THINWIRE_KERNELS") != NULL && strcmp(forced, tw_kernels()) != 0;
+    fprintf(stream, "%-10s force with THINWIRE_KERNELS=NAME (now: %s%s)\n", "", forced,
+            refused ? ", not usable: selectors will refuse it" : "");
 }
 
 static void print_methods(FILE *stream) {
@@ -96,7 +99,7 @@ int cmd_info(int argc, char **argv) {
          .help = "write one JSON object to FILE, or to stdout with -"},
     };
     const option_set set = {
-        .command = "thinwire info",
+        .command = "info",
         .summary = "Show version, kernels, threads and selection methods, and how to choose them.",
         .examples = "  thinwire info\n"
                     "  thinwire info --json -\n"

@@ -15,6 +15,7 @@ typedef struct command {
 typedef struct command_group {
     const char *name;        /* as typed: "thinwire bench" */
     const char *description; /* one line */
+    const char *others;      /* what is accepted beside the commands: "help --help" */
     const char *examples;    /* indented lines, each ending in \n */
     const command *commands; /* [ncommands] */
     int ncommands;

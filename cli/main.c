@@ -20,6 +20,7 @@ static const command commands[] = {
 static const command_group thinwire = {
     .name = "thinwire",
     .description = "Sum gradients over thin wires: send the few values that matter, keep the rest.",
+    .others = "help --help --version",
     .examples = "  thinwire info\n"
                 "  thinwire bench select --n 10M --density 0.01\n"
                 "  thinwire help bounds\n",

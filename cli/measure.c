@@ -1,9 +1,14 @@
 /* measure.c - the timed loop: selection and bare pass interleaved
  *
- *     step t even:  bare pass | run, commit          untimed before each: gradient (and selector)
- *     step t odd:   run, commit | bare pass          untimed in the last: copies for the check
+ *     step t even:  bare pass | run, commit
+ *     step t odd:   run, commit | bare pass
  *
- * The first MEASURE_WARM_STEPS steps are run but not kept. Nothing is allocated between the clocks.
+ * Untimed between them: making the gradient, creating the selector of a cold step, and copies for
+ * the check. The first MEASURE_WARM_STEPS steps are run but not kept.
+ *
+ * The check follows the last two steps with a residual of its own. Two, because the library writes
+ * what a commit asks for in the next run, and that is the path that is timed: reading the residual
+ * in between would take another one.
  */
 #include "measure.h"
 
@@ -29,8 +34,10 @@ typedef struct bench_run {
     const bench_plan *plan;
     const tw_select_params *params;
     tw_selector *selector;
-    selection last; /* copy of the last step's selection */
     measurement *result;
+    int64_t last_step;
+    int64_t followed_from; /* first step that the check follows */
+    selection sent;        /* copy of the selection of the last step followed */
 } bench_run;
 
 int bench_plan_create(bench_plan *plan, gradients *source, int64_t steps) {
@@ -73,6 +80,21 @@ static double median(double *values, int64_t count) {
 
 /* ---- One step ------------------------------------------------------------------------------- */
 
+/* Refuse what the kernel would promise and then kill us for. */
+static int check_memory(const bench_run *run) {
+    tw_memory memory;
+    int error = tw_selector_memory(run->plan->source->spec.n, run->params, &memory);
+    if (error != TW_OK) {
+        return library_failure("asking for the selector's size", error);
+    }
+    size_t touched = memory.total - memory.undo; /* the undo space is hardly touched */
+    if (touched > buffer_available()) {
+        return failure("a selector takes %zu MB, more than is free; try a smaller --n",
+                       touched / 1000000);
+    }
+    return STATUS_OK;
+}
+
 static int renew_selector(bench_run *run) {
     tw_selector_free(run->selector);
     int error = tw_selector_create(&run->selector, run->plan->source->spec.n, run->params);
@@ -81,14 +103,21 @@ static int renew_selector(bench_run *run) {
 
 static int time_floor(bench_run *run, const gradient *grad, step_times *times) {
     const bench_plan *plan = run->plan;
-    double begin = timer_us();
+    int64_t begin = timer_ns();
     int error = tw_accumulate(plan->floor_sum, grad->values, plan->source->spec.n, plan->threads);
-    times->floor_us = timer_us() - begin;
+    times->floor_us = timer_us_since(begin);
     return error == TW_OK ? STATUS_OK : library_failure("timing the bare pass", error);
+}
+
+static void free_selection(selection *copy) {
+    free(copy->idx);
+    free(copy->val);
+    *copy = (selection){0};
 }
 
 static int copy_selection(const tw_sparse *sparse, selection *copy) {
     size_t count = (size_t)sparse->count;
+    free_selection(copy);
     copy->count = sparse->count;
     copy->idx = malloc((count + 1) * sizeof *copy->idx);
     copy->val = malloc((count + 1) * sizeof *copy->val);
@@ -102,20 +131,20 @@ static int copy_selection(const tw_sparse *sparse, selection *copy) {
     return STATUS_OK;
 }
 
-static int time_selection(bench_run *run, const gradient *grad, bool is_last, step_times *times) {
+static int time_selection(bench_run *run, const gradient *grad, bool followed, step_times *times) {
     tw_sparse sparse;
-    double begin = timer_us();
+    int64_t begin = timer_ns();
     int error = tw_selector_run(run->selector, grad->typed, &sparse);
-    times->run_us = timer_us() - begin;
+    times->run_us = timer_us_since(begin);
     if (error != TW_OK) {
         return library_failure("selecting", error);
     }
-    if (is_last && copy_selection(&sparse, &run->last) != STATUS_OK) {
-        return STATUS_FAILED;
+    if (followed && copy_selection(&sparse, &run->sent) != STATUS_OK) {
+        return STATUS_FAILED; /* the arrays end with the commit, so the copy is made here */
     }
-    begin = timer_us();
+    begin = timer_ns();
     error = tw_selector_commit(run->selector, NULL, 0);
-    times->commit_us = timer_us() - begin;
+    times->commit_us = timer_us_since(begin);
     return error == TW_OK ? STATUS_OK : library_failure("committing", error);
 }
 
@@ -124,48 +153,60 @@ static int get_residual(bench_run *run, float *residual) {
     return error == TW_OK ? STATUS_OK : library_failure("reading the residual", error);
 }
 
+/* Do by hand what step t should have done: plan->acc, the residual before it, becomes acc, and the
+ * residual after it unless it is the last. */
+static void follow_step(bench_run *run, int64_t t, const gradient *grad) {
+    float *acc = run->plan->acc;
+    int64_t n = run->plan->source->spec.n;
+    for (int64_t i = 0; i < n; i++) {
+        acc[i] = grad->values[i] + acc[i];
+    }
+    for (int64_t j = 0; j < run->sent.count && t < run->last_step; j++) {
+        int64_t i = run->sent.idx[j];
+        if (i >= 0 && i < n) { /* nothing is taken on trust from what is being checked */
+            acc[i] = 0.0f;
+        }
+    }
+}
+
 /* Step t with its bare pass, in the order that t asks for. */
-static int one_step(bench_run *run, int64_t t, bool is_last, gradient *grad, step_times *times) {
-    *grad = gradients_at(run->plan->source, t);
+static int one_step(bench_run *run, int64_t t, step_times *times) {
+    gradient grad = gradients_at(run->plan->source, t);
+    bool followed = t >= run->followed_from;
+    bool floor_first = t % 2 == 0;
     int status = run->plan->cold ? renew_selector(run) : STATUS_OK;
-    if (status == STATUS_OK && is_last) {
+    if (status == STATUS_OK && t == run->followed_from) {
         status = get_residual(run, run->plan->acc);
     }
-    bool floor_first = t % 2 == 0;
     if (status == STATUS_OK && floor_first) {
-        status = time_floor(run, grad, times);
+        status = time_floor(run, &grad, times);
     }
     if (status == STATUS_OK) {
-        status = time_selection(run, grad, is_last, times);
+        status = time_selection(run, &grad, followed, times);
     }
     if (status == STATUS_OK && !floor_first) {
-        status = time_floor(run, grad, times);
+        status = time_floor(run, &grad, times);
+    }
+    if (status == STATUS_OK && followed) {
+        follow_step(run, t, &grad);
     }
     return status;
 }
 
 /* ---- The check of the last step ------------------------------------------------------------- */
 
-/* plan->acc holds the residual before the step: make it gradient + residual. */
-static void add_gradient(const bench_plan *plan, const gradient *grad) {
-    for (int64_t i = 0; i < plan->source->spec.n; i++) {
-        plan->acc[i] = grad->values[i] + plan->acc[i];
-    }
-}
-
-static int check_last_step(bench_run *run, const gradient *grad) {
+static int check_last_step(bench_run *run) {
     const bench_plan *plan = run->plan;
     int status = get_residual(run, plan->after);
     if (status != STATUS_OK) {
         return status;
     }
-    add_gradient(plan, grad);
     step_record step = {
         .n = plan->source->spec.n,
         .k = run->result->k,
         .acc = plan->acc,
         .after = plan->after,
-        .sent = run->last,
+        .sent = run->sent,
     };
     int64_t index;
     const char *wrong = verify_step(&step, &index);
@@ -189,7 +230,7 @@ static int note_step(bench_run *run, int64_t timed, const step_times *times) {
     result->count = info.count;
     result->candidates = info.candidates;
     result->rescans += info.rescans;
-    result->count_mean += (double)info.count / (double)run->plan->steps;
+    result->count_mean += (double)info.count; /* a sum until summarise divides it */
     if (timed == 0 || info.count < result->count_min) {
         result->count_min = info.count;
     }
@@ -204,8 +245,9 @@ static int note_step(bench_run *run, int64_t timed, const step_times *times) {
     return STATUS_OK;
 }
 
-static void take_medians(const bench_plan *plan, measurement *result) {
+static void summarise(const bench_plan *plan, measurement *result) {
     int64_t steps = plan->steps;
+    result->count_mean /= (double)steps;
     result->run_us = median(plan->samples, steps);
     result->commit_us = median(plan->samples + steps, steps);
     result->time_us = median(plan->samples + 2 * steps, steps);
@@ -213,11 +255,9 @@ static void take_medians(const bench_plan *plan, measurement *result) {
 }
 
 static int run_steps(bench_run *run, int64_t *progress) {
-    int64_t total = MEASURE_WARM_STEPS + run->plan->steps;
-    gradient grad = {0};
-    for (int64_t t = 0; t < total; t++) {
+    for (int64_t t = 0; t <= run->last_step; t++) {
         step_times times = {0};
-        int status = one_step(run, t, t == total - 1, &grad, &times);
+        int status = one_step(run, t, &times);
         if (status == STATUS_OK && t >= MEASURE_WARM_STEPS) {
             status = note_step(run, t - MEASURE_WARM_STEPS, &times);
         }
@@ -226,24 +266,33 @@ static int run_steps(bench_run *run, int64_t *progress) {
         }
         progress_to(++*progress);
     }
-    return check_last_step(run, &grad);
+    return check_last_step(run);
 }
 
 int measure_method(const bench_plan *plan, const tw_select_params *params, measurement *result,
                    int64_t *progress) {
-    bench_run run = {.plan = plan, .params = params, .result = result};
+    int64_t last_step = MEASURE_WARM_STEPS + plan->steps - 1;
+    bench_run run = {
+        .plan = plan,
+        .params = params,
+        .result = result,
+        .last_step = last_step,
+        .followed_from = plan->cold ? last_step : last_step - 1,
+    };
     *result = (measurement){0};
     /* The sums of the bare pass start anew, so that they stay small whatever ran before. */
     memset(plan->floor_sum, 0, (size_t)plan->source->spec.n * sizeof *plan->floor_sum);
-    int status = renew_selector(&run);
+    int status = check_memory(&run);
+    if (status == STATUS_OK) {
+        status = renew_selector(&run);
+    }
     if (status == STATUS_OK) {
         status = run_steps(&run, progress);
     }
     if (status == STATUS_OK) {
-        take_medians(plan, result);
+        summarise(plan, result);
     }
     tw_selector_free(run.selector);
-    free(run.last.idx);
-    free(run.last.val);
+    free_selection(&run.sent);
     return status;
 }

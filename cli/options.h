@@ -52,7 +52,7 @@ typedef struct cli_option {
 } cli_option;
 
 typedef struct option_set {
-    const char *command;  /* as typed: "thinwire bench select" */
+    const char *command;  /* after `thinwire`: "bench select" */
     const char *summary;  /* what the command does, any length: it is wrapped */
     const char *notes;    /* further paragraph after the options, or NULL */
     const char *examples; /* indented lines, each ending in \n */

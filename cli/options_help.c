@@ -66,7 +66,7 @@ static void print_paragraph(const char *words) {
 
 void options_print_help(const option_set *set) {
     static const cli_option help = {.name = "help", .help = "show this text", .kind = OPTION_FLAG};
-    printf("Usage: %s [options]\n\n", set->command);
+    printf("Usage: thinwire %s [options]\n\n", set->command);
     print_paragraph(set->summary);
     printf("\nOptions:\n");
     for (int i = 0; i < set->noptions; i++) {

@@ -12,15 +12,15 @@
 #include "timer.h"
 
 #define BAR_WIDTH 30
-#define REDRAW_US 250e3
-#define PLAIN_LINE_US 10e6
+#define REDRAW_NS (INT64_C(250) * 1000000)
+#define PLAIN_LINE_NS (INT64_C(10) * 1000000000)
 
 static struct {
     const char *label; /* NULL: nothing is under way */
     int64_t total;
-    bool terminal;     /* draw a bar rather than lines */
-    bool visible;      /* a bar is on the line now */
-    double printed_at; /* timer_us() of the last bar or line */
+    bool terminal; /* draw a bar rather than lines */
+    bool visible;  /* a bar is on the line now */
+    int64_t due;   /* timer_ns() from which the next bar or line may appear */
 } bar;
 
 static void draw_bar(int64_t done, int percent) {
@@ -41,18 +41,18 @@ void progress_begin(const char *label, int64_t total) {
     bar.terminal = isatty(STDERR_FILENO) == 1;
     bar.visible = false;
     /* The first bar appears at once; the first plain line only if the work turns out to be long. */
-    bar.printed_at = bar.terminal ? -REDRAW_US : timer_us();
+    bar.due = bar.terminal ? 0 : timer_ns() + PLAIN_LINE_NS;
 }
 
 void progress_to(int64_t done) {
     if (bar.label == NULL) {
         return;
     }
-    double now = timer_us();
-    if (now - bar.printed_at < (bar.terminal ? REDRAW_US : PLAIN_LINE_US)) {
+    int64_t now = timer_ns();
+    if (now < bar.due) {
         return;
     }
-    bar.printed_at = now;
+    bar.due = now + (bar.terminal ? REDRAW_NS : PLAIN_LINE_NS);
     int percent = (int)(done * 100 / bar.total);
     if (bar.terminal) {
         draw_bar(done, percent);
@@ -66,7 +66,7 @@ void progress_clear(void) {
         fputs("\r\033[K", stderr);
         fflush(stderr);
         bar.visible = false;
-        bar.printed_at = -REDRAW_US;
+        bar.due = 0;
     }
 }
 

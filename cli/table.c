@@ -48,6 +48,6 @@ void table_real(table *out, double value, int decimals) {
 
 void table_general(table *out, double value) {
     char cell[CELL_SIZE];
-    snprintf(cell, sizeof cell, "%g", value);
+    snprintf(cell, sizeof cell, "%.4g", value);
     table_text(out, cell);
 }

@@ -29,6 +29,6 @@ void table_begin(table *out, FILE *stream, const table_column *columns, int ncol
 void table_text(table *out, const char *text);
 void table_integer(table *out, int64_t value);
 void table_real(table *out, double value, int decimals);
-void table_general(table *out, double value); /* as %g: densities */
+void table_general(table *out, double value); /* 4 significant digits: densities */
 
 #endif

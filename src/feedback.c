@@ -6,8 +6,8 @@
  * second buffer instead of the log would cost 1.2x to 1.3x the time, checking the gradient
  * beforehand 1.5x: two cores are limited by what they read.
  *
- * The entries that were sent leave the residual in the next pass, where their cache lines come by
- * anyway; a scatter of its own costs half a pass at density 0.01.
+ * The entries that were sent leave the residual in the next pass, in the registers of the kernel: a
+ * scatter of zeros costs half a pass at density 0.01.
  *
  * Momentum correction and clipping (Lin et al., Deep Gradient Compression, 2018) happen in the
  * source of the pass: what is folded is u = momentum * u + scale * g. */
@@ -17,12 +17,12 @@
 
 #include <math.h>
 
-static int64_t min_i64(int64_t a, int64_t b) {
+static int64_t at_most(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
 static int64_t chunk_end(const tw_selector *s, int64_t chunk) {
-    return min_i64((chunk + 1) * TW__CHUNK, s->n);
+    return at_most((chunk + 1) * TW__CHUNK, s->n);
 }
 
 /* The gradient's elements lo .. lo+len-1 as floats, scaled: where they lie if possible, in scratch
@@ -55,44 +55,33 @@ static const void *source(const tw_selector *s, float *scratch, int64_t lo, int6
     return next;
 }
 
-/* Entries at from .. in chosen.idx that lie below `end` leave. Returns the first that does not. */
-static int64_t clear_sent(tw_selector *s, int64_t from, int64_t end) {
-    const int32_t *idx = s->chosen.idx;
-    int64_t at = from;
-    for (; at < s->leaving && idx[at] < end; at++)
-        s->residual[idx[at]] = 0.0f;
-    if (s->velocity[0] != NULL)
-        for (int64_t i = from; i < at; i++)
-            s->velocity[0][idx[i]] = 0.0f;
-    return at;
+/* The entries that leave the velocity, from *leaving on and below `end`. */
+static void clear_velocity(tw_selector *s, const int32_t *leaving, int64_t end) {
+    for (; s->velocity[0] != NULL && *leaving < end; leaving++)
+        s->velocity[0][*leaving] = 0.0f;
 }
 
 static tw__undo undo_of_chunk(const tw_selector *s, int64_t chunk) {
     tw__undo undo = {.lossy = s->lossy + chunk * (TW__CHUNK / 8),
-                     .old = s->old + chunk * (TW__CHUNK + TW__LANES)};
+                     .near = s->near + chunk * (TW__CHUNK + TW__LANES),
+                     .far = s->far + chunk * (TW__CHUNK + TW__LANES)};
     return undo;
 }
 
-/* One block through the fold kernel, or through scan where there is no residual. The kernel stops
- * when the collector is full; squeezed, it has room again. */
-static void collect_block(tw_selector *s, tw__worker *w, const void *src, float *acc, int64_t lo,
-                          int64_t len, tw__undo *undo) {
-    int64_t done = 0;
-    while (done < len) {
-        const void *rest = (const char *)src + 4 * done;
-        int32_t base = (int32_t)(lo + done);
-        int64_t did;
-        if (acc != NULL) {
-            tw__undo part = {undo->lossy + done / 8, undo->old, undo->count};
-            did = s->kernels->fold(rest, acc + done, len - done, base, &part, &w->collector);
-            undo->count = part.count;
-        } else {
-            did = s->kernels->scan(rest, len - done, base, &w->collector);
-        }
-        done += did;
-        if (done < len)
-            tw__candidates_squeeze(s, w);
+/* Flips the keep bits of the entries that leave the block lo .. end-1: off before the block is
+ * folded, on again afterwards. Returns the first entry behind the block. */
+static const int32_t *flip_leaving(tw__worker *w, const int32_t *leaving, int64_t lo, int64_t end) {
+    for (; *leaving < end; leaving++) {
+        int64_t i = *leaving - lo;
+        w->keep[i / 8] ^= (uint8_t)(1u << (i % 8));
     }
+    return leaving;
+}
+
+static void make_room(tw_selector *s, tw__worker *w, int64_t len) {
+    const tw__entries *found = &w->collector.found;
+    if (found->cap - found->count < len)
+        tw__candidates_squeeze(s, w);
 }
 
 /* A worker gets its chunks in ascending order: the first bad index it meets is its smallest. */
@@ -118,51 +107,59 @@ static void store_sums(tw__sums *sums, const tw__moments *moments) {
     sums->magnitude = add_lanes(moments->magnitude);
 }
 
+/* What a pass leaves behind of a block of acc besides the candidates. */
+static void inspect_block(tw_selector *s, tw__worker *w, const void *acc, int64_t lo, int64_t len,
+                          tw__moments *moments) {
+    if (w->collector.max_bits >= TW__INFINITY_BITS)
+        note_bad_number(w, acc, lo, len);
+    if (s->method->wants_sums)
+        s->kernels->moments(acc, len, moments);
+}
+
 static void fold_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__worker *w = &s->workers[worker];
     int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk);
-    int64_t leaving = tw__lower_bound(s->chosen.idx, s->leaving, lo);
-    tw__undo log = {0}, *undo = NULL;
-    if (s->residual != NULL) {
-        log = undo_of_chunk(s, chunk);
-        undo = &log;
-    }
+    const int32_t *leaving = s->chosen.idx + tw__lower_bound(s->chosen.idx, s->leaving, lo);
+    tw__undo undo = undo_of_chunk(s, chunk);
     tw__moments moments = {0};
     s->owner[chunk] = (uint8_t)worker;
+    clear_velocity(s, leaving, end);
     for (; lo < end; lo += TW__BLOCK) {
-        int64_t len = min_i64(TW__BLOCK, end - lo);
-        leaving = clear_sent(s, leaving, lo + len);
+        int64_t len = at_most(TW__BLOCK, end - lo);
         const void *src = source(s, w->scratch, lo, len);
-        float *acc = s->residual != NULL ? s->residual + lo : NULL;
-        collect_block(s, w, src, acc, lo, len, undo);
-        const void *folded = acc != NULL ? acc : src;
-        if (w->collector.max_bits >= TW__INFINITY_BITS)
-            note_bad_number(w, folded, lo, len);
-        if (s->method->wants_sums)
-            s->kernels->moments(folded, len, &moments);
-        log.lossy += TW__BLOCK / 8;
+        flip_leaving(w, leaving, lo, lo + len);
+        make_room(s, w, len);
+        s->kernels->fold(src, s->residual + lo, len, (int32_t)lo, w->keep, &undo, &w->collector);
+        inspect_block(s, w, s->residual + lo, lo, len, &moments);
+        undo.lossy += TW__BLOCK / 8;
+        leaving = flip_leaving(w, leaving, lo, lo + len);
     }
     store_sums(&s->sums[chunk], &moments);
 }
 
+/* Without feedback, acc is the gradient itself; in a rescan it lies in the residual's place. */
 static void scan_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__worker *w = &s->workers[worker];
+    tw__moments moments = {0};
     s->owner[chunk] = (uint8_t)worker;
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = min_i64(TW__BLOCK, end - lo);
-        const void *src =
+        int64_t len = at_most(TW__BLOCK, end - lo);
+        const void *acc =
             s->residual != NULL ? s->residual + lo : source(s, w->scratch, lo, len);
-        collect_block(s, w, src, NULL, lo, len, NULL);
+        make_room(s, w, len);
+        s->kernels->scan(acc, len, (int32_t)lo, &w->collector);
+        inspect_block(s, w, acc, lo, len, &moments);
     }
+    store_sums(&s->sums[chunk], &moments);
 }
 
 static void unfold_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__undo undo = undo_of_chunk(s, chunk);
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = min_i64(TW__BLOCK, end - lo);
+        int64_t len = at_most(TW__BLOCK, end - lo);
         const void *src = source(s, s->workers[worker].scratch, lo, len);
         s->kernels->unfold(src, s->residual + lo, len, &undo);
         undo.lossy += TW__BLOCK / 8;
@@ -173,7 +170,7 @@ static void square_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__moments moments = {0};
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = min_i64(TW__BLOCK, end - lo);
+        int64_t len = at_most(TW__BLOCK, end - lo);
         s->kernels->moments(scaled_gradient(s, s->workers[worker].scratch, lo, len), len, &moments);
     }
     store_sums(&s->sums[chunk], &moments);
@@ -202,8 +199,8 @@ static int64_t first_bad_index(const tw_selector *s) {
 
 int tw__feedback_fold(tw_selector *s, uint32_t guess) {
     empty_workers(s, guess);
-    tw__pool_run(s->threads, s->chunks, fold_chunk, s);
-    s->leaving = 0;
+    tw__pool_run(s->threads, s->chunks, s->residual != NULL ? fold_chunk : scan_chunk, s);
+    tw__feedback_leave(s, 0);
     int64_t bad = first_bad_index(s);
     if (bad < 0)
         return TW_OK;
@@ -227,8 +224,15 @@ void tw__feedback_rescan(tw_selector *s, uint32_t guess) {
 }
 
 void tw__feedback_settle(tw_selector *s) {
-    clear_sent(s, 0, s->n);
-    s->leaving = 0;
+    for (int64_t i = 0; i < s->leaving; i++)
+        s->residual[s->chosen.idx[i]] = 0.0f;
+    clear_velocity(s, s->chosen.idx, s->n);
+    tw__feedback_leave(s, 0);
+}
+
+void tw__feedback_leave(tw_selector *s, int64_t count) {
+    s->leaving = count;
+    s->chosen.idx[count] = INT32_MAX; /* the end mark: no index is that large */
 }
 
 void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int folded, float *out) {

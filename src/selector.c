@@ -15,7 +15,7 @@
 /* ---- memory: what a selector needs, in elements */
 
 typedef struct extents {
-    size_t residual, velocity, lossy, old; /* 0 where the parameters do without */
+    size_t residual, velocity, lossy, log; /* 0 where the parameters do without */
     size_t chunks, sample, marks;
     size_t found; /* entries per worker, slack included */
     size_t chosen;
@@ -45,7 +45,7 @@ static extents extents_of(int64_t n, const tw_select_params *p, const tw__method
         .residual = feedback ? (size_t)n : 0,
         .velocity = p->momentum != 0.0f ? (size_t)n : 0,
         .lossy = feedback ? (size_t)(chunks * (TW__CHUNK / 8)) : 0,
-        .old = feedback ? (size_t)(chunks * (TW__CHUNK + TW__LANES)) : 0,
+        .log = feedback ? (size_t)(chunks * (TW__CHUNK + TW__LANES)) : 0,
         .chunks = (size_t)chunks,
         .sample = (size_t)sample_of(n, p, method),
         .marks = method == &tw__select_random ? (size_t)(n / 64 + 1) : 0,
@@ -61,7 +61,7 @@ static size_t bytes_of(size_t count, size_t size) {
 
 static size_t bytes_of_workers(const extents *e, int threads) {
     size_t each = bytes_of(e->found, sizeof(int32_t)) + bytes_of(e->found, sizeof(float)) +
-                  bytes_of((size_t)TW__BLOCK, sizeof(float));
+                  bytes_of((size_t)TW__BLOCK, sizeof(float)) + bytes_of((size_t)TW__BLOCK / 8, 1);
     return (size_t)threads * each + bytes_of((size_t)threads, sizeof(tw__worker));
 }
 
@@ -74,7 +74,7 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     extents e = extents_of(n, &p, method);
     memory->residual = bytes_of(e.residual, sizeof(float));
     memory->velocity = 2 * bytes_of(e.velocity, sizeof(float));
-    memory->undo = bytes_of(e.lossy, 1) + bytes_of(e.old, sizeof(float));
+    memory->undo = bytes_of(e.lossy, 1) + bytes_of(e.log, 1) + bytes_of(e.log, sizeof(float));
     memory->workspace = bytes_of_workers(&e, p.threads) + bytes_of(1, sizeof(tw_selector)) +
                         bytes_of(e.chunks, 1) + bytes_of(e.chunks, sizeof(tw__sums)) +
                         bytes_of(e.sample, sizeof(uint32_t)) + bytes_of(e.marks, sizeof(uint64_t)) +
@@ -106,7 +106,8 @@ static int take_all(tw_selector *s, const extents *e) {
     TW_TRY(take(&s->velocity[0], e->velocity, sizeof(float), tw__alloc));
     TW_TRY(take(&s->velocity[1], e->velocity, sizeof(float), tw__alloc));
     TW_TRY(take(&s->lossy, e->lossy, 1, tw__alloc));
-    TW_TRY(take(&s->old, e->old, sizeof(float), tw__reserve));
+    TW_TRY(take(&s->near, e->log, 1, tw__reserve));
+    TW_TRY(take(&s->far, e->log, sizeof(float), tw__reserve));
     TW_TRY(take(&s->owner, e->chunks, 1, tw__alloc));
     TW_TRY(take(&s->sums, e->chunks, sizeof(tw__sums), tw__alloc));
     TW_TRY(take(&s->sample, e->sample, sizeof(uint32_t), tw__alloc));
@@ -116,6 +117,8 @@ static int take_all(tw_selector *s, const extents *e) {
     for (int i = 0; i < s->threads; i++) {
         TW_TRY(take_entries(&s->workers[i].collector.found, e->found));
         TW_TRY(take(&s->workers[i].scratch, (size_t)TW__BLOCK, sizeof(float), tw__alloc));
+        TW_TRY(take(&s->workers[i].keep, (size_t)TW__BLOCK / 8, 1, tw__alloc));
+        memset(s->workers[i].keep, 0xff, (size_t)TW__BLOCK / 8);
     }
     return TW_OK;
 }
@@ -133,7 +136,9 @@ static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
     extents e = extents_of(n, params, method);
     s->sample_size = (int64_t)e.sample;
     TW_TRY(tw__kernels_choose(&s->kernels));
-    return take_all(s, &e);
+    TW_TRY(take_all(s, &e));
+    tw__feedback_leave(s, 0);
+    return TW_OK;
 }
 
 int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params) {
@@ -162,6 +167,7 @@ void tw_selector_free(tw_selector *s) {
         free(s->workers[i].collector.found.idx);
         free(s->workers[i].collector.found.val);
         free(s->workers[i].scratch);
+        free(s->workers[i].keep);
     }
     free(s->workers);
     free(s->chosen.idx);
@@ -170,7 +176,8 @@ void tw_selector_free(tw_selector *s) {
     free(s->sample);
     free(s->sums);
     free(s->owner);
-    free(s->old);
+    free(s->near);
+    free(s->far);
     free(s->lossy);
     free(s->velocity[0]);
     free(s->velocity[1]);
@@ -245,7 +252,7 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
         TW_TRY(check_subset(s, idx, count));
         memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
     }
-    s->leaving = idx != NULL ? count : s->chosen.count;
+    tw__feedback_leave(s, idx != NULL ? count : s->chosen.count);
     float *velocity = s->velocity[0];
     s->velocity[0] = s->velocity[1];
     s->velocity[1] = velocity;

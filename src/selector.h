@@ -38,6 +38,7 @@ typedef struct tw__worker {
     uint32_t dropped;  /* largest magnitude bits thrown out for lack of room, 0 if none */
     int64_t bad_index; /* first NaN or infinity, -1 if none */
     float *scratch;    /* [TW__BLOCK]: the gradient as scaled floats */
+    uint8_t *keep;     /* [TW__BLOCK/8]: all bits set between blocks; see the fold kernel */
 } tw__worker;
 
 /* What a method learns from step to step. Goes back with an undo. */
@@ -60,7 +61,7 @@ struct tw_selector {
     float *velocity[2]; /* [n] each: this step's and the next one's; NULL without momentum */
     int64_t step;
     tw__learned learned;
-    int64_t leaving; /* chosen.idx[0 .. leaving-1] are still to leave the residual */
+    int64_t leaving; /* chosen.idx[0 .. leaving-1], then INT32_MAX: still to leave the residual */
 
     /* The open step. */
     int open;
@@ -69,7 +70,8 @@ struct tw_selector {
     int64_t k;
     tw__learned before; /* learned, as it was when the step began */
     uint8_t *lossy;     /* undo log, see tw__undo: a bit per element */
-    float *old;         /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
+    int8_t *near;       /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
+    float *far;         /* undo log: likewise */
 
     /* Workspace. */
     tw__worker *workers; /* [threads] */
@@ -100,7 +102,9 @@ int tw__feedback_fold(tw_selector *s, uint32_t guess);
 void tw__feedback_unfold(tw_selector *s);
 /* Collect again, from lower down; acc stays as it is. */
 void tw__feedback_rescan(tw_selector *s, uint32_t guess);
-/* Let the sent entries leave the residual now. Otherwise the next pass does it, for less. */
+/* The first `count` chosen entries are to leave the residual, in the next pass. */
+void tw__feedback_leave(tw_selector *s, int64_t count);
+/* They leave now. */
 void tw__feedback_settle(tw_selector *s);
 /* acc[lo .. lo+len-1], at most a block, as it is (after the pass) or will be (before it). */
 void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int folded, float *out);

@@ -128,7 +128,7 @@ static void test_kernels_name(void **state)
     char *saved = before ? strdup(before) : NULL;
     setenv("THINWIRE_KERNELS", "nonsense", 1);
     refuse(TW_ERR_NAME, "THINWIRE_KERNELS", (void)p);
-    refuse(TW_ERR_NAME, "ref", (void)p);
+    refuse(TW_ERR_NAME, "nonsense", (void)p);
     const char *name;
     int usable;
     for (int i = 0; tw_kernels_at(i, &name, &usable) == TW_OK; i++) {
@@ -143,6 +143,18 @@ static void test_kernels_name(void **state)
     if (saved)
         setenv("THINWIRE_KERNELS", saved, 1);
     free(saved);
+}
+
+static void test_threads_variable(void **state)
+{
+    (void)state;
+    const char *bad[] = {"0", "-3", "257", "two", "4x"};
+    for (int i = 0; i < 5; i++) {
+        setenv("THINWIRE_THREADS", bad[i], 1);
+        refuse(TW_ERR_PARAM, "THINWIRE_THREADS", p.threads = 0);
+        accept(p.threads = 2); /* not asked for, not looked at */
+    }
+    unsetenv("THINWIRE_THREADS");
 }
 
 static void test_enums_and_threads(void **state)
@@ -206,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_size),
         cmocka_unit_test(test_method_name),
         cmocka_unit_test(test_kernels_name),
+        cmocka_unit_test(test_threads_variable),
         cmocka_unit_test(test_enums_and_threads),
         cmocka_unit_test(test_momentum_fields),
         cmocka_unit_test(test_method_fields),

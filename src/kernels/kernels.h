@@ -22,11 +22,16 @@
 
 /* Free places that an append may write behind its last entry: vectors are stored whole. */
 #define TW__SLACK 64
+#define TW__WORD 64 /* elements whose bits a kernel looks at together */
 
-static inline uint32_t tw__magnitude(float x) {
+static inline uint32_t tw__to_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return bits & TW__MAGNITUDE_MASK;
+    return bits;
+}
+
+static inline uint32_t tw__magnitude(float x) {
+    return tw__to_bits(x) & TW__MAGNITUDE_MASK;
 }
 
 static inline float tw__from_bits(uint32_t bits) {
@@ -50,13 +55,22 @@ typedef struct tw__collector {
     uint32_t max_bits;
 } tw__collector;
 
-/* What must be remembered to take acc = e + g back: nearly always e == (e + g) - g; where rounding
- * makes this false, the bit in `lossy` is set and the old e appended to `old`. */
+/* What must be remembered to take acc = e + g back. Mostly e == (e + g) - g. Where rounding makes
+ * this false, a bit is set and the bits of e minus those of (e + g) - g are appended as one byte;
+ * where even that is too large for a byte, as it is when e is much smaller than g, the byte says so
+ * and e itself is appended. */
 typedef struct tw__undo {
     uint8_t *lossy; /* [len/8], bit i%8 of byte i/8 */
-    float *old;     /* [count], room for len + TW__LANES */
-    int64_t count;
+    int8_t *near;   /* [near_count] differences; TW__NEAR_LOW or _HIGH: see far */
+    float *far;     /* [far_count] old values; both have room for len + TW__LANES */
+    int64_t near_count;
+    int64_t far_count;
 } tw__undo;
+
+/* A difference is kept as a byte if it lies strictly between these; vector code saturates to one
+ * of them, so either means that the value is in `far`. */
+#define TW__NEAR_LOW (-128)
+#define TW__NEAR_HIGH 127
 
 /* Sums per lane: element i of a block goes to lane i % TW__LANES. */
 typedef struct tw__moments {
@@ -68,14 +82,15 @@ typedef struct tw__moments {
 typedef struct tw__kernels {
     const char *name;
 
-    /* acc[i] += src[i]; log for undo; collect. Stops early when the collector is full. Returns
-     * the number of elements done: len, or a multiple of 16. base is the index of element 0. */
-    int64_t (*fold)(const void *src, float *acc, int64_t len, int32_t base, tw__undo *undo,
-                    tw__collector *collector);
-    /* acc as before fold, from the same src; takes old values from undo->old[undo->count++]. */
+    /* acc[i] = (keep bit i ? acc[i] : 0) + src[i]; log for undo; collect. base is the index of
+     * element 0; the collector has room for len entries. */
+    void (*fold)(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                 tw__undo *undo, tw__collector *collector);
+    /* acc as before fold, but for what was not kept; from the same src. Reads the log from
+     * near_count and far_count on and moves these. */
     void (*unfold)(const void *src, float *acc, int64_t len, tw__undo *undo);
-    /* Collect from src as it is. Stops and returns like fold. */
-    int64_t (*scan)(const void *src, int64_t len, int32_t base, tw__collector *collector);
+    /* Collect from src as it is; room as in fold. */
+    void (*scan)(const void *src, int64_t len, int32_t base, tw__collector *collector);
 
     /* sum[i] += src[i] */
     void (*add)(void *sum, const void *src, int64_t len);

@@ -2,9 +2,8 @@
  *
  * AVX2 has no compress instruction: a table of 256 permutations, one per mask, stands in for it.
  * Entries are appended by storing the whole permuted vector, as in kernels_avx512.c. */
-#include "kernels/kernels_loops.h"
+#include "kernels/kernels_x86.h"
 
-#include <immintrin.h>
 #include <pthread.h>
 #include <stddef.h>
 
@@ -51,91 +50,89 @@ static inline __m256i just_below(uint32_t threshold) {
     return _mm256_set1_epi32((int)threshold - 1);
 }
 
-/* The state of a collector in registers, for the length of a loop. */
-typedef struct collecting {
-    __m256i below;
-    __m256i max_bits;
-    int64_t count;
-    int64_t last; /* no room for another two vectors when count is past this */
-} collecting;
-
-static inline collecting collect_begin(const tw__collector *collector) {
-    collecting state = {
-        .below = just_below(collector->threshold),
-        .max_bits = _mm256_set1_epi32((int)collector->max_bits),
-        .count = collector->found.count,
-        .last = collector->found.cap - TW__LANES,
-    };
-    return state;
-}
-
-static inline void collect(collecting *state, const tw__collector *collector, __m256 x,
-                           int32_t idx) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    __m256i bits = magnitude(x);
-    state->max_bits = _mm256_max_epu32(state->max_bits, bits);
-    unsigned found = lanes_of(_mm256_cmpgt_epi32(bits, state->below));
-    if (found) {
-        __m256i order = permutation(found);
-        __m256i at = _mm256_add_epi32(_mm256_set1_epi32(idx), lane);
-        store_i(collector->found.idx + state->count, _mm256_permutevar8x32_epi32(at, order));
-        _mm256_storeu_ps(collector->found.val + state->count, _mm256_permutevar8x32_ps(x, order));
-        state->count += ones(found);
-    }
-}
-
-static inline void collect_end(const collecting *state, tw__collector *collector) {
-    uint32_t lanes[WIDTH];
-    store_i(lanes, state->max_bits);
+static inline uint32_t largest_lane(__m256i x) {
+    uint32_t lanes[WIDTH], largest = 0;
+    store_i(lanes, x);
     for (int lane = 0; lane < WIDTH; lane++)
-        if (lanes[lane] > collector->max_bits)
-            collector->max_bits = lanes[lane];
-    collector->found.count = state->count;
+        largest = lanes[lane] > largest ? lanes[lane] : largest;
+    return largest;
 }
 
-/* Adds 8 elements and logs what the sum forgets. Returns the sum. */
-static inline __m256 fold_vector(float *acc, __m256 add, uint8_t *lossy, float **old_values) {
-    __m256 old = _mm256_loadu_ps(acc);
-    __m256 sum = _mm256_add_ps(old, add);
-    _mm256_storeu_ps(acc, sum);
-    __m256i same = _mm256_cmpeq_epi32(_mm256_castps_si256(_mm256_sub_ps(sum, add)),
-                                      _mm256_castps_si256(old));
-    unsigned mask = ~lanes_of(same) & 0xffu;
-    *lossy = (uint8_t)mask;
-    _mm256_storeu_ps(*old_values, _mm256_permutevar8x32_ps(old, permutation(mask)));
-    *old_values += ones(mask);
-    return sum;
+/* The lanes that reach the threshold. */
+static inline uint64_t reaching(__m256 x, __m256i below, __m256i *max_bits) {
+    __m256i bits = magnitude(x);
+    *max_bits = _mm256_max_epu32(*max_bits, bits);
+    return lanes_of(_mm256_cmpgt_epi32(bits, below));
 }
 
-static int64_t avx2_fold(const void *src, float *acc, int64_t len, int32_t base, tw__undo *undo,
-                         tw__collector *collector) {
-    collecting state = collect_begin(collector);
-    float *old_values = undo->old + undo->count;
-    int64_t i = 0;
-    for (; i + TW__LANES <= len && state.count <= state.last; i += TW__LANES) {
-        for (int64_t j = i; j < i + TW__LANES; j += WIDTH) {
-            __m256 sum = fold_vector(acc + j, load(src, j), undo->lossy + j / 8, &old_values);
-            collect(&state, collector, sum, base + (int32_t)j);
+/* Logs what sum - add forgets of old: see tw__undo. */
+static inline void log_lossy(tw__undo *undo, uint8_t *bits, __m256 old, __m256 add, __m256 sum) {
+    __m256i difference = _mm256_sub_epi32(_mm256_castps_si256(old),
+                                          _mm256_castps_si256(_mm256_sub_ps(sum, add)));
+    unsigned lossy = ~lanes_of(_mm256_cmpeq_epi32(difference, _mm256_setzero_si256())) & 0xffu;
+    *bits = (uint8_t)lossy;
+    __m256i packed = _mm256_permutevar8x32_epi32(difference, permutation(lossy));
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(packed),
+                                    _mm256_extracti128_si256(packed, 1));
+    _mm_storel_epi64((void *)(undo->near + undo->near_count), _mm_packs_epi16(words, words));
+    undo->near_count += ones(lossy);
+    __m256i high = _mm256_cmpgt_epi32(difference, _mm256_set1_epi32(TW__NEAR_HIGH - 1));
+    __m256i low = _mm256_cmpgt_epi32(_mm256_set1_epi32(TW__NEAR_LOW + 1), difference);
+    unsigned far = lanes_of(_mm256_or_si256(high, low));
+    if (far) {
+        _mm256_storeu_ps(undo->far + undo->far_count,
+                         _mm256_permutevar8x32_ps(old, permutation(far)));
+        undo->far_count += ones(far);
+    }
+}
+
+/* x where the bit of mask is set, else 0. */
+static inline __m256 keep_lanes(__m256 x, unsigned mask) {
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i kept = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)mask), bit), bit);
+    return _mm256_and_ps(x, _mm256_castsi256_ps(kept));
+}
+
+static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                      tw__undo *undo, tw__collector *collector) {
+    const __m256i below = just_below(collector->threshold);
+    __m256i max_bits = _mm256_set1_epi32((int)collector->max_bits);
+    int32_t *out = collector->found.idx;
+    int64_t first = collector->found.count, count = first, i = 0;
+    tw__undo log = *undo; /* in registers: nothing in the loop can point to it */
+    for (; i + TW__WORD <= len; i += TW__WORD) {
+        uint64_t word = 0;
+        for (int j = 0; j < TW__WORD; j += WIDTH) {
+            __m256 old = keep_lanes(_mm256_loadu_ps(acc + i + j), keep[(i + j) / 8]);
+            __m256 add = load(src, i + j);
+            __m256 sum = _mm256_add_ps(old, add);
+            _mm256_storeu_ps(acc + i + j, sum);
+            log_lossy(&log, log.lossy + (i + j) / 8, old, add, sum);
+            word |= reaching(sum, below, &max_bits) << j;
         }
+        count = append_bits(out, count, base + (int32_t)i, word);
     }
-    collect_end(&state, collector);
-    undo->count = old_values - undo->old;
-    if (state.count > state.last)
-        return i;
-    return fold_rest(i, src, acc, len, base, undo, collector);
+    *undo = log;
+    collector->found.count = count;
+    collector->max_bits = largest_lane(max_bits);
+    append_values(&collector->found, first, acc, base);
+    fold_rest(i, src, acc, len, base, keep, undo, collector);
 }
 
-static int64_t avx2_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
-    collecting state = collect_begin(collector);
-    int64_t i = 0;
-    for (; i + TW__LANES <= len && state.count <= state.last; i += TW__LANES) {
-        collect(&state, collector, load(src, i), base + (int32_t)i);
-        collect(&state, collector, load(src, i + WIDTH), base + (int32_t)i + WIDTH);
+static void avx2_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
+    const __m256i below = just_below(collector->threshold);
+    __m256i max_bits = _mm256_set1_epi32((int)collector->max_bits);
+    int64_t first = collector->found.count, count = first, i = 0;
+    for (; i + TW__WORD <= len; i += TW__WORD) {
+        uint64_t word = 0;
+        for (int j = 0; j < TW__WORD; j += WIDTH)
+            word |= reaching(load(src, i + j), below, &max_bits) << j;
+        count = append_bits(collector->found.idx, count, base + (int32_t)i, word);
     }
-    collect_end(&state, collector);
-    if (state.count > state.last)
-        return i;
-    return scan_rest(i, src, len, base, collector);
+    collector->found.count = count;
+    collector->max_bits = largest_lane(max_bits);
+    append_values(&collector->found, first, src, base);
+    scan_rest(i, src, len, base, collector);
 }
 
 static void avx2_widen_f16(float *dst, const void *src, int64_t len) {

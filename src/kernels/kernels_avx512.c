@@ -1,11 +1,11 @@
 /* kernels_avx512.c - 16 floats at a time
  *
- * Entries are appended by compressing in the register and storing the whole vector: a compress
- * that stores to memory is microcode on some CPUs. What lies behind the last entry is overwritten
- * by the next append; the callers leave TW__SLACK places for it. */
-#include "kernels/kernels_loops.h"
+ * Values are appended by compressing in the register and storing the whole vector: a compress that
+ * stores to memory is microcode on some CPUs. What lies behind the last one is overwritten by the
+ * next; the callers leave TW__SLACK places for it. Nothing in the loops over n branches on the
+ * data: a wrong guess would also throw away the reads that are under way. */
+#include "kernels/kernels_x86.h"
 
-#include <immintrin.h>
 #include <stddef.h>
 
 static inline __m512i magnitude(__m512 x) {
@@ -20,77 +20,74 @@ static inline int64_t ones(__mmask16 mask) {
     return __builtin_popcount(mask);
 }
 
-/* The state of a collector in registers, for the length of a loop. */
-typedef struct collecting {
-    __m512i threshold;
-    __m512i max_bits;
-    int64_t count;
-    int64_t last; /* no room for another vector when count is past this */
-} collecting;
-
-static inline collecting collect_begin(const tw__collector *collector) {
-    collecting state = {
-        .threshold = _mm512_set1_epi32((int)collector->threshold),
-        .max_bits = _mm512_set1_epi32((int)collector->max_bits),
-        .count = collector->found.count,
-        .last = collector->found.cap - TW__LANES,
-    };
-    return state;
-}
-
-static inline void collect(collecting *state, const tw__collector *collector, __m512 x,
-                           int32_t idx) {
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+/* The lanes that reach the threshold. */
+static inline uint64_t reaching(__m512 x, __m512i threshold, __m512i *max_bits) {
     __m512i bits = magnitude(x);
-    state->max_bits = _mm512_max_epu32(state->max_bits, bits);
-    __mmask16 found = _mm512_cmpge_epu32_mask(bits, state->threshold);
-    if (found) {
-        __m512i at = _mm512_add_epi32(_mm512_set1_epi32(idx), lane);
-        _mm512_storeu_si512(collector->found.idx + state->count,
-                            _mm512_maskz_compress_epi32(found, at));
-        _mm512_storeu_ps(collector->found.val + state->count, _mm512_maskz_compress_ps(found, x));
-        state->count += ones(found);
+    *max_bits = _mm512_max_epu32(*max_bits, bits);
+    return _mm512_cmpge_epu32_mask(bits, threshold);
+}
+
+/* Logs what sum - add forgets of old: see tw__undo. */
+static inline void log_lossy(tw__undo *undo, uint8_t *bits, __m512 old, __m512 add, __m512 sum) {
+    __m512i difference = _mm512_sub_epi32(_mm512_castps_si512(old),
+                                          _mm512_castps_si512(_mm512_sub_ps(sum, add)));
+    __mmask16 lossy = _mm512_test_epi32_mask(difference, difference);
+    memcpy(bits, &lossy, sizeof lossy);
+    __m512i packed = _mm512_maskz_compress_epi32(lossy, difference);
+    _mm_storeu_si128((void *)(undo->near + undo->near_count), _mm512_cvtsepi32_epi8(packed));
+    undo->near_count += ones(lossy);
+    /* Outside -127 .. 126, by one unsigned comparison. */
+    __mmask16 far = _mm512_cmpgt_epu32_mask(
+        _mm512_add_epi32(difference, _mm512_set1_epi32(-TW__NEAR_LOW - 1)),
+        _mm512_set1_epi32(TW__NEAR_HIGH - TW__NEAR_LOW - 2));
+    if (far) {
+        _mm512_storeu_ps(undo->far + undo->far_count, _mm512_maskz_compress_ps(far, old));
+        undo->far_count += ones(far);
     }
 }
 
-static inline void collect_end(const collecting *state, tw__collector *collector) {
-    collector->found.count = state->count;
-    collector->max_bits = _mm512_reduce_max_epu32(state->max_bits);
-}
-
-static int64_t avx512_fold(const void *src, float *acc, int64_t len, int32_t base, tw__undo *undo,
-                           tw__collector *collector) {
-    collecting state = collect_begin(collector);
-    float *old_values = undo->old + undo->count;
-    int64_t i = 0;
-    for (; i + TW__LANES <= len && state.count <= state.last; i += TW__LANES) {
-        __m512 old = _mm512_loadu_ps(acc + i);
-        __m512 add = load(src, i);
-        __m512 sum = _mm512_add_ps(old, add);
-        _mm512_storeu_ps(acc + i, sum);
-        __mmask16 lossy = _mm512_cmpneq_epi32_mask(
-            _mm512_castps_si512(_mm512_sub_ps(sum, add)), _mm512_castps_si512(old));
-        memcpy(undo->lossy + i / 8, &lossy, sizeof lossy);
-        _mm512_storeu_ps(old_values, _mm512_maskz_compress_ps(lossy, old));
-        old_values += ones(lossy);
-        collect(&state, collector, sum, base + (int32_t)i);
+static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base,
+                        const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
+    const __m512i threshold = _mm512_set1_epi32((int)collector->threshold);
+    __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
+    int32_t *out = collector->found.idx;
+    int64_t first = collector->found.count, count = first, i = 0;
+    tw__undo log = *undo; /* in registers: nothing in the loop can point to it */
+    for (; i + TW__WORD <= len; i += TW__WORD) {
+        uint64_t word = 0;
+        for (int j = 0; j < TW__WORD; j += TW__LANES) {
+            __mmask16 kept;
+            memcpy(&kept, keep + (i + j) / 8, sizeof kept);
+            __m512 old = _mm512_maskz_loadu_ps(kept, acc + i + j);
+            __m512 add = load(src, i + j);
+            __m512 sum = _mm512_add_ps(old, add);
+            _mm512_storeu_ps(acc + i + j, sum);
+            log_lossy(&log, log.lossy + (i + j) / 8, old, add, sum);
+            word |= reaching(sum, threshold, &max_bits) << j;
+        }
+        count = append_bits(out, count, base + (int32_t)i, word);
     }
-    collect_end(&state, collector);
-    undo->count = old_values - undo->old;
-    if (state.count > state.last)
-        return i;
-    return fold_rest(i, src, acc, len, base, undo, collector);
+    *undo = log;
+    collector->found.count = count;
+    collector->max_bits = _mm512_reduce_max_epu32(max_bits);
+    append_values(&collector->found, first, acc, base);
+    fold_rest(i, src, acc, len, base, keep, undo, collector);
 }
 
-static int64_t avx512_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
-    collecting state = collect_begin(collector);
-    int64_t i = 0;
-    for (; i + TW__LANES <= len && state.count <= state.last; i += TW__LANES)
-        collect(&state, collector, load(src, i), base + (int32_t)i);
-    collect_end(&state, collector);
-    if (state.count > state.last)
-        return i;
-    return scan_rest(i, src, len, base, collector);
+static void avx512_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
+    const __m512i threshold = _mm512_set1_epi32((int)collector->threshold);
+    __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
+    int64_t first = collector->found.count, count = first, i = 0;
+    for (; i + TW__WORD <= len; i += TW__WORD) {
+        uint64_t word = 0;
+        for (int j = 0; j < TW__WORD; j += TW__LANES)
+            word |= reaching(load(src, i + j), threshold, &max_bits) << j;
+        count = append_bits(collector->found.idx, count, base + (int32_t)i, word);
+    }
+    collector->found.count = count;
+    collector->max_bits = _mm512_reduce_max_epu32(max_bits);
+    append_values(&collector->found, first, src, base);
+    scan_rest(i, src, len, base, collector);
 }
 
 static void avx512_widen_f16(float *dst, const void *src, int64_t len) {

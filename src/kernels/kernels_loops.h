@@ -20,10 +20,18 @@ static inline uint16_t load_u16(const void *src, int64_t i) {
     return x;
 }
 
+static inline float read_log(tw__undo *undo, float estimate) {
+    int8_t near = undo->near[undo->near_count++];
+    if (near == TW__NEAR_LOW || near == TW__NEAR_HIGH)
+        return undo->far[undo->far_count++];
+    return tw__from_bits(tw__to_bits(estimate) + (uint32_t)near);
+}
+
 static void loop_unfold(const void *src, float *acc, int64_t len, tw__undo *undo) {
     for (int64_t i = 0; i < len; i++) {
-        int lossy = undo->lossy[i / 8] >> (i % 8) & 1;
-        acc[i] = lossy ? undo->old[undo->count++] : acc[i] - load_f32(src, i);
+        acc[i] -= load_f32(src, i);
+        if (undo->lossy[i / 8] >> (i % 8) & 1)
+            acc[i] = read_log(undo, acc[i]);
     }
 }
 
@@ -78,22 +86,6 @@ static int64_t loop_count(const float *val, int64_t len, uint32_t threshold) {
         count += part;
     }
     return count;
-}
-
-/* What is left of a vector loop that did the first `done` elements: the reference does it. */
-static inline int64_t fold_rest(int64_t done, const void *src, float *acc, int64_t len,
-                                int32_t base, tw__undo *undo, tw__collector *collector) {
-    tw__undo rest = {undo->lossy + done / 8, undo->old, undo->count};
-    int64_t more = tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done,
-                                        base + (int32_t)done, &rest, collector);
-    undo->count = rest.count;
-    return done + more;
-}
-
-static inline int64_t scan_rest(int64_t done, const void *src, int64_t len, int32_t base,
-                                tw__collector *collector) {
-    return done + tw__kernels_ref.scan((const char *)src + 4 * done, len - done,
-                                       base + (int32_t)done, collector);
 }
 
 #endif

@@ -4,10 +4,6 @@
  * are none. */
 #include "kernels/kernels_loops.h"
 
-static int full(const tw__entries *entries) {
-    return entries->count > entries->cap - TW__LANES;
-}
-
 static void append(tw__entries *entries, int32_t idx, float val) {
     entries->idx[entries->count] = idx;
     entries->val[entries->count] = val;
@@ -22,36 +18,35 @@ static void collect(tw__collector *collector, int32_t idx, float val) {
         append(&collector->found, idx, val);
 }
 
-static int same_bits(float x, float y) {
-    return memcmp(&x, &y, sizeof x) == 0;
+static void log_difference(tw__undo *undo, int32_t difference, float old) {
+    if (difference > TW__NEAR_LOW && difference < TW__NEAR_HIGH) {
+        undo->near[undo->near_count++] = (int8_t)difference;
+    } else {
+        undo->near[undo->near_count++] = TW__NEAR_HIGH;
+        undo->far[undo->far_count++] = old;
+    }
 }
 
-static int64_t ref_fold(const void *src, float *acc, int64_t len, int32_t base, tw__undo *undo,
-                        tw__collector *collector) {
+static void ref_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                     tw__undo *undo, tw__collector *collector) {
     for (int64_t i = 0; i < len; i++) {
-        if (i % TW__LANES == 0 && full(&collector->found))
-            return i;
-        if (i % 8 == 0)
-            undo->lossy[i / 8] = 0;
-        float old = acc[i];
+        float old = keep[i / 8] >> (i % 8) & 1 ? acc[i] : 0.0f;
         float add = load_f32(src, i);
         acc[i] = old + add;
-        if (!same_bits(acc[i] - add, old)) {
+        if (i % 8 == 0)
+            undo->lossy[i / 8] = 0;
+        int32_t difference = (int32_t)(tw__to_bits(old) - tw__to_bits(acc[i] - add));
+        if (difference != 0) {
             undo->lossy[i / 8] |= (uint8_t)(1u << (i % 8));
-            undo->old[undo->count++] = old;
+            log_difference(undo, difference, old);
         }
         collect(collector, base + (int32_t)i, acc[i]);
     }
-    return len;
 }
 
-static int64_t ref_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
-    for (int64_t i = 0; i < len; i++) {
-        if (i % TW__LANES == 0 && full(&collector->found))
-            return i;
+static void ref_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
+    for (int64_t i = 0; i < len; i++)
         collect(collector, base + (int32_t)i, load_f32(src, i));
-    }
-    return len;
 }
 
 /* binary16 has 5 exponent and 10 mantissa bits. Shifted into float32's places the exponent is too
