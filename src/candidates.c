@@ -12,6 +12,7 @@
  *
  * Zeros are never candidates: thresholds start at 1, the bits of the smallest subnormal. Each
  * thread's entries are in index order; the table of chunk owners says how they interleave. */
+#include "base/pool.h"
 #include "base/random.h"
 #include "selector.h"
 
@@ -20,16 +21,20 @@
 /* Runs of one cache line are sampled: one read brings 16 elements. */
 #define SAMPLE_RUN 16
 
+/* Candidates looked at to foresee the next step: ranks are right to about 2 %. */
+#define SAMPLE 2048
+
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
     tw__entries *found = &worker->collector.found;
     int64_t keep = 2 * s->k < found->count ? 2 * s->k : found->count;
-    uint32_t worst = tw__kth_of_values(found->val, found->count, keep);
+    tw__kth kth = tw__kth_of_values(found->val, found->count, keep);
+    uint32_t worst = kth.bits;
     if (worst >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
         found->count = 0;
         worker->collector.threshold = worker->dropped = TW__INFINITY_BITS;
         return;
     }
-    int64_t ties = keep - s->kernels->count(found->val, found->count, worst + 1);
+    int64_t ties = keep - kth.greater;
     int64_t kept = 0;
     for (int64_t i = 0; i < found->count; i++) {
         uint32_t bits = tw__magnitude(found->val[i]);
@@ -69,6 +74,28 @@ int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold) {
         above += s->kernels->count(found->val, found->count, threshold);
     }
     return above;
+}
+
+/* Whether all entries from `threshold` on are candidates, but for those dropped. */
+static int reaches(const tw_selector *s, uint32_t threshold) {
+    for (int i = 0; i < s->threads; i++)
+        if (s->workers[i].dropped == 0 && s->workers[i].collector.threshold > threshold)
+            return 0;
+    return 1;
+}
+
+static uint32_t largest_dropped(const tw_selector *s) {
+    uint32_t dropped = 0;
+    for (int i = 0; i < s->threads; i++)
+        if (s->workers[i].dropped > dropped)
+            dropped = s->workers[i].dropped;
+    return dropped;
+}
+
+int64_t tw__candidates_count(tw_selector *s, uint32_t threshold) {
+    if (threshold <= largest_dropped(s) || reaches(s, threshold))
+        return tw__candidates_above(s, threshold);
+    return tw__feedback_count(s, threshold);
 }
 
 int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most) {
@@ -123,22 +150,11 @@ void tw__candidates_ensure(tw_selector *s, int64_t want) {
     }
 }
 
-void tw__candidates_reach(tw_selector *s, uint32_t threshold) {
-    for (int i = 0; i < s->threads; i++) {
-        const tw__worker *w = &s->workers[i];
-        /* A worker that dropped entries holds 2k already. */
-        if (w->dropped == 0 && w->collector.threshold > threshold) {
-            tw__feedback_rescan(s, threshold);
-            return;
-        }
-    }
-}
-
 uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
     int64_t total = tw__candidates_total(s);
-    uint32_t bits[1024];
+    uint32_t bits[SAMPLE];
     if (total >= rank) {
-        int64_t count = tw__candidates_pluck(s, bits, 1024);
+        int64_t count = tw__candidates_pluck(s, bits, SAMPLE);
         int64_t at = (int64_t)((double)rank * (double)count / (double)total);
         return tw__kth_of_bits(bits, count, at < 1 ? 1 : at);
     }
@@ -154,7 +170,7 @@ typedef void visit_stretch(tw_selector *s, const int32_t *idx, const float *val,
                            void *context);
 
 static void each_stretch(tw_selector *s, visit_stretch *visit, void *context) {
-    int64_t cursor[256] = {0};
+    int64_t cursor[TW__MAX_THREADS] = {0};
     for (int64_t chunk = 0; chunk < s->chunks;) {
         int owner = s->owner[chunk];
         while (chunk < s->chunks && s->owner[chunk] == owner)
@@ -197,35 +213,34 @@ static void choose_all_above(tw_selector *s, uint32_t threshold) {
     s->info.threshold = tw__from_bits(threshold);
 }
 
-uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
+void tw__candidates_choose_best(tw_selector *s, int64_t count) {
     int64_t total = tw__candidates_total(s);
     if (total < count)
         count = total;
     if (count == 0) {
         s->chosen.count = 0;
         s->info.threshold = 0.0f;
-        return 1;
+        return;
     }
-    uint32_t worst = tw__kth_of_candidates(s, count);
-    if (tw__candidates_above(s, worst) == count) {
-        choose_all_above(s, worst);
-        return worst;
+    tw__kth worst = tw__kth_of_candidates(s, count);
+    if (worst.greater + worst.equal == count) {
+        choose_all_above(s, worst.bits);
+        return;
     }
-    edge e = {worst, count - tw__candidates_above(s, worst + 1)};
+    edge e = {worst.bits, count - worst.greater};
     s->chosen.count = 0;
     each_stretch(s, pick_stretch_with_ties, &e);
-    s->info.threshold = tw__from_bits(worst);
-    return worst;
+    s->info.threshold = tw__from_bits(worst.bits);
 }
 
 void tw__candidates_choose_above(tw_selector *s, uint32_t threshold) {
-    uint32_t dropped = 0;
-    for (int i = 0; i < s->threads; i++)
-        if (s->workers[i].dropped > dropped)
-            dropped = s->workers[i].dropped;
-    int complete = threshold > dropped;
-    if (complete && tw__candidates_above(s, threshold) <= TW__MOST * s->k)
+    int64_t count = tw__candidates_count(s, threshold);
+    if (threshold > largest_dropped(s) && count <= TW__MOST * s->k) {
+        if (!reaches(s, threshold))
+            tw__feedback_rescan(s, threshold);
         choose_all_above(s, threshold);
-    else
+    } else {
+        tw__candidates_ensure(s, s->k);
         tw__candidates_choose_best(s, s->k);
+    }
 }

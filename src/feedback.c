@@ -138,7 +138,12 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     store_sums(&s->sums[chunk], &moments);
 }
 
-/* Without feedback, acc is the gradient itself; in a rescan it lies in the residual's place. */
+/* acc after the pass: it lies in the residual's place, or is the gradient itself. */
+static const void *folded(const tw_selector *s, tw__worker *w, int64_t lo, int64_t len) {
+    return s->residual != NULL ? s->residual + lo : source(s, w->scratch, lo, len);
+}
+
+/* The pass without feedback, and every further one. */
 static void scan_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__worker *w = &s->workers[worker];
@@ -146,13 +151,28 @@ static void scan_chunk(void *context, int worker, int64_t chunk) {
     s->owner[chunk] = (uint8_t)worker;
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = at_most(TW__BLOCK, end - lo);
-        const void *acc =
-            s->residual != NULL ? s->residual + lo : source(s, w->scratch, lo, len);
+        const void *acc = folded(s, w, lo, len);
         make_room(s, w, len);
         s->kernels->scan(acc, len, (int32_t)lo, &w->collector);
         inspect_block(s, w, acc, lo, len, &moments);
     }
     store_sums(&s->sums[chunk], &moments);
+}
+
+/* What tw__feedback_count asks of each chunk. */
+typedef struct counting {
+    tw_selector *s;
+    uint32_t threshold;
+} counting;
+
+static void count_chunk(void *context, int worker, int64_t chunk) {
+    const counting *c = context;
+    tw_selector *s = c->s;
+    tw__worker *w = &s->workers[worker];
+    for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
+        int64_t len = at_most(TW__BLOCK, end - lo);
+        w->counted += s->kernels->count(folded(s, w, lo, len), len, c->threshold);
+    }
 }
 
 static void unfold_chunk(void *context, int worker, int64_t chunk) {
@@ -221,6 +241,28 @@ void tw__feedback_rescan(tw_selector *s, uint32_t guess) {
     empty_workers(s, guess);
     tw__pool_run(s->threads, s->chunks, scan_chunk, s);
     s->info.rescans++;
+}
+
+int64_t tw__feedback_count(tw_selector *s, uint32_t threshold) {
+    counting c = {s, threshold};
+    int64_t total = 0;
+    for (int i = 0; i < s->threads; i++)
+        s->workers[i].counted = 0;
+    tw__pool_run(s->threads, s->chunks, count_chunk, &c);
+    for (int i = 0; i < s->threads; i++)
+        total += s->workers[i].counted;
+    s->info.rescans++;
+    return total;
+}
+
+void tw__feedback_gather(tw_selector *s, tw__entries *entries) {
+    for (int64_t i = 0; i < entries->count; i++) {
+        int64_t at = entries->idx[i];
+        if (s->residual != NULL)
+            entries->val[i] = s->residual[at];
+        else
+            tw__feedback_peek(s, at, 1, 1, &entries->val[i]);
+    }
 }
 
 void tw__feedback_settle(tw_selector *s) {

@@ -37,6 +37,7 @@ typedef struct tw__worker {
     tw__collector collector;
     uint32_t dropped;  /* largest magnitude bits thrown out for lack of room, 0 if none */
     int64_t bad_index; /* first NaN or infinity, -1 if none */
+    int64_t counted;   /* of tw__feedback_count */
     float *scratch;    /* [TW__BLOCK]: the gradient as scaled floats */
     uint8_t *keep;     /* [TW__BLOCK/8]: all bits set between blocks; see the fold kernel */
 } tw__worker;
@@ -44,6 +45,9 @@ typedef struct tw__worker {
 /* What a method learns from step to step. Goes back with an undo. */
 typedef struct tw__learned {
     uint32_t guess;  /* magnitude bits to collect from in the next pass; 0: not known yet */
+    double rank;     /* exact: entries that reached the guess when it was made; 0: not known yet */
+    double growth;   /* exact: entries that reach a guess a step later, over that rank */
+    double margin;   /* exact: candidates wanted, over k */
     float threshold; /* reuse: the threshold in use */
     int64_t age;     /* reuse: steps since it was exact */
 } tw__learned;
@@ -102,6 +106,10 @@ int tw__feedback_fold(tw_selector *s, uint32_t guess);
 void tw__feedback_unfold(tw_selector *s);
 /* Collect again, from lower down; acc stays as it is. */
 void tw__feedback_rescan(tw_selector *s, uint32_t guess);
+/* How many elements of acc have magnitude bits >= threshold. */
+int64_t tw__feedback_count(tw_selector *s, uint32_t threshold);
+/* Fills in val from acc; idx is given. */
+void tw__feedback_gather(tw_selector *s, tw__entries *entries);
 /* The first `count` chosen entries are to leave the residual, in the next pass. */
 void tw__feedback_leave(tw_selector *s, int64_t count);
 /* They leave now. */
@@ -118,16 +126,17 @@ void tw__feedback_clip(tw_selector *s);
 /* The collector is full: keep the best 2k. */
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker);
 int64_t tw__candidates_total(const tw_selector *s);
-/* How many have magnitude bits >= threshold; exact unless it says at least 2k. */
+/* How many candidates have magnitude bits >= threshold. */
 int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold);
+/* How many elements have; reads acc again where the candidates do not tell. Where candidates were
+ * dropped it may be too low, but then it is at least 2k. */
+int64_t tw__candidates_count(tw_selector *s, uint32_t threshold);
 /* Make sure that the candidates hold the `want` largest (want <= 2k), or all non-zeros. */
 void tw__candidates_ensure(tw_selector *s, int64_t want);
-/* Make sure that the candidates hold all from `threshold` on (or at least 2k). */
-void tw__candidates_reach(tw_selector *s, uint32_t threshold);
 /* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */
 void tw__candidates_choose_above(tw_selector *s, uint32_t threshold);
-/* Choose the `count` largest; ties go to the smaller index. Returns the smallest one's bits. */
-uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count);
+/* Choose the `count` largest; ties go to the smaller index. */
+void tw__candidates_choose_best(tw_selector *s, int64_t count);
 /* Magnitude bits of at most `most` candidates, evenly spaced. Returns how many. */
 int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most);
 /* Magnitude bits that `rank` entries will probably reach in the next step. */
@@ -140,11 +149,15 @@ int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
 
 /* ---- kth.c */
 
-/* The rank-th largest (rank from 1) magnitude bits of all candidates. */
-uint32_t tw__kth_of_candidates(const tw_selector *s, int64_t rank);
+typedef struct tw__kth {
+    uint32_t bits;   /* the rank-th largest magnitude bits, rank from 1 */
+    int64_t greater; /* how many are greater */
+    int64_t equal;   /* how many are equal, itself included */
+} tw__kth;
+
+tw__kth tw__kth_of_candidates(const tw_selector *s, int64_t rank);
+tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank);
 /* The rank-th largest of bits[len]. */
 uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank);
-/* The rank-th largest magnitude bits of val[len]. */
-uint32_t tw__kth_of_values(const float *val, int64_t len, int64_t rank);
 
 #endif

@@ -104,8 +104,8 @@ typedef struct tw__kernels {
     /* Add len elements to the sums. */
     void (*moments)(const void *src, int64_t len, tw__moments *moments);
 
-    /* Number of val[] with magnitude bits >= threshold. */
-    int64_t (*count)(const float *val, int64_t len, uint32_t threshold);
+    /* Number of elements with magnitude bits >= threshold. */
+    int64_t (*count)(const void *src, int64_t len, uint32_t threshold);
     /* Magnitude bits of val[] in low .. high to out, in order; stops after cap. Returns how many;
      * *above gets the number above high. Room for cap + TW__SLACK. */
     int64_t (*between)(const float *val, int64_t len, uint32_t low, uint32_t high, uint32_t *out,

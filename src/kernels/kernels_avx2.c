@@ -143,6 +143,35 @@ static void avx2_widen_f16(float *dst, const void *src, int64_t len) {
     tw__kernels_ref.widen_f16(dst + i, (const char *)src + 2 * i, len - i);
 }
 
+/* Adds 4 elements to 4 lanes of the sums. */
+static inline void add_moments(__m256d x, __m256d *sum, __m256d *square, __m256d *magnitudes) {
+    const __m256d sign = _mm256_set1_pd(-0.0);
+    *sum = _mm256_add_pd(*sum, x);
+    *square = _mm256_add_pd(*square, _mm256_mul_pd(x, x));
+    *magnitudes = _mm256_add_pd(*magnitudes, _mm256_andnot_pd(sign, x));
+}
+
+static void avx2_moments(const void *src, int64_t len, tw__moments *m) {
+    __m256d sum[4], square[4], magnitudes[4];
+    for (int part = 0; part < 4; part++) {
+        sum[part] = _mm256_loadu_pd(m->sum + 4 * part);
+        square[part] = _mm256_loadu_pd(m->square + 4 * part);
+        magnitudes[part] = _mm256_loadu_pd(m->magnitude + 4 * part);
+    }
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES)
+        for (int part = 0; part < 4; part++) {
+            __m128 x = _mm_loadu_ps((const void *)((const char *)src + 4 * (i + 4 * part)));
+            add_moments(_mm256_cvtps_pd(x), &sum[part], &square[part], &magnitudes[part]);
+        }
+    for (int part = 0; part < 4; part++) {
+        _mm256_storeu_pd(m->sum + 4 * part, sum[part]);
+        _mm256_storeu_pd(m->square + 4 * part, square[part]);
+        _mm256_storeu_pd(m->magnitude + 4 * part, magnitudes[part]);
+    }
+    tw__kernels_ref.moments((const char *)src + 4 * i, len - i, m);
+}
+
 static int64_t avx2_between(const float *val, int64_t len, uint32_t low, uint32_t high,
                             uint32_t *out, int64_t cap, int64_t *above) {
     const __m256i below = just_below(low);
@@ -191,7 +220,7 @@ static const tw__kernels kernels = {
     .widen_bf16 = loop_widen_bf16,
     .scale = loop_scale,
     .decay = loop_decay,
-    .moments = loop_moments,
+    .moments = avx2_moments,
     .count = loop_count,
     .between = avx2_between,
     .pick = avx2_pick,

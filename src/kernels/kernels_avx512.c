@@ -98,6 +98,36 @@ static void avx512_widen_f16(float *dst, const void *src, int64_t len) {
     tw__kernels_ref.widen_f16(dst + i, (const char *)src + 2 * i, len - i);
 }
 
+/* Adds 8 elements to lanes 0-7 or 8-15 of the sums. */
+static inline void add_moments(__m512d x, __m512d *sum, __m512d *square, __m512d *magnitudes) {
+    *sum = _mm512_add_pd(*sum, x);
+    *square = _mm512_add_pd(*square, _mm512_mul_pd(x, x));
+    *magnitudes = _mm512_add_pd(*magnitudes, _mm512_abs_pd(x));
+}
+
+static void avx512_moments(const void *src, int64_t len, tw__moments *m) {
+    __m512d sum[2], square[2], magnitudes[2];
+    for (int half = 0; half < 2; half++) {
+        sum[half] = _mm512_loadu_pd(m->sum + 8 * half);
+        square[half] = _mm512_loadu_pd(m->square + 8 * half);
+        magnitudes[half] = _mm512_loadu_pd(m->magnitude + 8 * half);
+    }
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES) {
+        __m512 x = load(src, i);
+        __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+        __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+        add_moments(low, &sum[0], &square[0], &magnitudes[0]);
+        add_moments(high, &sum[1], &square[1], &magnitudes[1]);
+    }
+    for (int half = 0; half < 2; half++) {
+        _mm512_storeu_pd(m->sum + 8 * half, sum[half]);
+        _mm512_storeu_pd(m->square + 8 * half, square[half]);
+        _mm512_storeu_pd(m->magnitude + 8 * half, magnitudes[half]);
+    }
+    tw__kernels_ref.moments((const char *)src + 4 * i, len - i, m);
+}
+
 static int64_t avx512_between(const float *val, int64_t len, uint32_t low, uint32_t high,
                               uint32_t *out, int64_t cap, int64_t *above) {
     const __m512i lows = _mm512_set1_epi32((int)low);
@@ -145,7 +175,7 @@ static const tw__kernels kernels = {
     .widen_bf16 = loop_widen_bf16,
     .scale = loop_scale,
     .decay = loop_decay,
-    .moments = loop_moments,
+    .moments = avx512_moments,
     .count = loop_count,
     .between = avx512_between,
     .pick = avx512_pick,

@@ -21,7 +21,7 @@ static inline uint16_t load_u16(const void *src, int64_t i) {
 }
 
 static inline float read_log(tw__undo *undo, float estimate) {
-    int8_t near = undo->near[undo->near_count++];
+    int32_t near = undo->near[undo->near_count++];
     if (near == TW__NEAR_LOW || near == TW__NEAR_HIGH)
         return undo->far[undo->far_count++];
     return tw__from_bits(tw__to_bits(estimate) + (uint32_t)near);
@@ -58,31 +58,13 @@ static void loop_decay(float *restrict dst, const float *restrict old, const voi
         dst[i] = factor * old[i] + load_f32(src, i);
 }
 
-static inline void add_moment(tw__moments *m, int lane, float value) {
-    double x = value;
-    m->sum[lane] += x;
-    m->square[lane] += x * x; /* the product of two floats is exact in double */
-    m->magnitude[lane] += x < 0 ? -x : x;
-}
-
-static void loop_moments(const void *src, int64_t len, tw__moments *moments) {
-    tw__moments m = *moments;
-    int64_t i = 0;
-    for (; i + TW__LANES <= len; i += TW__LANES)
-        for (int lane = 0; lane < TW__LANES; lane++)
-            add_moment(&m, lane, load_f32(src, i + lane));
-    for (int lane = 0; i < len; i++, lane++)
-        add_moment(&m, lane, load_f32(src, i));
-    *moments = m;
-}
-
-static int64_t loop_count(const float *val, int64_t len, uint32_t threshold) {
+static int64_t loop_count(const void *src, int64_t len, uint32_t threshold) {
     int64_t count = 0;
     for (int64_t start = 0; start < len; start += 1 << 16) {
         int64_t end = start + (1 << 16) < len ? start + (1 << 16) : len;
         int32_t part = 0; /* 32 bits: as wide as the elements, so the loop stays in one vector */
         for (int64_t i = start; i < end; i++)
-            part += (int32_t)tw__magnitude(val[i]) >= (int32_t)threshold;
+            part += (int32_t)tw__magnitude(load_f32(src, i)) >= (int32_t)threshold;
         count += part;
     }
     return count;

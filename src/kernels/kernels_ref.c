@@ -64,6 +64,24 @@ static void ref_widen_f16(float *dst, const void *src, int64_t len) {
         dst[i] = widen_half(load_u16(src, i));
 }
 
+static inline void add_moment(tw__moments *m, int lane, float value) {
+    double x = value;
+    m->sum[lane] += x;
+    m->square[lane] += x * x; /* the product of two floats is exact in double */
+    m->magnitude[lane] += x < 0 ? -x : x;
+}
+
+static void ref_moments(const void *src, int64_t len, tw__moments *moments) {
+    tw__moments m = *moments;
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES)
+        for (int lane = 0; lane < TW__LANES; lane++)
+            add_moment(&m, lane, load_f32(src, i + lane));
+    for (int lane = 0; i < len; i++, lane++)
+        add_moment(&m, lane, load_f32(src, i));
+    *moments = m;
+}
+
 static int64_t ref_between(const float *val, int64_t len, uint32_t low, uint32_t high,
                            uint32_t *out, int64_t cap, int64_t *above) {
     int64_t count = 0;
@@ -95,7 +113,7 @@ const tw__kernels tw__kernels_ref = {
     .widen_bf16 = loop_widen_bf16,
     .scale = loop_scale,
     .decay = loop_decay,
-    .moments = loop_moments,
+    .moments = ref_moments,
     .count = loop_count,
     .between = ref_between,
     .pick = ref_pick,

@@ -1,6 +1,7 @@
 /* methods.c - the table of methods */
 #include "select/methods.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const tw__method *const methods[] = {
@@ -43,7 +44,8 @@ uint32_t tw__method_learned_guess(tw_selector *s) {
     return tw__candidates_sample(s, 2.0 * (double)s->k, 0);
 }
 
-void tw__method_learn(tw_selector *s, int factor) {
-    s->learned.guess =
-        tw__candidates_learn(s, factor * tw__k_at(&s->params, s->n, s->step + 1));
+double tw__method_learn(tw_selector *s, double factor) {
+    double rank = ceil(factor * (double)tw__k_at(&s->params, s->n, s->step + 1));
+    s->learned.guess = tw__candidates_learn(s, (int64_t)rank);
+    return rank;
 }

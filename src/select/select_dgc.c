@@ -6,11 +6,12 @@
 
 static void choose(tw_selector *s) {
     uint32_t threshold = tw__candidates_sample(s, (double)s->k, 1);
-    tw__candidates_reach(s, threshold);
-    if (3 * tw__candidates_above(s, threshold) > 4 * s->k)
+    if (3 * tw__candidates_count(s, threshold) > 4 * s->k) {
+        tw__candidates_ensure(s, s->k);
         tw__candidates_choose_best(s, s->k);
-    else
+    } else {
         tw__candidates_choose_above(s, threshold);
+    }
     tw__method_learn(s, 2);
 }
 

@@ -45,16 +45,14 @@ static uint32_t to_bits(double threshold) {
 
 static void choose(tw_selector *s) {
     double threshold = estimate(s), k = (double)s->k;
-    tw__candidates_reach(s, to_bits(threshold));
     for (int round = 0; round < s->params.gaussian_rounds; round++) {
-        double count = (double)tw__candidates_above(s, to_bits(threshold));
+        double count = (double)tw__candidates_count(s, to_bits(threshold));
         if (count < 2.0 * k / 3.0)
             threshold *= 0.5;
         else if (count > 4.0 * k / 3.0)
             threshold *= 1.5;
         else
             break;
-        tw__candidates_reach(s, to_bits(threshold));
     }
     tw__candidates_choose_above(s, to_bits(threshold));
     tw__method_learn(s, 2);

@@ -42,8 +42,7 @@ static void choose(tw_selector *s) {
     uint64_t key = tw__random(s->params.seed, (uint64_t)s->step);
     mark(s->marks, s->n, others ? s->n - s->k : s->k, key);
     s->chosen.count = sweep(s->marks, s->n, others, s->chosen.idx);
-    for (int64_t i = 0; i < s->chosen.count; i++)
-        tw__feedback_peek(s, s->chosen.idx[i], 1, 1, &s->chosen.val[i]);
+    tw__feedback_gather(s, &s->chosen);
     s->info.threshold = 0.0f;
 }
 

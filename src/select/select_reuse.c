@@ -2,7 +2,9 @@
  *
  * Ok-Topk (Li and Hoefler, 2022): the exact k-th magnitude every reuse_period steps; in between all
  * entries from that threshold on, which moves by reuse_nudge when the count leaves
- * [reuse_low * k, reuse_high * k]. */
+ * [reuse_low * k, reuse_high * k]. Nudges of 1 % do not catch up with a jump, as at the start of
+ * error feedback or after a change of the learning rate: where the count is off by more than 4x, the
+ * threshold is found anew at once. */
 #include "select/methods.h"
 
 static int due(const tw_selector *s) {
@@ -38,6 +40,11 @@ static void nudge(tw_selector *s) {
 
 static void choose(tw_selector *s) {
     if (due(s)) {
+        choose_exactly(s);
+        return;
+    }
+    int64_t count = tw__candidates_above(s, tw__magnitude(s->learned.threshold));
+    if (count > TW__MOST * s->k || TW__MOST * count < s->k) {
         choose_exactly(s);
         return;
     }
