@@ -11,8 +11,8 @@
 #define BYTES_PER_ELEMENT 12.0 /* the bare pass reads e and g and writes e */
 
 static const table_column columns[] = {
-    {"method", "", -16},   {"density", "k/n", 8}, {"k", "entries", 8}, {"count", "entries", 8},
-    {"min", "count/k", 7}, {"max", "count/k", 7}, {"exact", "", 5},    {"time", "us", 9},
+    {"method", "", -16},   {"density", "k/n", 8}, {"k", "entries", 8},  {"count", "entries", 8},
+    {"min", "count/k", 7}, {"max", "count/k", 7}, {"exact", "", 5},     {"time", "us", 9},
     {"floor", "us", 9},    {"ratio", "x", 6},     {"floor", "GB/s", 5},
 };
 

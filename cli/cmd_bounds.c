@@ -45,8 +45,12 @@ typedef struct vector {
 } vector;
 
 static const table_column columns[] = {
-    {"density", "k/n", 9},         {"k", "entries", 10}, {"measured", "share", 12},
-    {"(1-k/n)^2", "share", 12},    {"1-k/n", "share", 8}, {"holds", "(1-k/n)^2", 9},
+    {"density", "k/n", 9},
+    {"k", "entries", 10},
+    {"measured", "share", 12},
+    {"(1-k/n)^2", "share", 12},
+    {"1-k/n", "share", 8},
+    {"holds", "(1-k/n)^2", 9},
     {"measured #, (1-k/n)^2 |", "0 to 1", -BAR_WIDTH},
 };
 
@@ -54,18 +58,41 @@ static const table_column columns[] = {
 
 static int parse(bounds_settings *settings, int argc, char **argv) {
     const cli_option options[] = {
-        {.name = "data", .placeholder = "KIND", .kind = OPTION_CHOICE, .to.choice = &settings->data,
-         .choice_at = data_kind_name, .help = "synthetic vector (default gauss)."},
-        {.name = "file", .placeholder = "PATH", .kind = OPTION_TEXT, .to.text = &settings->file,
+        {.name = "data",
+         .placeholder = "KIND",
+         .kind = OPTION_CHOICE,
+         .to.choice = &settings->data,
+         .choice_at = data_kind_name,
+         .help = "synthetic vector (default gauss)."},
+        {.name = "file",
+         .placeholder = "PATH",
+         .kind = OPTION_TEXT,
+         .to.text = &settings->file,
          .help = "vector from a file of raw little-endian float32, instead of --data"},
-        {.name = "n", .placeholder = "N", .kind = OPTION_INTEGER, .to.integer = &settings->n,
-         .min = 1, .max = INT32_MAX, .help = "elements of the synthetic vector (default 1M)"},
-        {.name = "seed", .placeholder = "N", .kind = OPTION_INTEGER, .to.integer = &settings->seed,
-         .min = 0, .max = 0x1p53, .help = "of the synthetic vector (default 1)"},
-        {.name = "points", .placeholder = "N", .kind = OPTION_INTEGER,
-         .to.integer = &settings->points, .min = 2, .max = 1000,
+        {.name = "n",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &settings->n,
+         .min = 1,
+         .max = INT32_MAX,
+         .help = "elements of the synthetic vector (default 1M)"},
+        {.name = "seed",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &settings->seed,
+         .min = 0,
+         .max = 0x1p53,
+         .help = "of the synthetic vector (default 1)"},
+        {.name = "points",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &settings->points,
+         .min = 2,
+         .max = 1000,
          .help = "values of k, evenly spaced in log k from density 0.0001 to 1 (default 17)"},
-        {.name = "json", .placeholder = "FILE", .kind = OPTION_TEXT,
+        {.name = "json",
+         .placeholder = "FILE",
+         .kind = OPTION_TEXT,
          .to.text = &settings->json_path,
          .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
     };
@@ -86,8 +113,8 @@ static int parse(bounds_settings *settings, int argc, char **argv) {
 
 /* Refuse combinations that would ignore an option; fill in the defaults. */
 static int settle(bounds_settings *settings) {
-    bool synthetic = settings->data != NOT_GIVEN || settings->n != NOT_GIVEN ||
-                     settings->seed != NOT_GIVEN;
+    bool synthetic =
+        settings->data != NOT_GIVEN || settings->n != NOT_GIVEN || settings->seed != NOT_GIVEN;
     if (settings->file != NULL && synthetic) {
         return usage_error("bounds: --file excludes --data, --n and --seed");
     }
@@ -222,10 +249,9 @@ static int run_bounds(const bounds_settings *settings, jsonl *json) {
     int status = make_vector(settings, &u);
     if (status == STATUS_OK) {
         FILE *stream = jsonl_table_stream(json);
-        const char *origin = settings->file != NULL ? settings->file
-                                                    : data_kind_name(settings->data);
-        fprintf(stream, "bounds: |u - Top_k(u)|^2 / |u|^2 of u = %s, n %" PRId64 "\n", origin,
-                u.n);
+        const char *origin =
+            settings->file != NULL ? settings->file : data_kind_name(settings->data);
+        fprintf(stream, "bounds: |u - Top_k(u)|^2 / |u|^2 of u = %s, n %" PRId64 "\n", origin, u.n);
         u.square = square_left(&u, &(tw_sparse){0});
         if (!(u.square > 0.0)) {
             fputs("u is zero: the ratio is 0 by definition\n", stream);

@@ -95,7 +95,10 @@ static void write_json(jsonl *json, const char *cpu_model) {
 int cmd_info(int argc, char **argv) {
     const char *json_path = NULL;
     const cli_option options[] = {
-        {.name = "json", .placeholder = "FILE", .kind = OPTION_TEXT, .to.text = &json_path,
+        {.name = "json",
+         .placeholder = "FILE",
+         .kind = OPTION_TEXT,
+         .to.text = &json_path,
          .help = "write one JSON object to FILE, or to stdout with -"},
     };
     const option_set set = {

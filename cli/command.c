@@ -27,8 +27,8 @@ static int unknown_command(const command_group *group, const char *given) {
         int length = snprintf(names + used, sizeof names - used, " %s", group->commands[i].name);
         used += (size_t)length;
     }
-    return usage_error("unknown command '%s'; accepted after `%s`:%s %s", given, group->name,
-                       names, group->others);
+    return usage_error("unknown command '%s'; accepted after `%s`:%s %s", given, group->name, names,
+                       group->others);
 }
 
 static const command *find(const command_group *group, const char *name) {

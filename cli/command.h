@@ -8,7 +8,7 @@
 
 typedef struct command {
     const char *name;
-    const char *description; /* one line */
+    const char *description;           /* one line */
     int (*run)(int argc, char **argv); /* argv[0] is the name; returns the exit status */
 } command;
 

@@ -11,9 +11,9 @@
 
 typedef struct gradient_spec {
     int64_t n;
-    int data;      /* position of the kind, see data.h */
-    int type;      /* tw_type */
-    double drift;  /* step t is scaled by drift^t */
+    int data;     /* position of the kind, see data.h */
+    int type;     /* tw_type */
+    double drift; /* step t is scaled by drift^t */
     uint64_t seed;
 } gradient_spec;
 

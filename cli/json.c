@@ -126,8 +126,8 @@ int jsonl_close(jsonl *out) {
     }
     int status = STATUS_OK;
     if (out->error != 0) {
-        status = failure("--json %s: not everything was written: %s", out->path,
-                         strerror(out->error));
+        status =
+            failure("--json %s: not everything was written: %s", out->path, strerror(out->error));
     }
     json_decref(out->record);
     free(out);

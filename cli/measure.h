@@ -28,8 +28,8 @@ typedef struct bench_plan {
 } bench_plan;
 
 typedef struct measurement {
-    int64_t k;         /* entries asked for */
-    int64_t count;     /* entries selected in the last step, and over the timed steps: */
+    int64_t k;     /* entries asked for */
+    int64_t count; /* entries selected in the last step, and over the timed steps: */
     int64_t count_min;
     int64_t count_max;
     double count_mean;

@@ -127,8 +127,8 @@ static bool read_integer(const cli_option *option, const char *text, int64_t *va
     errno = 0;
     int64_t number = strtoll(text, &end, 10);
     int64_t factor = suffix_factor(end);
-    if (!starts_like_number(text) || errno != 0 || factor == 0 ||
-        number > INT64_MAX / factor || number < INT64_MIN / factor) {
+    if (!starts_like_number(text) || errno != 0 || factor == 0 || number > INT64_MAX / factor ||
+        number < INT64_MIN / factor) {
         return false;
     }
     *value = number * factor;

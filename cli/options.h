@@ -47,15 +47,15 @@ typedef struct cli_option {
         choice_list *choices;
         real_list *reals;
     } to;
-    double min, max;                     /* of numbers, inclusive; whole ones up to 2^53 */
+    double min, max;                        /* of numbers, inclusive; whole ones up to 2^53 */
     const char *(*choice_at)(int position); /* names by position from 0, NULL past the last */
 } cli_option;
 
 typedef struct option_set {
-    const char *command;  /* after `thinwire`: "bench select" */
-    const char *summary;  /* what the command does, any length: it is wrapped */
-    const char *notes;    /* further paragraph after the options, or NULL */
-    const char *examples; /* indented lines, each ending in \n */
+    const char *command;       /* after `thinwire`: "bench select" */
+    const char *summary;       /* what the command does, any length: it is wrapped */
+    const char *notes;         /* further paragraph after the options, or NULL */
+    const char *examples;      /* indented lines, each ending in \n */
     const cli_option *options; /* [noptions] */
     int noptions;
 } option_set;

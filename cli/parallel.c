@@ -47,8 +47,7 @@ void parallel_for(int64_t n, void (*work)(void *context, int64_t begin, int64_t 
     int wanted = helpers_for(n);
     int started = 0;
     /* A helper that cannot start is no error: the others take its chunks. */
-    while (started < wanted &&
-           pthread_create(&helpers[started], NULL, run_chunks, &shared) == 0) {
+    while (started < wanted && pthread_create(&helpers[started], NULL, run_chunks, &shared) == 0) {
         started++;
     }
     run_chunks(&shared);

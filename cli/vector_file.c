@@ -48,8 +48,8 @@ static void decode(float *values, int64_t n) {
 static int check_finite(const char *path, const float *values, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(values[i])) {
-            return failure("%s: value %" PRId64 " is %f; only finite numbers are accepted", path,
-                           i, (double)values[i]);
+            return failure("%s: value %" PRId64 " is %f; only finite numbers are accepted", path, i,
+                           (double)values[i]);
         }
     }
     return STATUS_OK;

@@ -8,7 +8,8 @@
  *                    acc = g+e   k of n                  e keeps what was not sent
  *
  * This header is the whole public interface, in reading order:
- *     1 version   2 errors   3 parameters   4 create and free   5 one step   6 state   7 information
+ *     1 version   2 errors   3 parameters   4 create and free   5 one step   6 state   7
+ * information
  *
  * A complete step, without error handling:
  *
@@ -123,7 +124,8 @@ typedef struct tw_select_params {
     int32_t warmup_steps;  /* > 0: density falls exponentially to its final value over these */
     double warmup_density; /* density of the first warm-up step; 0: 0.25 */
 
-    /* reuse (Ok-Topk, Li and Hoefler, 2022) */
+    /* reuse (Ok-Topk, Li and Hoefler, 2022). A count outside k/4 .. 4k, which nudges would take
+     * long to mend, has the threshold found anew at once. */
     int32_t reuse_period; /* exact threshold every so many steps; 0: 32 */
     float reuse_low;      /* lower the threshold when count < low * k; 0: 2/3 */
     float reuse_high;     /* raise it when count > high * k; 0: 5/4 */
@@ -135,7 +137,8 @@ typedef struct tw_select_params {
     uint32_t reserved[8]; /* zero */
 } tw_select_params;
 
-#define TW_SELECT_PARAMS_INIT {0}
+#define TW_SELECT_PARAMS_INIT                                                                      \
+    { 0 }
 
 /* ---- 4. Create and free ------------------------------------------------------------------- */
 
@@ -147,8 +150,8 @@ typedef struct tw_selector tw_selector;
 typedef struct tw_memory {
     size_t residual;  /* float32[n], none without feedback */
     size_t velocity;  /* 2 x float32[n] with momentum */
-    size_t undo;      /* address space to restore the residual of a refused step: about 4.1 n, of
-                         which a step touches 5 to 20 %; none without feedback */
+    size_t undo;      /* address space to restore the residual of a refused step: about 5.2 n, of
+                         which a step touches 0.2 to 0.4 n; none without feedback */
     size_t workspace; /* candidates and results: grows with k and threads, not with n */
     size_t total;     /* the sum */
 } tw_memory;
@@ -197,9 +200,8 @@ TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t
 
 /* Take the step back: residual and velocity are bit for bit as before tw_selector_run.
  *   grad [n] the same numbers that were given to tw_selector_run.
- * For steps that fail after selection, for instance because another rank found a NaN. Costs about
- * two passes. The step counter goes back too; a learned threshold may stay, which no result of
- * "exact" depends on.
+ * For steps that fail after selection, for instance because another rank found a NaN. Whatever the
+ * step learned goes too: the next one gives what it would have given without this one.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open. */
 TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 

@@ -3,9 +3,9 @@
  * The guess from which a pass collects is meant to let about 2k entries through. It can fail in
  * two ways, and neither costs exactness:
  *
- *   Too many: a thread's buffer fills up. It keeps its 2k best and raises its own threshold to
- *   just above the worst of them. What it drops, or no longer collects, is beaten by 2k entries
- *   (larger, or equal with a smaller index), so it is in no top k.
+ *   Too many: a thread's buffer fills up, with more than 4k. It keeps its 2k+1 best and raises its
+ *   own threshold to just above the worst of them. What it drops, or no longer collects, is beaten
+ *   by 2k+1 entries (larger, or equal with a smaller index), so it is in no top k.
  *
  *   Too few: collect again from lower down, at most twice: from a sampled guess, then from the
  *   smallest non-zero on, which cannot miss.
@@ -26,7 +26,7 @@
 
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
     tw__entries *found = &worker->collector.found;
-    int64_t keep = 2 * s->k < found->count ? 2 * s->k : found->count;
+    int64_t keep = 2 * s->k + 1 < found->count ? 2 * s->k + 1 : found->count;
     tw__kth kth = tw__kth_of_values(found->val, found->count, keep);
     uint32_t worst = kth.bits;
     if (worst >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
@@ -76,25 +76,26 @@ int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold) {
     return above;
 }
 
-/* Whether all entries from `threshold` on are candidates, but for those dropped. */
-static int reaches(const tw_selector *s, uint32_t threshold) {
+static int any_dropped(const tw_selector *s) {
     for (int i = 0; i < s->threads; i++)
-        if (s->workers[i].dropped == 0 && s->workers[i].collector.threshold > threshold)
-            return 0;
-    return 1;
+        if (s->workers[i].dropped != 0)
+            return 1;
+    return 0;
 }
 
-static uint32_t largest_dropped(const tw_selector *s) {
-    uint32_t dropped = 0;
+/* Whether all entries from `threshold` on are candidates. */
+static int complete(const tw_selector *s, uint32_t threshold) {
     for (int i = 0; i < s->threads; i++)
-        if (s->workers[i].dropped > dropped)
-            dropped = s->workers[i].dropped;
-    return dropped;
+        if (s->workers[i].dropped >= threshold)
+            return 0;
+    return threshold >= s->guess;
 }
 
 int64_t tw__candidates_count(tw_selector *s, uint32_t threshold) {
-    if (threshold <= largest_dropped(s) || reaches(s, threshold))
+    if (complete(s, threshold))
         return tw__candidates_above(s, threshold);
+    if (threshold <= s->guess && any_dropped(s))
+        return TW__MOST * s->k + 1; /* a buffer holds as many before it drops any */
     return tw__feedback_count(s, threshold);
 }
 
@@ -140,10 +141,9 @@ uint32_t tw__candidates_sample(tw_selector *s, double rank, int folded) {
 }
 
 void tw__candidates_ensure(tw_selector *s, int64_t want) {
-    uint32_t guess = s->workers[0].collector.threshold;
-    if (guess > 1 && tw__candidates_total(s) < want) {
+    if (s->guess > 1 && tw__candidates_total(s) < want) {
         uint32_t lower = tw__candidates_sample(s, 3.0 * (double)want, 1);
-        if (lower < guess)
+        if (lower < s->guess)
             tw__feedback_rescan(s, lower);
         if (tw__candidates_total(s) < want)
             tw__feedback_rescan(s, 1);
@@ -160,7 +160,7 @@ uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
     }
     /* Too few to tell: lower by 4 % for each tenth that is missing. */
     double lower = 1.0 - 0.4 * (double)(rank - total) / (double)rank;
-    float guess = tw__from_bits(s->workers[0].collector.threshold) * (float)lower;
+    float guess = tw__from_bits(s->guess) * (float)lower;
     uint32_t guess_bits = tw__magnitude(guess);
     return guess_bits < 1 ? 1 : guess_bits;
 }
@@ -210,33 +210,30 @@ static void pick_stretch_with_ties(tw_selector *s, const int32_t *idx, const flo
 static void choose_all_above(tw_selector *s, uint32_t threshold) {
     s->chosen.count = 0;
     each_stretch(s, pick_stretch, &threshold);
-    s->info.threshold = tw__from_bits(threshold);
 }
 
-void tw__candidates_choose_best(tw_selector *s, int64_t count) {
+uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
     int64_t total = tw__candidates_total(s);
     if (total < count)
         count = total;
     if (count == 0) {
         s->chosen.count = 0;
-        s->info.threshold = 0.0f;
-        return;
+        return 0;
     }
     tw__kth worst = tw__kth_of_candidates(s, count);
     if (worst.greater + worst.equal == count) {
         choose_all_above(s, worst.bits);
-        return;
+        return worst.bits;
     }
     edge e = {worst.bits, count - worst.greater};
     s->chosen.count = 0;
     each_stretch(s, pick_stretch_with_ties, &e);
-    s->info.threshold = tw__from_bits(worst.bits);
+    return worst.bits;
 }
 
 void tw__candidates_choose_above(tw_selector *s, uint32_t threshold) {
-    int64_t count = tw__candidates_count(s, threshold);
-    if (threshold > largest_dropped(s) && count <= TW__MOST * s->k) {
-        if (!reaches(s, threshold))
+    if (tw__candidates_count(s, threshold) <= TW__MOST * s->k) {
+        if (!complete(s, threshold))
             tw__feedback_rescan(s, threshold);
         choose_all_above(s, threshold);
     } else {

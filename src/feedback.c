@@ -197,6 +197,7 @@ static void square_chunk(void *context, int worker, int64_t chunk) {
 }
 
 static void empty_workers(tw_selector *s, uint32_t guess) {
+    s->guess = guess;
     for (int i = 0; i < s->threads; i++) {
         tw__worker *w = &s->workers[i];
         w->collector.found.count = 0;

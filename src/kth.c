@@ -105,7 +105,6 @@ tw__kth tw__kth_of_candidates(const tw_selector *s, int64_t rank) {
         return kth;
     stretch all[TW__MAX_THREADS];
     for (int i = 0; i < s->threads; i++)
-        all[i] = (stretch){s->workers[i].collector.found.val,
-                           s->workers[i].collector.found.count};
+        all[i] = (stretch){s->workers[i].collector.found.val, s->workers[i].collector.found.count};
     return radix_select(all, s->threads, rank);
 }

@@ -5,6 +5,7 @@
 #include "select/methods.h"
 #include "selector.h"
 
+#include <float.h>
 #include <math.h>
 
 static int64_t k_of_density(double density, int64_t n) {
@@ -66,8 +67,9 @@ static int check_choice(const char *field, int value, int last) {
 static int check_options(const tw_select_params *p) {
     TW_TRY(check_choice("type", p->type, TW_BF16));
     TW_TRY(check_choice("feedback", p->feedback, TW_FEEDBACK_OFF));
-    TW_TRY(check_range("momentum", p->momentum, 1e-6, 0.999999));
-    TW_TRY(check_range("clip_norm", p->clip_norm, 1e-30, 1e30));
+    if (!(p->momentum >= 0.0f && p->momentum < 1.0f))
+        return tw__fail(TW_ERR_PARAM, "momentum: %g; accepted is 0 <= momentum < 1", p->momentum);
+    TW_TRY(check_range("clip_norm", p->clip_norm, FLT_MIN, FLT_MAX));
     TW_TRY(check_range("warmup_steps", p->warmup_steps, 1, INT32_MAX));
     TW_TRY(check_range("reuse_period", p->reuse_period, 1, INT32_MAX));
     TW_TRY(check_range("reuse_low", p->reuse_low, 1e-6, 1.0));

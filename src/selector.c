@@ -70,7 +70,9 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     TW_REQUIRE(memory);
     tw_select_params p = *params;
     const tw__method *method = NULL;
+    const tw__kernels *kernels = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method));
+    TW_TRY(tw__kernels_choose(&kernels));
     extents e = extents_of(n, &p, method);
     memory->residual = bytes_of(e.residual, sizeof(float));
     memory->velocity = 2 * bytes_of(e.velocity, sizeof(float));
@@ -232,9 +234,10 @@ static int check_subset(const tw_selector *s, const int32_t *idx, int64_t count)
         while (at < s->chosen.count && s->chosen.idx[at] < idx[i])
             at++;
         if (at == s->chosen.count || s->chosen.idx[at] != idx[i])
-            return tw__fail(TW_ERR_INDEX,
-                            "idx: entry %lld is %d, which is not an ascending part of the selection",
-                            (long long)i, idx[i]);
+            return tw__fail(
+                TW_ERR_INDEX,
+                "idx: entry %lld is %d, which is not an ascending part of the selection",
+                (long long)i, idx[i]);
         at++;
     }
     return TW_OK;
@@ -248,6 +251,9 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     if (idx == NULL && count != 0)
         return tw__fail(TW_ERR_NULL, "idx: is NULL with count %lld; NULL goes with 0",
                         (long long)count);
+    if (count < 0)
+        return tw__fail(TW_ERR_INDEX, "count: %lld; accepted is 0 .. %lld", (long long)count,
+                        (long long)s->chosen.count);
     if (idx != NULL) {
         TW_TRY(check_subset(s, idx, count));
         memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
@@ -269,6 +275,7 @@ int tw_selector_undo(tw_selector *s, const void *grad) {
     TW_TRY(check_open(s));
     s->grad = grad;
     tw__feedback_unfold(s);
+    tw__feedback_leave(s, 0);
     s->learned = s->before;
     s->open = 0;
     return TW_OK;
@@ -315,9 +322,18 @@ int tw_selector_set_residual(tw_selector *s, const float *residual) {
 
 /* ---- information */
 
+static uint32_t smallest_chosen(const tw_selector *s) {
+    uint32_t smallest = s->info.count > 0 ? TW__INFINITY_BITS : 0;
+    for (int64_t i = 0; i < s->info.count; i++)
+        smallest = tw__magnitude(s->chosen.val[i]) < smallest ? tw__magnitude(s->chosen.val[i])
+                                                              : smallest;
+    return smallest;
+}
+
 int tw_selector_info(const tw_selector *s, tw_select_info *info) {
     TW_REQUIRE(s);
     TW_REQUIRE(info);
     *info = s->info;
+    info->threshold = tw__from_bits(smallest_chosen(s));
     return TW_OK;
 }

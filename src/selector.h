@@ -72,6 +72,7 @@ struct tw_selector {
     const void *grad; /* [n], the caller's; valid within a call */
     float scale;      /* by which clipping shrinks the gradient */
     int64_t k;
+    uint32_t guess;     /* magnitude bits that the last pass collected from */
     tw__learned before; /* learned, as it was when the step began */
     uint8_t *lossy;     /* undo log, see tw__undo: a bit per element */
     int8_t *near;       /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
@@ -83,7 +84,7 @@ struct tw_selector {
     tw__sums *sums;      /* [chunks] */
     uint32_t *sample;    /* [sample_size] magnitude bits */
     int64_t sample_size;
-    uint64_t *marks; /* [n/64] bits, all zero; random alone */
+    uint64_t *marks;    /* [n/64] bits, all zero; random alone */
     tw__entries chosen; /* the selection */
 
     tw_select_info info;
@@ -123,20 +124,21 @@ void tw__feedback_clip(tw_selector *s);
 
 /* ---- candidates.c */
 
-/* The collector is full: keep the best 2k. */
+/* The collector is full: keep the best 2k+1. */
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker);
 int64_t tw__candidates_total(const tw_selector *s);
 /* How many candidates have magnitude bits >= threshold. */
 int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold);
-/* How many elements have; reads acc again where the candidates do not tell. Where candidates were
- * dropped it may be too low, but then it is at least 2k. */
+/* How many elements have; reads acc again where the candidates do not tell. Exact up to
+ * TW__MOST * k, at least more than that beyond. */
 int64_t tw__candidates_count(tw_selector *s, uint32_t threshold);
-/* Make sure that the candidates hold the `want` largest (want <= 2k), or all non-zeros. */
+/* Make sure that the candidates hold the `want` largest (want <= 2k+1), or all non-zeros. */
 void tw__candidates_ensure(tw_selector *s, int64_t want);
 /* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */
 void tw__candidates_choose_above(tw_selector *s, uint32_t threshold);
-/* Choose the `count` largest; ties go to the smaller index. */
-void tw__candidates_choose_best(tw_selector *s, int64_t count);
+/* Choose the `count` largest; ties go to the smaller index. Returns the bits of the
+ * smallest, 0 if there is none. */
+uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count);
 /* Magnitude bits of at most `most` candidates, evenly spaced. Returns how many. */
 int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most);
 /* Magnitude bits that `rank` entries will probably reach in the next step. */

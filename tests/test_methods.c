@@ -5,6 +5,7 @@
  * that the methods were made for are held against what the papers say. Reuse and random have files
  * of their own.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,27 +186,81 @@ static void test_dgc_full_sample(void **state)
     stage_close(&s);
 }
 
-/* Corrections cost time and bring the count nearer to k: none at all is a valid choice too. */
-static void test_gaussian_rounds(void **state)
+/* Share of a normal distribution that lies at or beyond t, on either side. */
+static double both_tails(double t, double mean, double deviation)
+{
+    const double unit = deviation * sqrt(2.0);
+    return 0.5 * erfc((t - mean) / unit) + 0.5 * erfc((t + mean) / unit);
+}
+
+/* The paper's first threshold for acc, found by halving an interval. */
+static double normal_threshold(const stage *s)
+{
+    double mean = 0, square = 0, low = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        mean += (double)s->acc[i] / (double)s->n;
+    for (int64_t i = 0; i < s->n; i++)
+        square += ((double)s->acc[i] - mean) * ((double)s->acc[i] - mean) / (double)s->n;
+    double high = fabs(mean) + 50 * sqrt(square);
+    for (int round = 0; round < 100; round++) {
+        const double t = (low + high) / 2;
+        if (both_tails(t, mean, sqrt(square)) > (double)s->k / (double)s->n)
+            low = t;
+        else
+            high = t;
+    }
+    return low;
+}
+
+static int64_t count_from(const stage *s, double threshold)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        count += fabs((double)s->acc[i]) >= threshold;
+    return count;
+}
+
+/* The count that the paper's rule gives, with so many corrections at most. */
+static int64_t gaussian_count(const stage *s, int rounds)
+{
+    double threshold = normal_threshold(s);
+    for (; rounds > 0; rounds--) {
+        const int64_t count = count_from(s, threshold);
+        if (3 * count < 2 * s->k)
+            threshold *= 0.5;
+        else if (3 * count > 4 * s->k)
+            threshold *= 1.5;
+        else
+            break;
+    }
+    const int64_t count = count_from(s, threshold);
+    return count > 4 * s->k ? s->k : count;
+}
+
+/* An entry or two may lie so close to the threshold that rounding decides. */
+static void test_gaussian_rule(void **state)
 {
     (void)state;
     check_kernels_or_skip();
-    int64_t counts[2];
-    for (int i = 0; i < 2; i++) {
-        tw_select_params params = TW_SELECT_PARAMS_INIT;
-        params.method = "gaussian";
-        params.k = N / 1000;
-        params.gaussian_rounds = i == 0 ? 1 : 8;
-        stage s;
-        stage_open(&s, N, &params);
-        oracle_fill(s.grad, N, DATA_POWER5, 1);
-        check_scene("gaussian with %d rounds", params.gaussian_rounds);
-        counts[i] = stage_step(&s);
-        stage_close(&s);
-    }
-    const int64_t k = N / 1000;
-    check_true(llabs(counts[1] - k) <= llabs(counts[0] - k));
-    check_between("count after 8 rounds", counts[1], k / 2, 2 * k);
+    const oracle_data kinds[] = {DATA_GAUSS, DATA_LAPLACE, DATA_POWER5, DATA_ASCENDING};
+    for (int kind = 0; kind < 4; kind++)
+        for (int rounds = 1; rounds <= 6; rounds++) {
+            tw_select_params params = TW_SELECT_PARAMS_INIT;
+            params.method = "gaussian";
+            params.k = 10 + 57 * rounds;
+            params.gaussian_rounds = rounds;
+            stage s;
+            stage_open(&s, 20011, &params);
+            for (int step = 0; step < 3; step++) {
+                check_scene("gaussian, data=%s k=%lld rounds=%d step=%d",
+                            oracle_data_name(kinds[kind]), (long long)s.k, rounds, step);
+                oracle_fill(s.grad, s.n, kinds[kind], (uint64_t)step);
+                const int64_t count = stage_step(&s);
+                const int64_t want = gaussian_count(&s, rounds);
+                check_between("count", count, want - 2, want + 2);
+            }
+            stage_close(&s);
+        }
 }
 
 /* Zeros hold nothing to send, before and after something was learned. */
@@ -240,7 +295,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_picks_the_largest), cmocka_unit_test(test_gaussian_counts),
         cmocka_unit_test(test_dgc_counts),        cmocka_unit_test(test_redsync_counts),
-        cmocka_unit_test(test_dgc_full_sample),   cmocka_unit_test(test_gaussian_rounds),
+        cmocka_unit_test(test_dgc_full_sample),   cmocka_unit_test(test_gaussian_rule),
         cmocka_unit_test(test_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* test_reuse.c - "reuse" against the rule of Ok-Topk, step by step
  *
- * Every reuse_period steps exactly k entries, and their smallest magnitude becomes the threshold.
- * In between all entries from the threshold on (the best k where that is more than 4k), and
+ * Every reuse_period steps, and when the count leaves [k/4, 4k], exactly k entries, and their
+ * smallest magnitude becomes the threshold. In between all entries from the threshold on, and
  * afterwards the threshold moves by reuse_nudge when the count left [low * k, high * k]. The model
  * here does the same on a full copy of acc; both must select the same entries in every step.
  */
@@ -10,18 +10,19 @@
 
 #include "check.h"
 
-enum { N = 6007, K = 120 };
+/* K such that neither limit is a whole number: on one, rounding would decide. */
+enum { N = 6007, K = 121 };
 
 typedef struct model {
     float low, high, nudge;
-    int period, age; /* steps since the threshold was exact */
+    int period, age; /* age: steps since the last exact one that was due */
     float threshold;
     float residual[N], acc[N], grad[N];
     int32_t idx[N];
     float val[N];
 } model;
 
-static int64_t above(model *m)
+static int64_t above(const model *m)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < N; i++)
@@ -41,19 +42,19 @@ static float smallest(const float *val, int64_t count)
 /* The model's selection for acc, in idx and val. */
 static int64_t select_by_rule(model *m)
 {
-    const int exact = m->threshold == 0.0f || m->age == m->period;
-    const int64_t passing = exact ? K : above(m);
-    const int64_t count = oracle_topk(m->acc, N, passing > 4 * K ? K : passing, m->idx, m->val);
-    if (exact) {
+    const int due = m->threshold == 0.0f || m->age == m->period;
+    const int64_t passing = above(m);
+    m->age = due ? 1 : m->age + 1;
+    if (due || passing > 4 * K || 4 * passing < K) {
+        const int64_t count = oracle_topk(m->acc, N, K, m->idx, m->val);
         m->threshold = smallest(m->val, count);
-        m->age = 0;
-    } else if ((float)count < m->low * K) {
-        m->threshold *= 1.0f - m->nudge;
-    } else if ((float)count > m->high * K) {
-        m->threshold *= 1.0f + m->nudge;
+        return count;
     }
-    m->age++;
-    return count;
+    if ((float)passing < m->low * K)
+        m->threshold *= 1.0f - m->nudge;
+    else if ((float)passing > m->high * K)
+        m->threshold *= 1.0f + m->nudge;
+    return oracle_topk(m->acc, N, passing, m->idx, m->val);
 }
 
 static void step(tw_selector *selector, model *m)
@@ -113,7 +114,7 @@ static void test_defaults(void **state)
     const tw_select_params params = TW_SELECT_PARAMS_INIT;
     reuse_course(params, DATA_GAUSS, 1.0f);
     reuse_course(params, DATA_GAUSS, 1.1f);
-    reuse_course(params, DATA_POWER5, 1.5f); /* counts past 4k */
+    reuse_course(params, DATA_POWER5, 1.5f); /* jumps of more than 4x */
     reuse_course(params, DATA_LAPLACE, 0.9f);
 }
 
@@ -132,7 +133,7 @@ static void test_own_values(void **state)
     reuse_course(params, DATA_GAUSS, 1.05f);
 }
 
-/* Seen from outside alone: exactly k at every period, and the info says the threshold. */
+/* Seen from outside alone: exactly k at every period, and the threshold in the info. */
 static void test_period_is_exact(void **state)
 {
     (void)state;

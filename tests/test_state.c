@@ -184,7 +184,7 @@ static void test_memory_fields(void **state)
               (int64_t)(m.residual + m.velocity + m.undo + m.workspace));
     check_between("residual", (int64_t)m.residual, 4 * n, 4 * n + (2 << 20));
     check_int("velocity", (int64_t)m.velocity, 0);
-    check_between("undo", (int64_t)m.undo, 4 * n, 43 * n / 10 + (4 << 20));
+    check_between("undo", (int64_t)m.undo, 4 * n, 6 * n + (4 << 20));
     check_ok(tw_selector_memory(8 * n, &params, &larger));
     check_between("workspace of 8n", (int64_t)larger.workspace, 0,
                   (int64_t)m.workspace + 8 * n / 100);

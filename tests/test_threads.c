@@ -21,7 +21,7 @@
 #endif
 #endif
 
-enum { N = 150001, K = 1200, STEPS = 8, USERS = 6 };
+enum { N = 600011, K = 2400, STEPS = 8, USERS = 6 };
 
 static uint64_t mix(uint64_t digest, const void *data, size_t size)
 {

@@ -175,8 +175,8 @@ int tw__threads(int asked, int *threads) {
     const char *text = getenv("THINWIRE_THREADS");
     if (asked != 0) {
         if (!in_range(asked))
-            return tw__fail(TW_ERR_PARAM, "threads: %d; accepted are 0 (default) and 1 .. %d", asked,
-                            TW__MAX_THREADS);
+            return tw__fail(TW_ERR_PARAM, "threads: %d; accepted are 0 (default) and 1 .. %d",
+                            asked, TW__MAX_THREADS);
         *threads = asked;
     } else if (text != NULL && *text != '\0') {
         char *end = NULL;

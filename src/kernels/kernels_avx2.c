@@ -67,13 +67,13 @@ static inline uint64_t reaching(__m256 x, __m256i below, __m256i *max_bits) {
 
 /* Logs what sum - add forgets of old: see tw__undo. */
 static inline void log_lossy(tw__undo *undo, uint8_t *bits, __m256 old, __m256 add, __m256 sum) {
-    __m256i difference = _mm256_sub_epi32(_mm256_castps_si256(old),
-                                          _mm256_castps_si256(_mm256_sub_ps(sum, add)));
+    __m256i difference =
+        _mm256_sub_epi32(_mm256_castps_si256(old), _mm256_castps_si256(_mm256_sub_ps(sum, add)));
     unsigned lossy = ~lanes_of(_mm256_cmpeq_epi32(difference, _mm256_setzero_si256())) & 0xffu;
     *bits = (uint8_t)lossy;
     __m256i packed = _mm256_permutevar8x32_epi32(difference, permutation(lossy));
-    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(packed),
-                                    _mm256_extracti128_si256(packed, 1));
+    __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1));
     _mm_storel_epi64((void *)(undo->near + undo->near_count), _mm_packs_epi16(words, words));
     undo->near_count += ones(lossy);
     __m256i high = _mm256_cmpgt_epi32(difference, _mm256_set1_epi32(TW__NEAR_HIGH - 1));
@@ -138,8 +138,8 @@ static void avx2_scan(const void *src, int64_t len, int32_t base, tw__collector 
 static void avx2_widen_f16(float *dst, const void *src, int64_t len) {
     int64_t i = 0;
     for (; i + WIDTH <= len; i += WIDTH)
-        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(
-                                      (const void *)((const char *)src + 2 * i))));
+        _mm256_storeu_ps(
+            dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const char *)src + 2 * i))));
     tw__kernels_ref.widen_f16(dst + i, (const char *)src + 2 * i, len - i);
 }
 

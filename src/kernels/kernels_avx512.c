@@ -29,25 +29,25 @@ static inline uint64_t reaching(__m512 x, __m512i threshold, __m512i *max_bits) 
 
 /* Logs what sum - add forgets of old: see tw__undo. */
 static inline void log_lossy(tw__undo *undo, uint8_t *bits, __m512 old, __m512 add, __m512 sum) {
-    __m512i difference = _mm512_sub_epi32(_mm512_castps_si512(old),
-                                          _mm512_castps_si512(_mm512_sub_ps(sum, add)));
+    __m512i difference =
+        _mm512_sub_epi32(_mm512_castps_si512(old), _mm512_castps_si512(_mm512_sub_ps(sum, add)));
     __mmask16 lossy = _mm512_test_epi32_mask(difference, difference);
     memcpy(bits, &lossy, sizeof lossy);
     __m512i packed = _mm512_maskz_compress_epi32(lossy, difference);
     _mm_storeu_si128((void *)(undo->near + undo->near_count), _mm512_cvtsepi32_epi8(packed));
     undo->near_count += ones(lossy);
     /* Outside -127 .. 126, by one unsigned comparison. */
-    __mmask16 far = _mm512_cmpgt_epu32_mask(
-        _mm512_add_epi32(difference, _mm512_set1_epi32(-TW__NEAR_LOW - 1)),
-        _mm512_set1_epi32(TW__NEAR_HIGH - TW__NEAR_LOW - 2));
+    __mmask16 far =
+        _mm512_cmpgt_epu32_mask(_mm512_add_epi32(difference, _mm512_set1_epi32(-TW__NEAR_LOW - 1)),
+                                _mm512_set1_epi32(TW__NEAR_HIGH - TW__NEAR_LOW - 2));
     if (far) {
         _mm512_storeu_ps(undo->far + undo->far_count, _mm512_maskz_compress_ps(far, old));
         undo->far_count += ones(far);
     }
 }
 
-static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base,
-                        const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
+static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                        tw__undo *undo, tw__collector *collector) {
     const __m512i threshold = _mm512_set1_epi32((int)collector->threshold);
     __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
     int32_t *out = collector->found.idx;

@@ -31,16 +31,15 @@ static inline void fold_rest(int64_t done, const void *src, float *acc, int64_t 
                              const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
     tw__undo rest = *undo;
     rest.lossy += done / 8;
-    tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done,
-                         base + (int32_t)done, keep + done / 8, &rest, collector);
+    tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done, base + (int32_t)done,
+                         keep + done / 8, &rest, collector);
     undo->near_count = rest.near_count;
     undo->far_count = rest.far_count;
 }
 
 static inline void scan_rest(int64_t done, const void *src, int64_t len, int32_t base,
                              tw__collector *collector) {
-    tw__kernels_ref.scan((const char *)src + 4 * done, len - done, base + (int32_t)done,
-                         collector);
+    tw__kernels_ref.scan((const char *)src + 4 * done, len - done, base + (int32_t)done, collector);
 }
 
 #endif

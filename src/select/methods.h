@@ -12,7 +12,7 @@ typedef struct tw__method {
     const char *description;
     int wants_sums;                    /* needs the sums over acc */
     uint32_t (*guess)(tw_selector *s); /* magnitude bits to collect from, at least 1 */
-    void (*choose)(tw_selector *s);    /* fills s->chosen, s->info.threshold and s->learned */
+    void (*choose)(tw_selector *s);    /* fills s->chosen and s->learned */
 } tw__method;
 
 extern const tw__method tw__select_exact;

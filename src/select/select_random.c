@@ -43,7 +43,6 @@ static void choose(tw_selector *s) {
     mark(s->marks, s->n, others ? s->n - s->k : s->k, key);
     s->chosen.count = sweep(s->marks, s->n, others, s->chosen.idx);
     tw__feedback_gather(s, &s->chosen);
-    s->info.threshold = 0.0f;
 }
 
 const tw__method tw__select_random = {

@@ -3,14 +3,13 @@
  * Ok-Topk (Li and Hoefler, 2022): the exact k-th magnitude every reuse_period steps; in between all
  * entries from that threshold on, which moves by reuse_nudge when the count leaves
  * [reuse_low * k, reuse_high * k]. Nudges of 1 % do not catch up with a jump, as at the start of
- * error feedback or after a change of the learning rate: where the count is off by more than 4x, the
- * threshold is found anew at once. */
+ * error feedback or after a change of the learning rate: where the count is off by more than 4x,
+ * the threshold is found anew at once. */
 #include "select/methods.h"
 
 static int due(const tw_selector *s) {
     int k_changed = s->step > 0 && s->step <= s->params.warmup_steps;
-    return k_changed || s->learned.threshold == 0.0f ||
-           s->learned.age >= s->params.reuse_period;
+    return k_changed || s->learned.threshold == 0.0f || s->learned.age >= s->params.reuse_period;
 }
 
 static uint32_t guess(tw_selector *s) {
@@ -19,38 +18,37 @@ static uint32_t guess(tw_selector *s) {
 
 static void choose_exactly(tw_selector *s) {
     tw__candidates_ensure(s, s->k);
-    tw__candidates_choose_best(s, s->k);
+    s->learned.threshold = tw__from_bits(tw__candidates_choose_best(s, s->k));
     tw__method_learn(s, 2);
-    s->learned.threshold = s->info.threshold;
-    s->learned.age = 1;
 }
 
 /* Moves the threshold, and with it the guess for the next exact step. */
 static void nudge(tw_selector *s) {
-    double count = (double)s->chosen.count, k = (double)s->k;
+    float count = (float)s->chosen.count, k = (float)s->k;
     float factor = 1.0f;
-    if (count < (double)s->params.reuse_low * k)
+    if (count < s->params.reuse_low * k)
         factor -= s->params.reuse_nudge;
-    else if (count > (double)s->params.reuse_high * k)
+    else if (count > s->params.reuse_high * k)
         factor += s->params.reuse_nudge;
     s->learned.threshold *= factor;
     uint32_t guess_bits = tw__magnitude(tw__from_bits(s->learned.guess) * factor);
     s->learned.guess = guess_bits < 1 ? 1 : guess_bits;
 }
 
+static int far_off(int64_t count, int64_t k) {
+    return count > TW__MOST * k || TW__MOST * count < k;
+}
+
 static void choose(tw_selector *s) {
-    if (due(s)) {
+    uint32_t threshold = tw__magnitude(s->learned.threshold);
+    if (due(s) || far_off(tw__candidates_count(s, threshold), s->k)) {
         choose_exactly(s);
-        return;
+        s->learned.age = 1;
+    } else {
+        tw__candidates_choose_above(s, threshold);
+        nudge(s);
+        s->learned.age++;
     }
-    int64_t count = tw__candidates_above(s, tw__magnitude(s->learned.threshold));
-    if (count > TW__MOST * s->k || TW__MOST * count < s->k) {
-        choose_exactly(s);
-        return;
-    }
-    tw__candidates_choose_above(s, tw__magnitude(s->learned.threshold));
-    nudge(s);
-    s->learned.age++;
 }
 
 const tw__method tw__select_reuse = {

@@ -1,0 +1,64 @@
+# The front door. `make help` lists what there is; everything real happens in CMake and scripts/.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX ?= /usr/local
+SECONDS ?= 60
+
+.PHONY: all help deps test test-release test-asan test-tsan test-valgrind fuzz bench lint format \
+        install clean
+
+all: ## build the library and build/thinwire
+	@scripts/install-deps build
+	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	cmake --build build -j$(JOBS)
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | column -t -s '	'
+
+deps: ## install what building, testing and linting need
+	@scripts/install-deps build test lint
+
+test: ## install what is missing, build, run all tests, sanitizers and valgrind included
+	@scripts/install-deps build test
+	$(MAKE) test-release test-asan test-tsan test-valgrind
+
+test-release:
+	cmake --preset release -DTHINWIRE_WERROR=ON
+	cmake --build build -j$(JOBS)
+	ctest --test-dir build --output-on-failure
+
+test-asan:
+	cmake --preset asan -DTHINWIRE_WERROR=ON
+	cmake --build build-asan -j$(JOBS)
+	ctest --test-dir build-asan --output-on-failure
+
+test-tsan:
+	cmake --preset tsan -DTHINWIRE_WERROR=ON
+	cmake --build build-tsan -j$(JOBS)
+	ctest --test-dir build-tsan --output-on-failure -L threads
+
+test-valgrind: test-release
+	ctest --test-dir build --output-on-failure -L valgrind -T memcheck
+
+fuzz: ## look for crashes with libFuzzer for SECONDS (60) seconds
+	@scripts/install-deps build fuzz
+	cmake --preset fuzz
+	cmake --build build-fuzz -j$(JOBS) --target fuzz_selector
+	build-fuzz/tests/fuzz_selector -max_total_time=$(SECONDS) -max_len=4096
+
+bench: all ## selection against the bare memory pass
+	build/thinwire bench select
+	build/thinwire bench select --cold --method exact
+	build/thinwire bench select --method exact --n 133547324
+
+lint: ## formatting and static analysis
+	@scripts/install-deps build lint
+	scripts/lint
+
+format: ## reformat all sources
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+install: all ## install to PREFIX (/usr/local)
+	cmake --install build --prefix $(PREFIX)
+
+clean: ## remove all builds
+	rm -rf build build-*
