@@ -49,7 +49,7 @@ typedef struct tw__learned {
     double growth;   /* exact: entries that reach a guess a step later, over that rank */
     double margin;   /* exact: candidates wanted, over k */
     float threshold; /* reuse: the threshold in use */
-    int64_t age;     /* reuse: steps since it was exact */
+    int64_t age;     /* reuse: steps since it was exact in its turn */
 } tw__learned;
 
 struct tw_selector {

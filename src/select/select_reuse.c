@@ -41,14 +41,16 @@ static int far_off(int64_t count, int64_t k) {
 
 static void choose(tw_selector *s) {
     uint32_t threshold = tw__magnitude(s->learned.threshold);
-    if (due(s) || far_off(tw__candidates_count(s, threshold), s->k)) {
+    if (due(s)) {
         choose_exactly(s);
-        s->learned.age = 1;
+        s->learned.age = 0;
+    } else if (far_off(tw__candidates_count(s, threshold), s->k)) {
+        choose_exactly(s); /* out of turn: the next one in turn stays where it is */
     } else {
         tw__candidates_choose_above(s, threshold);
         nudge(s);
-        s->learned.age++;
     }
+    s->learned.age++;
 }
 
 const tw__method tw__select_reuse = {
