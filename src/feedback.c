@@ -68,12 +68,12 @@ static tw__undo undo_of_chunk(const tw_selector *s, int64_t chunk) {
     return undo;
 }
 
-/* Flips the keep bits of the entries that leave the block lo .. end-1: off before the block is
- * folded, on again afterwards. Returns the first entry behind the block. */
-static const int32_t *flip_leaving(tw__worker *w, const int32_t *leaving, int64_t lo, int64_t end) {
+/* Clears the keep bits of the entries that leave the block lo .. end-1. Returns the first entry
+ * behind it. */
+static const int32_t *drop_leaving(tw__worker *w, const int32_t *leaving, int64_t lo, int64_t end) {
     for (; *leaving < end; leaving++) {
         int64_t i = *leaving - lo;
-        w->keep[i / 8] ^= (uint8_t)(1u << (i % 8));
+        w->keep[i / 8] &= (uint8_t) ~(1u << (i % 8));
     }
     return leaving;
 }
@@ -128,12 +128,14 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     for (; lo < end; lo += TW__BLOCK) {
         int64_t len = at_most(TW__BLOCK, end - lo);
         const void *src = source(s, w->scratch, lo, len);
-        flip_leaving(w, leaving, lo, lo + len);
+        const int32_t *behind = drop_leaving(w, leaving, lo, lo + len);
         make_room(s, w, len);
         s->kernels->fold(src, s->residual + lo, len, (int32_t)lo, w->keep, &undo, &w->collector);
         inspect_block(s, w, s->residual + lo, lo, len, &moments);
         undo.lossy += TW__BLOCK / 8;
-        leaving = flip_leaving(w, leaving, lo, lo + len);
+        if (behind != leaving)
+            memset(w->keep, 0xff, (size_t)TW__BLOCK / 8);
+        leaving = behind;
     }
     store_sums(&s->sums[chunk], &moments);
 }

@@ -325,8 +325,8 @@ int tw_selector_set_residual(tw_selector *s, const float *residual) {
 static uint32_t smallest_chosen(const tw_selector *s) {
     uint32_t smallest = s->info.count > 0 ? TW__INFINITY_BITS : 0;
     for (int64_t i = 0; i < s->info.count; i++)
-        smallest = tw__magnitude(s->chosen.val[i]) < smallest ? tw__magnitude(s->chosen.val[i])
-                                                              : smallest;
+        smallest =
+            tw__magnitude(s->chosen.val[i]) < smallest ? tw__magnitude(s->chosen.val[i]) : smallest;
     return smallest;
 }
 

@@ -7,16 +7,14 @@
 
 static char scene[256] = "";
 
-void check_scene(const char *format, ...)
-{
+void check_scene(const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(scene, sizeof scene, format, args);
     va_end(args);
 }
 
-void check_fail(const char *format, ...)
-{
+void check_fail(const char *format, ...) {
     char text[512];
     va_list args;
     va_start(args, format);
@@ -26,50 +24,42 @@ void check_fail(const char *format, ...)
     abort(); /* not reached */
 }
 
-void check_status(int got, int want, const char *call, const char *file, int line)
-{
+void check_status(int got, int want, const char *call, const char *file, int line) {
     if (got != want)
         check_fail("%s:%d: %s\n       gave %d (%s), expected %d (%s)\n       last error: %s", file,
-                   line, call, got, tw_error_text(got), want, tw_error_text(want),
-                   tw_last_error());
+                   line, call, got, tw_error_text(got), want, tw_error_text(want), tw_last_error());
 }
 
-void check_int(const char *what, int64_t got, int64_t want)
-{
+void check_int(const char *what, int64_t got, int64_t want) {
     if (got != want)
         check_fail("%s is %lld, expected %lld", what, (long long)got, (long long)want);
 }
 
-void check_between(const char *what, int64_t got, int64_t low, int64_t high)
-{
+void check_between(const char *what, int64_t got, int64_t low, int64_t high) {
     if (got < low || got > high)
         check_fail("%s is %lld, expected %lld .. %lld", what, (long long)got, (long long)low,
                    (long long)high);
 }
 
-void check_float(const char *what, float got, float want)
-{
+void check_float(const char *what, float got, float want) {
     if (oracle_bits(got) != oracle_bits(want))
         check_fail("%s is %a (%g), expected %a (%g)", what, (double)got, (double)got, (double)want,
                    (double)want);
 }
 
-void check_contains(const char *text, const char *part)
-{
+void check_contains(const char *text, const char *part) {
     if (!strstr(text, part))
         check_fail("\"%s\" does not contain \"%s\"", text, part);
 }
 
-void check_bits(const char *what, const float *got, const float *want, int64_t n)
-{
+void check_bits(const char *what, const float *got, const float *want, int64_t n) {
     const int64_t i = oracle_difference(got, want, n);
     if (i >= 0)
         check_fail("%s[%lld] is %a (%g), expected %a (%g)", what, (long long)i, (double)got[i],
                    (double)got[i], (double)want[i], (double)want[i]);
 }
 
-void check_selection(const tw_sparse *got, int64_t count, const int32_t *idx, const float *val)
-{
+void check_selection(const tw_sparse *got, int64_t count, const int32_t *idx, const float *val) {
     const int64_t shorter = got->count < count ? got->count : count;
     for (int64_t j = 0; j < shorter; j++)
         if (got->idx[j] != idx[j] || oracle_bits(got->val[j]) != oracle_bits(val[j]))
@@ -79,8 +69,7 @@ void check_selection(const tw_sparse *got, int64_t count, const int32_t *idx, co
     check_int("count", got->count, count);
 }
 
-void check_sparse(const tw_sparse *sparse, const float *acc, int64_t n)
-{
+void check_sparse(const tw_sparse *sparse, const float *acc, int64_t n) {
     for (int64_t j = 0; j < sparse->count; j++) {
         const int64_t i = sparse->idx[j];
         if (i < 0 || i >= n)
@@ -95,39 +84,34 @@ void check_sparse(const tw_sparse *sparse, const float *acc, int64_t n)
     }
 }
 
-void *check_alloc(int64_t count, int64_t size)
-{
+void *check_alloc(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count, (size_t)size);
     if (!memory)
         check_fail("the test itself is out of memory");
     return memory;
 }
 
-tw_selector *check_create(int64_t n, const tw_select_params *params)
-{
+tw_selector *check_create(int64_t n, const tw_select_params *params) {
     tw_selector *selector = NULL;
     check_ok(tw_selector_create(&selector, n, params));
     check_true(selector != NULL);
     return selector;
 }
 
-int check_methods(void)
-{
+int check_methods(void) {
     int count = 0;
     while (tw_select_method(count, NULL, NULL) == TW_OK)
         count++;
     return count;
 }
 
-const char *check_method(int position)
-{
+const char *check_method(int position) {
     const char *name = NULL;
     check_ok(tw_select_method(position, &name, NULL));
     return name;
 }
 
-void check_kernels_or_skip(void)
-{
+void check_kernels_or_skip(void) {
     const char *wanted = getenv("THINWIRE_KERNELS");
     if (!wanted)
         return;

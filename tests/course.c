@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void course_open(course *c, int64_t n, const tw_select_params *params, int shift)
-{
+void course_open(course *c, int64_t n, const tw_select_params *params, int shift) {
     memset(c, 0, sizeof *c);
     c->n = n;
     c->k = params->k;
@@ -22,14 +21,12 @@ void course_open(course *c, int64_t n, const tw_select_params *params, int shift
     c->val = check_alloc(c->k, sizeof(float));
 }
 
-static void check_residual(course *c)
-{
+static void check_residual(course *c) {
     check_ok(tw_selector_get_residual(c->selector, c->scratch));
     check_bits("residual", c->scratch, c->residual, c->n);
 }
 
-void course_close(course *c)
-{
+void course_close(course *c) {
     check_residual(c);
     tw_selector_free(c->selector);
     free(c->memory);
@@ -42,8 +39,7 @@ void course_close(course *c)
     memset(c, 0, sizeof *c);
 }
 
-void course_fill(course *c, oracle_data kind, float scale, uint64_t seed)
-{
+void course_fill(course *c, oracle_data kind, float scale, uint64_t seed) {
     oracle_fill(c->scratch, c->n, kind, seed);
     for (int64_t i = 0; i < c->n; i++)
         c->scratch[i] *= scale;
@@ -52,8 +48,7 @@ void course_fill(course *c, oracle_data kind, float scale, uint64_t seed)
 }
 
 /* The oracle's side of a step; returns the count. */
-static int64_t expect(course *c)
-{
+static int64_t expect(course *c) {
     for (int64_t i = 0; i < c->n; i++)
         c->acc[i] = c->feedback == TW_FEEDBACK_ON ? c->grad[i] + c->residual[i] : c->grad[i];
     const int64_t count = oracle_topk(c->acc, c->n, c->k, c->idx, c->val);
@@ -64,8 +59,7 @@ static int64_t expect(course *c)
     return count;
 }
 
-static void check_info(const course *c, int64_t count)
-{
+static void check_info(const course *c, int64_t count) {
     uint32_t smallest = count ? UINT32_MAX : 0;
     for (int64_t j = 0; j < count; j++)
         if (oracle_magnitude(c->val[j]) < smallest)
@@ -79,8 +73,7 @@ static void check_info(const course *c, int64_t count)
     check_float("info.threshold", info.threshold, oracle_float(smallest));
 }
 
-void course_step(course *c)
-{
+void course_step(course *c) {
     const int64_t count = expect(c);
     tw_sparse sparse;
     check_ok(tw_selector_run(c->selector, c->grad_raw, &sparse));

@@ -15,15 +15,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static volatile long current;
 
-static void say_which(int signal_number)
-{
+static void say_which(int signal_number) {
     fprintf(stderr, "input number %ld\n", current); /* not quite allowed here, but we are dying */
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
 
-static void run_one(uint64_t seed, long number)
-{
+static void run_one(uint64_t seed, long number) {
     uint8_t data[240];
     oracle_rng rng = {seed * 1000000007u + (uint64_t)number};
     const int64_t size = oracle_below(&rng, (int64_t)sizeof data + 1);
@@ -33,8 +31,7 @@ static void run_one(uint64_t seed, long number)
     LLVMFuzzerTestOneInput(data, (size_t)size);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: fuzz_selector COUNT [SEED [ONLY]]\n");
         return 2;

@@ -34,8 +34,7 @@ typedef struct input {
 } input;
 
 /* The next bytes, zeros when there are no more. */
-static uint32_t take(input *in, int bytes)
-{
+static uint32_t take(input *in, int bytes) {
     uint32_t value = 0;
     for (; bytes > 0; bytes--) {
         value = value << 8 | (in->left ? *in->data : 0);
@@ -60,8 +59,7 @@ typedef struct model {
     float val[MOST];
 } model;
 
-static void read_params(model *m, input *in)
-{
+static void read_params(model *m, input *in) {
     const uint32_t size = take(in, 2);
     const uint32_t flags = take(in, 1);
     m->n = 1 + (flags & 1 ? size % MOST : size % 70);
@@ -76,8 +74,7 @@ static void read_params(model *m, input *in)
 }
 
 /* Some kind of data at some scale, then up to 15 elements with arbitrary bits. */
-static void read_gradient(model *m, input *in)
-{
+static void read_gradient(model *m, input *in) {
     const oracle_data kind = (oracle_data)(take(in, 1) % DATA_KINDS);
     const float scale = ldexpf(1.0f, (int)(take(in, 1) % 64) - 32);
     oracle_fill(m->scratch, m->n, kind, take(in, 1));
@@ -93,8 +90,7 @@ static void read_gradient(model *m, input *in)
 }
 
 /* acc as it should be; returns the first index that is not finite, or -1. */
-static int64_t expect(model *m)
-{
+static int64_t expect(model *m) {
     int64_t bad = -1;
     for (int64_t i = m->n - 1; i >= 0; i--) {
         const float kept = m->params.momentum * m->velocity[i];
@@ -107,14 +103,12 @@ static int64_t expect(model *m)
     return bad;
 }
 
-static void check_residual(model *m)
-{
+static void check_residual(model *m) {
     REQUIRE(tw_selector_get_residual(m->selector, m->scratch) == TW_OK);
     REQUIRE(oracle_difference(m->scratch, m->residual, m->n) < 0);
 }
 
-static void check_selection(model *m, const tw_sparse *sparse)
-{
+static void check_selection(model *m, const tw_sparse *sparse) {
     const int random = strcmp(m->params.method, "random") == 0;
     const int exact = strcmp(m->params.method, "exact") == 0;
     REQUIRE(sparse->count >= 0 && sparse->count <= m->n && sparse->count <= 4 * m->k);
@@ -133,8 +127,7 @@ static void check_selection(model *m, const tw_sparse *sparse)
 }
 
 /* An index that was not selected must be refused, and the step stay open. */
-static void commit_wrongly(model *m, const tw_sparse *sparse)
-{
+static void commit_wrongly(model *m, const tw_sparse *sparse) {
     int32_t at = 0;
     while (at < sparse->count && sparse->idx[at] == at)
         at++;
@@ -142,8 +135,7 @@ static void commit_wrongly(model *m, const tw_sparse *sparse)
     REQUIRE(tw_selector_commit(m->selector, (int32_t[]){1, 0}, 2) == TW_ERR_INDEX);
 }
 
-static void commit(model *m, const tw_sparse *sparse, int how)
-{
+static void commit(model *m, const tw_sparse *sparse, int how) {
     int64_t count = 0;
     for (int64_t j = 0; j < sparse->count; j++)
         if (how == 0 || (how == 1 && j % 2 == 0))
@@ -156,8 +148,7 @@ static void commit(model *m, const tw_sparse *sparse, int how)
             TW_OK);
 }
 
-static void end_step(model *m, input *in, const tw_sparse *sparse)
-{
+static void end_step(model *m, input *in, const tw_sparse *sparse) {
     const uint32_t how = take(in, 1);
     if (m->params.feedback == TW_FEEDBACK_OFF)
         return;
@@ -171,8 +162,7 @@ static void end_step(model *m, input *in, const tw_sparse *sparse)
         check_residual(m);
 }
 
-static void one_step(model *m, input *in)
-{
+static void one_step(model *m, input *in) {
     tw_sparse sparse;
     tw_select_info info;
     read_gradient(m, in);
@@ -189,8 +179,7 @@ static void one_step(model *m, input *in)
     end_step(m, in, &sparse);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input in = {data, size};
     model *m = calloc(1, sizeof *m);
     REQUIRE(m != NULL);

@@ -13,22 +13,20 @@
 
 #include "check.h"
 
-enum { N = 200003, K = 900 };
+enum { N = 140003, K = 700 };
 
 /* ---- The counting allocator: atomic, as the library's threads could allocate too ------------- */
 
 static _Atomic int64_t calls, bytes;
 static _Atomic int64_t failing_call; /* from 1; 0: none */
 
-static void count_from_here(int64_t fail_at)
-{
+static void count_from_here(int64_t fail_at) {
     calls = bytes = 0;
     failing_call = fail_at;
 }
 
 /* Count a call; 0 if it is the one to fail. */
-static int admit(size_t size)
-{
+static int admit(size_t size) {
     const int64_t call = ++calls;
     if (call == failing_call)
         return 0;
@@ -56,48 +54,39 @@ int __wrap_posix_memalign(void **memory, size_t alignment, size_t size);
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset);
 
-void *__wrap_malloc(size_t size)
-{
+void *__wrap_malloc(size_t size) {
     return admit(size) ? __real_malloc(size) : NULL;
 }
 
-void *__wrap_calloc(size_t count, size_t size)
-{
+void *__wrap_calloc(size_t count, size_t size) {
     return admit(count * size) ? __real_calloc(count, size) : NULL;
 }
 
-void *__wrap_realloc(void *old, size_t size)
-{
+void *__wrap_realloc(void *old, size_t size) {
     return admit(size) ? __real_realloc(old, size) : NULL;
 }
 
-void *__wrap_reallocarray(void *old, size_t count, size_t size)
-{
+void *__wrap_reallocarray(void *old, size_t count, size_t size) {
     return admit(count * size) ? __real_reallocarray(old, count, size) : NULL;
 }
 
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
     return admit(size) ? __real_aligned_alloc(alignment, size) : NULL;
 }
 
-void *__wrap_memalign(size_t alignment, size_t size)
-{
+void *__wrap_memalign(size_t alignment, size_t size) {
     return admit(size) ? __real_memalign(alignment, size) : NULL;
 }
 
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t size)
-{
+int __wrap_posix_memalign(void **memory, size_t alignment, size_t size) {
     return admit(size) ? __real_posix_memalign(memory, alignment, size) : ENOMEM;
 }
 
-void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset)
-{
+void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
     return admit(size) ? __real_mmap(at, size, protection, flags, file, offset) : MAP_FAILED;
 }
 
-void *__wrap_mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset)
-{
+void *__wrap_mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset) {
     return admit(size) ? __real_mmap64(at, size, protection, flags, file, offset) : MAP_FAILED;
 }
 
@@ -109,15 +98,13 @@ typedef struct gradients {
     float *residual;                           /* [N] */
 } gradients;
 
-static char *encoded(float *x, int type)
-{
+static char *encoded(float *x, int type) {
     char *raw = check_alloc(N, oracle_type_size(type));
     oracle_encode(raw, x, N, type);
     return raw;
 }
 
-static void gradients_open(gradients *g, int type)
-{
+static void gradients_open(gradients *g, int type) {
     float *x = g->residual = check_alloc(N, sizeof(float));
     oracle_fill(x, N, DATA_GAUSS, 1);
     g->usual = encoded(x, type);
@@ -133,8 +120,7 @@ static void gradients_open(gradients *g, int type)
     g->zeros = encoded(x, type);
 }
 
-static void gradients_close(gradients *g)
-{
+static void gradients_close(gradients *g) {
     free(g->usual);
     free(g->tiny);
     free(g->zeros);
@@ -144,8 +130,7 @@ static void gradients_close(gradients *g)
 }
 
 /* Steps of all sorts. Rescans that a miss costs are added up. */
-static int64_t all_sorts_of_steps(tw_selector *selector, const gradients *g)
-{
+static int64_t all_sorts_of_steps(tw_selector *selector, const gradients *g) {
     const char *const order[] = {g->usual, g->tiny, g->usual, g->sorted, g->tiny, g->zeros};
     int64_t rescans = 0;
     tw_sparse sparse;
@@ -166,8 +151,7 @@ static int64_t all_sorts_of_steps(tw_selector *selector, const gradients *g)
     return rescans;
 }
 
-static void test_steps_allocate_nothing(void **state)
-{
+static void test_steps_allocate_nothing(void **state) {
     (void)state;
     int64_t rescans = 0;
     for (int type = TW_F32; type <= TW_BF16; type++) {
@@ -198,8 +182,7 @@ static void test_steps_allocate_nothing(void **state)
 
 /* ---- Creation -------------------------------------------------------------------------------- */
 
-static void fail_every_call(const tw_select_params *params)
-{
+static void fail_every_call(const tw_select_params *params) {
     int64_t call = 0;
     int error = TW_ERR_MEMORY;
     while (error != TW_OK) {
@@ -221,8 +204,7 @@ static void fail_every_call(const tw_select_params *params)
     check_true(call > 5);
 }
 
-static void test_creation_out_of_memory(void **state)
-{
+static void test_creation_out_of_memory(void **state) {
     (void)state;
     for (int method = 0; method < check_methods(); method++)
         for (int threads = 1; threads <= 3; threads += 2) {
@@ -236,8 +218,7 @@ static void test_creation_out_of_memory(void **state)
 }
 
 /* tw_selector_memory says what tw_selector_create takes, give or take 64 KiB. */
-static void test_memory_is_as_told(void **state)
-{
+static void test_memory_is_as_told(void **state) {
     (void)state;
     const int64_t sizes[] = {1, 1000, 65537, 3000001};
     for (int method = 0; method < check_methods(); method++)
@@ -258,8 +239,7 @@ static void test_memory_is_as_told(void **state)
         }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_creation_out_of_memory),

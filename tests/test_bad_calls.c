@@ -15,8 +15,7 @@ static const float grad[N] = {1.0f, -3.0f, 0.0f, 2.5f, 0.0f, -2.0f, 4.0f, 0.5f};
 static const int32_t chosen[K] = {1, 3, 6};
 static const float left[N] = {1.0f, 0.0f, 0.0f, 0.0f, 0.0f, -2.0f, 0.0f, 0.5f};
 
-static tw_selector *create(int feedback)
-{
+static tw_selector *create(int feedback) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = K;
     params.feedback = feedback;
@@ -25,8 +24,7 @@ static tw_selector *create(int feedback)
 }
 
 /* A selector with an open step, its selection checked. */
-static tw_selector *create_open(tw_sparse *sparse)
-{
+static tw_selector *create_open(tw_sparse *sparse) {
     tw_selector *selector = create(TW_FEEDBACK_ON);
     check_ok(tw_selector_run(selector, grad, sparse));
     const float values[K] = {-3.0f, 2.5f, 4.0f};
@@ -35,8 +33,7 @@ static tw_selector *create_open(tw_sparse *sparse)
 }
 
 /* The step is still open: committing it gives what it would have given. */
-static void check_still_open(tw_selector *selector)
-{
+static void check_still_open(tw_selector *selector) {
     float residual[N];
     check_ok(tw_selector_commit(selector, chosen, K));
     check_ok(tw_selector_get_residual(selector, residual));
@@ -44,8 +41,7 @@ static void check_still_open(tw_selector *selector)
     tw_selector_free(selector);
 }
 
-static void test_null_at_create(void **state)
-{
+static void test_null_at_create(void **state) {
     (void)state;
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = K;
@@ -61,8 +57,7 @@ static void test_null_at_create(void **state)
     tw_selector_free(NULL);
 }
 
-static void test_null_in_step(void **state)
-{
+static void test_null_in_step(void **state) {
     (void)state;
     tw_sparse sparse;
     tw_selector *selector = create(TW_FEEDBACK_ON);
@@ -77,8 +72,7 @@ static void test_null_in_step(void **state)
     check_still_open(selector);
 }
 
-static void test_null_elsewhere(void **state)
-{
+static void test_null_elsewhere(void **state) {
     (void)state;
     float numbers[N] = {0};
     tw_select_info info;
@@ -94,8 +88,7 @@ static void test_null_elsewhere(void **state)
     tw_selector_free(selector);
 }
 
-static void test_order_without_step(void **state)
-{
+static void test_order_without_step(void **state) {
     (void)state;
     tw_selector *selector = create(TW_FEEDBACK_ON);
     tw_sparse sparse;
@@ -110,8 +103,7 @@ static void test_order_without_step(void **state)
     check_still_open(selector);
 }
 
-static void test_order_within_step(void **state)
-{
+static void test_order_within_step(void **state) {
     (void)state;
     float residual[N] = {0};
     tw_sparse sparse, again;
@@ -122,15 +114,13 @@ static void test_order_within_step(void **state)
     check_still_open(selector);
 }
 
-static void refuse_commit(tw_selector *selector, const int32_t *idx, int64_t count)
-{
+static void refuse_commit(tw_selector *selector, const int32_t *idx, int64_t count) {
     check_scene("commit of %lld indices from %d", (long long)count, idx[0]);
     check_error(tw_selector_commit(selector, idx, count), TW_ERR_INDEX);
     check_true(tw_last_error()[0] != '\0');
 }
 
-static void test_commit_of_wrong_indices(void **state)
-{
+static void test_commit_of_wrong_indices(void **state) {
     (void)state;
     tw_sparse sparse;
     tw_selector *selector = create_open(&sparse);
@@ -150,8 +140,7 @@ static void test_commit_of_wrong_indices(void **state)
 }
 
 /* The arrays that the library handed out may be handed back. */
-static void test_commit_of_own_arrays(void **state)
-{
+static void test_commit_of_own_arrays(void **state) {
     (void)state;
     tw_sparse sparse;
     tw_selector *selector = create_open(&sparse);
@@ -162,16 +151,14 @@ static void test_commit_of_own_arrays(void **state)
     tw_selector_free(selector);
 }
 
-static void test_freed_while_open(void **state)
-{
+static void test_freed_while_open(void **state) {
     (void)state;
     tw_sparse sparse;
     tw_selector_free(create_open(&sparse));
 }
 
 /* Without feedback a step is over when it has run. */
-static void test_order_without_feedback(void **state)
-{
+static void test_order_without_feedback(void **state) {
     (void)state;
     float residual[N];
     const float zeros[N] = {0};
@@ -192,8 +179,7 @@ static void test_order_without_feedback(void **state)
 }
 
 /* Each thread has its own text; a success leaves it alone. */
-static void test_last_error_stays(void **state)
-{
+static void test_last_error_stays(void **state) {
     (void)state;
     check_error(tw_selector_run(NULL, NULL, NULL), TW_ERR_NULL);
     char text[256];
@@ -204,8 +190,7 @@ static void test_last_error_stays(void **state)
     assert_string_equal(tw_last_error(), text);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_null_at_create),
         cmocka_unit_test(test_null_in_step),

@@ -23,8 +23,7 @@ typedef struct pair {
     uint64_t seed;         /* of the next good step */
 } pair;
 
-static void pair_open(pair *p, int64_t n, const tw_select_params *params)
-{
+static void pair_open(pair *p, int64_t n, const tw_select_params *params) {
     memset(p, 0, sizeof *p);
     p->n = n;
     p->type = params->type;
@@ -38,15 +37,13 @@ static void pair_open(pair *p, int64_t n, const tw_select_params *params)
 }
 
 /* The residuals are the same, which also means that no step is open. */
-static void same_residuals(pair *p)
-{
+static void same_residuals(pair *p) {
     check_ok(tw_selector_get_residual(p->tried, p->after));
     check_ok(tw_selector_get_residual(p->spared, p->before));
     check_bits("residual", p->after, p->before, p->n);
 }
 
-static void pair_close(pair *p)
-{
+static void pair_close(pair *p) {
     same_residuals(p);
     tw_selector_free(p->tried);
     tw_selector_free(p->spared);
@@ -56,15 +53,13 @@ static void pair_close(pair *p)
     free(p->after);
 }
 
-static void fill(pair *p)
-{
+static void fill(pair *p) {
     oracle_fill(p->x, p->n, DATA_GAUSS, ++p->seed);
     oracle_encode(p->raw, p->x, p->n, p->type);
 }
 
 /* The same good step on both gives the same. */
-static void good_step(pair *p)
-{
+static void good_step(pair *p) {
     tw_sparse tried, spared;
     fill(p);
     check_ok(tw_selector_run(p->tried, p->raw, &tried));
@@ -75,8 +70,7 @@ static void good_step(pair *p)
 }
 
 /* What raw holds is refused with the index, and changes nothing. */
-static void refused(pair *p, int64_t index)
-{
+static void refused(pair *p, int64_t index) {
     tw_select_info earlier, info;
     tw_sparse sparse;
     char digits[32];
@@ -91,8 +85,7 @@ static void refused(pair *p, int64_t index)
 }
 
 /* A good gradient, spoiled at index and at `also` (-1: nowhere else). */
-static void bad_step(pair *p, int64_t index, int64_t also, float value)
-{
+static void bad_step(pair *p, int64_t index, int64_t also, float value) {
     fill(p);
     p->seed--; /* the next good step repeats this one without the bad numbers */
     p->x[index] = value;
@@ -102,12 +95,11 @@ static void bad_step(pair *p, int64_t index, int64_t also, float value)
     refused(p, also >= 0 && also < index ? also : index);
 }
 
-static void course(int64_t n, const tw_select_params *params)
-{
+static void course(int64_t n, const tw_select_params *params) {
     pair p;
     pair_open(&p, n, params);
-    check_scene("n=%lld method=%s type=%d feedback=%d threads=%d momentum=%g clip=%g",
-                (long long)n, params->method, params->type, params->feedback, params->threads,
+    check_scene("n=%lld method=%s type=%d feedback=%d threads=%d momentum=%g clip=%g", (long long)n,
+                params->method, params->type, params->feedback, params->threads,
                 (double)params->momentum, (double)params->clip_norm);
     bad_step(&p, n / 2, -1, NAN); /* before anything was learned */
     good_step(&p);
@@ -122,8 +114,7 @@ static void course(int64_t n, const tw_select_params *params)
     pair_close(&p);
 }
 
-static void test_every_method(void **state)
-{
+static void test_every_method(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int method = 0; method < check_methods(); method++)
@@ -144,8 +135,7 @@ static void test_every_method(void **state)
             }
 }
 
-static void test_every_position(void **state)
-{
+static void test_every_position(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int type = TW_F32; type <= TW_BF16; type++)
@@ -166,8 +156,7 @@ static void test_every_position(void **state)
         }
 }
 
-static void test_large(void **state)
-{
+static void test_large(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int threads = 1; threads <= 4; threads += 3)
@@ -182,8 +171,7 @@ static void test_large(void **state)
 }
 
 /* g and e are finite, their sum is not. */
-static void overflow_at(int64_t n, int64_t index, int type, int threads, float momentum)
-{
+static void overflow_at(int64_t n, int64_t index, int type, int threads, float momentum) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = 2;
     params.type = type;
@@ -203,8 +191,7 @@ static void overflow_at(int64_t n, int64_t index, int type, int threads, float m
     pair_close(&p);
 }
 
-static void test_overflow(void **state)
-{
+static void test_overflow(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int threads = 1; threads <= 4; threads += 3)
@@ -217,8 +204,7 @@ static void test_overflow(void **state)
 }
 
 /* The largest numbers are not infinity, and a 16-bit maximum is a number. */
-static void test_largest_numbers_pass(void **state)
-{
+static void test_largest_numbers_pass(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int type = TW_F32; type <= TW_BF16; type++) {
@@ -239,8 +225,7 @@ static void test_largest_numbers_pass(void **state)
     }
 }
 
-static void test_set_residual(void **state)
-{
+static void test_set_residual(void **state) {
     (void)state;
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -260,12 +245,14 @@ static void test_set_residual(void **state)
     tw_selector_free(selector);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_method), cmocka_unit_test(test_every_position),
-        cmocka_unit_test(test_large),        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_largest_numbers_pass), cmocka_unit_test(test_set_residual),
+        cmocka_unit_test(test_every_method),
+        cmocka_unit_test(test_every_position),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_largest_numbers_pass),
+        cmocka_unit_test(test_set_residual),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

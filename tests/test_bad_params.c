@@ -13,8 +13,7 @@
 
 enum { N = 100 };
 
-static tw_select_params good(void)
-{
+static tw_select_params good(void) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = 10;
     params.threads = 1;
@@ -22,8 +21,7 @@ static tw_select_params good(void)
 }
 
 /* Both calls refuse with the error, and say what about. */
-static void refused(int64_t n, const tw_select_params *params, int error, const char *word)
-{
+static void refused(int64_t n, const tw_select_params *params, int error, const char *word) {
     tw_selector *selector = (tw_selector *)&selector; /* anything but NULL */
     check_error(tw_selector_create(&selector, n, params), error);
     check_true(selector == NULL);
@@ -33,8 +31,7 @@ static void refused(int64_t n, const tw_select_params *params, int error, const 
     check_contains(tw_last_error(), word);
 }
 
-static void accepted(const tw_select_params *params)
-{
+static void accepted(const tw_select_params *params) {
     tw_memory memory;
     check_ok(tw_selector_memory(N, params, &memory));
     tw_selector_free(check_create(N, params));
@@ -57,8 +54,7 @@ static void accepted(const tw_select_params *params)
         accepted(&p);                                                                              \
     } while (0)
 
-static void test_k(void **state)
-{
+static void test_k(void **state) {
     (void)state;
     refuse(TW_ERR_K, "k", p.k = -1);
     refuse(TW_ERR_K, "k", p.k = INT64_MIN);
@@ -68,8 +64,7 @@ static void test_k(void **state)
     accept(p.k = N);
 }
 
-static void test_density(void **state)
-{
+static void test_density(void **state) {
     (void)state;
     const double bad[] = {-0.1, -1e-300, 1.0000001, 2.0, NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 7; i++)
@@ -78,8 +73,7 @@ static void test_density(void **state)
     accept((p.k = 0, p.density = 1e-300));
 }
 
-static void test_both_or_none(void **state)
-{
+static void test_both_or_none(void **state) {
     (void)state;
     tw_select_params p = good();
     tw_selector *selector;
@@ -95,8 +89,7 @@ static void test_both_or_none(void **state)
     }
 }
 
-static void test_size(void **state)
-{
+static void test_size(void **state) {
     (void)state;
     const int64_t bad[] = {0, -1, INT64_MIN, INT64_C(2147483648), INT64_C(1) << 40, INT64_MAX};
     const tw_select_params p = good();
@@ -109,8 +102,7 @@ static void test_size(void **state)
     check_true(memory.residual >= (size_t)4 * 2147483647u);
 }
 
-static void test_method_name(void **state)
-{
+static void test_method_name(void **state) {
     (void)state;
     refuse(TW_ERR_NAME, "method", p.method = "exactly");
     refuse(TW_ERR_NAME, "method", p.method = "");
@@ -123,16 +115,14 @@ static void test_method_name(void **state)
 }
 
 /* The tests below set variables; whether they pass or not, the next one starts without. */
-static int forget_variables(void **state)
-{
+static int forget_variables(void **state) {
     (void)state;
     unsetenv("THINWIRE_KERNELS");
     unsetenv("THINWIRE_THREADS");
     return 0;
 }
 
-static void test_kernels_name(void **state)
-{
+static void test_kernels_name(void **state) {
     (void)state;
     setenv("THINWIRE_KERNELS", "nonsense", 1);
     refuse(TW_ERR_NAME, "THINWIRE_KERNELS", (void)p);
@@ -150,8 +140,7 @@ static void test_kernels_name(void **state)
     accept((void)p);
 }
 
-static void test_threads_variable(void **state)
-{
+static void test_threads_variable(void **state) {
     (void)state;
     const char *bad[] = {"0", "-3", "257", "two", "4x"};
     for (int i = 0; i < 5; i++) {
@@ -161,8 +150,7 @@ static void test_threads_variable(void **state)
     }
 }
 
-static void test_enums_and_threads(void **state)
-{
+static void test_enums_and_threads(void **state) {
     (void)state;
     refuse(TW_ERR_PARAM, "type", p.type = 3);
     refuse(TW_ERR_PARAM, "type", p.type = -1);
@@ -176,8 +164,7 @@ static void test_enums_and_threads(void **state)
         refuse(TW_ERR_PARAM, "reserved", p.reserved[i] = 1);
 }
 
-static void test_momentum_fields(void **state)
-{
+static void test_momentum_fields(void **state) {
     (void)state;
     const float bad_momentum[] = {1.0f, 1.5f, -0.1f, NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 6; i++)
@@ -198,8 +185,7 @@ static void test_momentum_fields(void **state)
     accept((p.warmup_steps = 3, p.warmup_density = 1.0));
 }
 
-static void test_method_fields(void **state)
-{
+static void test_method_fields(void **state) {
     (void)state;
     refuse(TW_ERR_PARAM, "reuse_period", p.reuse_period = -1);
     const float bad[] = {-0.5f, NAN, INFINITY};
@@ -216,8 +202,7 @@ static void test_method_fields(void **state)
     accept((p.method = "dgc", p.dgc_sample = 1.0));
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_k),
         cmocka_unit_test(test_density),

@@ -23,8 +23,7 @@ typedef struct ledger {
     int64_t sent[N];
 } ledger;
 
-static int64_t units(float x)
-{
+static int64_t units(float x) {
     const double scaled = (double)x * 1024.0;
     if (scaled != floor(scaled))
         check_fail("%a is no multiple of 2^-10", (double)x);
@@ -32,13 +31,11 @@ static int64_t units(float x)
 }
 
 /* What the residual must be now. */
-static float owed(const ledger *book, int64_t i)
-{
+static float owed(const ledger *book, int64_t i) {
     return (float)(book->given[i] - book->sent[i]) * 0x1p-10f;
 }
 
-static void check_balance(tw_selector *selector, const ledger *book)
-{
+static void check_balance(tw_selector *selector, const ledger *book) {
     float residual[N];
     check_ok(tw_selector_get_residual(selector, residual));
     for (int64_t i = 0; i < N; i++)
@@ -48,16 +45,14 @@ static void check_balance(tw_selector *selector, const ledger *book)
                        (long long)book->given[i]);
 }
 
-static int64_t nonzeros(const float *acc)
-{
+static int64_t nonzeros(const float *acc) {
     int64_t count = 0;
     for (int64_t i = 0; i < N; i++)
         count += acc[i] != 0.0f;
     return count;
 }
 
-static void check_count(const char *method, int64_t count, const float *acc)
-{
+static void check_count(const char *method, int64_t count, const float *acc) {
     if (strcmp(method, "exact") == 0)
         check_int("count", count, nonzeros(acc) < K ? nonzeros(acc) : K);
     else if (strcmp(method, "random") == 0)
@@ -68,8 +63,7 @@ static void check_count(const char *method, int64_t count, const float *acc)
 
 /* Commit a random part of the selection and enter it in the book. */
 static void commit_some(tw_selector *selector, const tw_sparse *sparse, ledger *book, double share,
-                        oracle_rng *rng)
-{
+                        oracle_rng *rng) {
     int32_t idx[4 * K + 1];
     int64_t count = 0;
     for (int64_t j = 0; j < sparse->count; j++)
@@ -80,8 +74,7 @@ static void commit_some(tw_selector *selector, const tw_sparse *sparse, ledger *
     check_ok(tw_selector_commit(selector, idx, count));
 }
 
-static void commit_all(tw_selector *selector, const tw_sparse *sparse, ledger *book)
-{
+static void commit_all(tw_selector *selector, const tw_sparse *sparse, ledger *book) {
     for (int64_t j = 0; j < sparse->count; j++)
         book->sent[sparse->idx[j]] += units(sparse->val[j]);
     check_ok(tw_selector_commit(selector, NULL, 0));
@@ -90,8 +83,7 @@ static void commit_all(tw_selector *selector, const tw_sparse *sparse, ledger *b
 /* One step in one mode. The residual is read after every other step only: unread, the library
  * leaves part of the work of a commit for the next pass. */
 static void conserve_step(tw_selector *selector, const tw_select_params *params, mode how,
-                          ledger *book, oracle_rng *rng)
-{
+                          ledger *book, oracle_rng *rng) {
     float grad[N], acc[N], raw[N];
     oracle_fill(grad, N, DATA_SUMMABLE, oracle_next(rng));
     oracle_encode(raw, grad, N, params->type);
@@ -117,8 +109,7 @@ static void conserve_step(tw_selector *selector, const tw_select_params *params,
         check_balance(selector, book);
 }
 
-static void conserve(const tw_select_params *params, mode how, uint64_t seed)
-{
+static void conserve(const tw_select_params *params, mode how, uint64_t seed) {
     oracle_rng rng = {seed};
     ledger *book = check_alloc(1, sizeof *book);
     tw_selector *selector = check_create(N, params);
@@ -132,8 +123,7 @@ static void conserve(const tw_select_params *params, mode how, uint64_t seed)
     free(book);
 }
 
-static void conserve_all(mode how)
-{
+static void conserve_all(mode how) {
     check_kernels_or_skip();
     check_true(check_methods() >= 6);
     for (int method = 0; method < check_methods(); method++)
@@ -148,33 +138,28 @@ static void conserve_all(mode how)
         }
 }
 
-static void test_commit_all(void **state)
-{
+static void test_commit_all(void **state) {
     (void)state;
     conserve_all(COMMIT_ALL);
 }
 
-static void test_commit_some(void **state)
-{
+static void test_commit_some(void **state) {
     (void)state;
     conserve_all(COMMIT_SOME);
 }
 
-static void test_commit_nothing(void **state)
-{
+static void test_commit_nothing(void **state) {
     (void)state;
     conserve_all(COMMIT_NOTHING);
 }
 
-static void test_undo_some(void **state)
-{
+static void test_undo_some(void **state) {
     (void)state;
     conserve_all(UNDO_SOME);
 }
 
 /* Committing nothing keeps the whole sum: two such steps leave g1 + g2 in the residual. */
-static void test_residual_is_the_sum(void **state)
-{
+static void test_residual_is_the_sum(void **state) {
     (void)state;
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = 1;
@@ -193,11 +178,10 @@ static void test_residual_is_the_sum(void **state)
     tw_selector_free(selector);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_commit_all),     cmocka_unit_test(test_commit_some),
-        cmocka_unit_test(test_commit_nothing), cmocka_unit_test(test_undo_some),
+        cmocka_unit_test(test_commit_all),          cmocka_unit_test(test_commit_some),
+        cmocka_unit_test(test_commit_nothing),      cmocka_unit_test(test_undo_some),
         cmocka_unit_test(test_residual_is_the_sum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,9 +17,10 @@ static const struct {
     int kind;
     float scale;
 } programme[] = {
-    {SAME, 1.0f},          {SAME, 1.0f},           {SAME, 1e6f},          {SAME, 1.0f},
-    {SAME, 1e-6f},         {DATA_ZEROS, 1.0f},     {DATA_CONSTANT, 1.0f}, {DATA_ASCENDING, 1.0f},
-    {DATA_DESCENDING, 1.0f}, {DATA_REGION, 1e3f}, {SAME, 1.0f},
+    {SAME, 1.0f},          {SAME, 1.0f},           {SAME, 1e6f},
+    {SAME, 1.0f},          {SAME, 1e-6f},          {DATA_ZEROS, 1.0f},
+    {DATA_CONSTANT, 1.0f}, {DATA_ASCENDING, 1.0f}, {DATA_DESCENDING, 1.0f},
+    {DATA_REGION, 1e3f},   {SAME, 1.0f},
 };
 enum { NSTEPS = sizeof programme / sizeof programme[0] };
 
@@ -27,8 +28,7 @@ static const int thread_counts[] = {1, 2, 3, 7};
 static const int shifts[] = {0, 1, 2, 3, 4, 20};
 
 /* The k under test: 1, 2, n/100, n/10, n/2, n-1, n, each brought into 1 .. n. */
-static int64_t nth_k(int64_t n, int position)
-{
+static int64_t nth_k(int64_t n, int position) {
     const int64_t ks[NKS] = {1, 2, n / 100, n / 10, n / 2, n - 1, n};
     const int64_t k = ks[position] < n ? ks[position] : n;
     return k < 1 ? 1 : k;
@@ -41,8 +41,7 @@ typedef struct setup {
 } setup;
 
 /* Run a course through the first steps of the programme. */
-static void run_course(const setup *s)
-{
+static void run_course(const setup *s) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = s->k;
     params.type = s->type;
@@ -64,8 +63,7 @@ static void run_course(const setup *s)
 }
 
 /* A setup for n and k; what is not swept in a test rotates with `turn`, so all of it gets used. */
-static setup rotate(int64_t n, int64_t k, int turn)
-{
+static setup rotate(int64_t n, int64_t k, int turn) {
     const setup s = {
         .n = n,
         .k = k,
@@ -78,8 +76,7 @@ static setup rotate(int64_t n, int64_t k, int turn)
     return s;
 }
 
-static void test_small_sizes(void **state)
-{
+static void test_small_sizes(void **state) {
     (void)state;
     check_kernels_or_skip();
     int turn = 0;
@@ -91,8 +88,7 @@ static void test_small_sizes(void **state)
 }
 
 /* Every kind of data with every k and type, at a size that is a multiple of nothing. */
-static void test_every_kind(void **state)
-{
+static void test_every_kind(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int kind = 0; kind < DATA_KINDS; kind++)
@@ -107,8 +103,7 @@ static void test_every_kind(void **state)
             }
 }
 
-static void test_around_blocks(void **state)
-{
+static void test_around_blocks(void **state) {
     (void)state;
     check_kernels_or_skip();
     const int64_t blocks[] = {512, 1000, 2048, 4096, 3 * 4096, 16384, 65536};
@@ -122,8 +117,7 @@ static void test_around_blocks(void **state)
             }
 }
 
-static void test_every_shift(void **state)
-{
+static void test_every_shift(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int64_t n = 250; n <= 267; n++)
@@ -139,8 +133,7 @@ static void test_every_shift(void **state)
 }
 
 /* Sizes that every thread gets a part of. The whole programme at 100003, fewer steps above. */
-static void test_large_sizes(void **state)
-{
+static void test_large_sizes(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int t = 0; t < 4; t++) {
@@ -163,8 +156,7 @@ static void test_large_sizes(void **state)
 }
 
 /* Learn a threshold for long on one kind, then meet another: twenty steps each way. */
-static void test_long_courses(void **state)
-{
+static void test_long_courses(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int threads = 1; threads <= 2; threads++) {
@@ -183,12 +175,11 @@ static void test_long_courses(void **state)
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_sizes), cmocka_unit_test(test_every_kind),
+        cmocka_unit_test(test_small_sizes),   cmocka_unit_test(test_every_kind),
         cmocka_unit_test(test_around_blocks), cmocka_unit_test(test_every_shift),
-        cmocka_unit_test(test_large_sizes), cmocka_unit_test(test_long_courses),
+        cmocka_unit_test(test_large_sizes),   cmocka_unit_test(test_long_courses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,16 +8,14 @@
 
 #include "check.h"
 
-static void test_version(void **state)
-{
+static void test_version(void **state) {
     (void)state;
     char want[32];
     snprintf(want, sizeof want, "%d.%d.%d", TW_VERSION_MAJOR, TW_VERSION_MINOR, TW_VERSION_PATCH);
     assert_string_equal(tw_version(), want);
 }
 
-static void test_error_texts(void **state)
-{
+static void test_error_texts(void **state) {
     (void)state;
 #define CHECK_TEXT(name, value, text)                                                              \
     assert_int_equal(name, value);                                                                 \
@@ -29,8 +27,7 @@ static void test_error_texts(void **state)
         check_true(tw_error_text(unknown[i]) != NULL && tw_error_text(unknown[i])[0] != '\0');
 }
 
-static void test_methods(void **state)
-{
+static void test_methods(void **state) {
     (void)state;
     const char *wanted[] = {"exact", "reuse", "gaussian", "dgc", "random", "redsync"};
     const char *name, *description;
@@ -48,8 +45,7 @@ static void test_methods(void **state)
 }
 
 /* The reference is always there; what is usable can be asked for by name, and is then in use. */
-static void test_kernels(void **state)
-{
+static void test_kernels(void **state) {
     (void)state;
     const char *name;
     int usable, count = 0, has_ref = 0;
@@ -76,8 +72,7 @@ static void test_kernels(void **state)
     free(saved);
 }
 
-static void test_default_threads(void **state)
-{
+static void test_default_threads(void **state) {
     (void)state;
     unsetenv("THINWIRE_THREADS");
     check_between("default threads", tw_default_threads(), 1, 256);
@@ -87,8 +82,7 @@ static void test_default_threads(void **state)
 }
 
 /* sum += add at sum and add misaligned by `shift` bytes, and nothing written past the end. */
-static void accumulate_once(int64_t n, int threads, int shift)
-{
+static void accumulate_once(int64_t n, int threads, int shift) {
     const int64_t bytes = n * 4;
     char *sum = check_alloc(bytes + shift + 4, 1);
     char *add = check_alloc(bytes + shift, 1);
@@ -110,8 +104,7 @@ static void accumulate_once(int64_t n, int threads, int shift)
     free(other);
 }
 
-static void test_accumulate(void **state)
-{
+static void test_accumulate(void **state) {
     (void)state;
     const char *name;
     int usable;
@@ -127,8 +120,7 @@ static void test_accumulate(void **state)
     unsetenv("THINWIRE_KERNELS");
 }
 
-static void test_accumulate_errors(void **state)
-{
+static void test_accumulate_errors(void **state) {
     (void)state;
     float sum[4] = {1, 2, 3, 4}, add[4] = {1, 1, 1, 1};
     const float before[4] = {1, 2, 3, 4};
@@ -140,12 +132,11 @@ static void test_accumulate_errors(void **state)
     check_bits("sum", sum, before, 4);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),         cmocka_unit_test(test_error_texts),
-        cmocka_unit_test(test_methods),         cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_default_threads), cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_version),           cmocka_unit_test(test_error_texts),
+        cmocka_unit_test(test_methods),           cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_default_threads),   cmocka_unit_test(test_accumulate),
         cmocka_unit_test(test_accumulate_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

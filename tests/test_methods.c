@@ -23,8 +23,7 @@ typedef struct stage {
     float *val;                   /* [4k] */
 } stage;
 
-static void stage_open(stage *s, int64_t n, const tw_select_params *params)
-{
+static void stage_open(stage *s, int64_t n, const tw_select_params *params) {
     memset(s, 0, sizeof *s);
     s->n = n;
     s->k = params->k;
@@ -37,8 +36,7 @@ static void stage_open(stage *s, int64_t n, const tw_select_params *params)
     s->val = check_alloc(4 * s->k, sizeof(float));
 }
 
-static void stage_close(stage *s)
-{
+static void stage_close(stage *s) {
     tw_selector_free(s->selector);
     free(s->grad);
     free(s->residual);
@@ -48,8 +46,7 @@ static void stage_close(stage *s)
 }
 
 /* Run grad; the selection must be the largest, whatever their count, which is returned. */
-static int64_t stage_step(stage *s)
-{
+static int64_t stage_step(stage *s) {
     tw_sparse sparse;
     for (int64_t i = 0; i < s->n; i++)
         s->acc[i] = s->feedback == TW_FEEDBACK_ON ? s->grad[i] + s->residual[i] : s->grad[i];
@@ -74,20 +71,17 @@ static int64_t stage_step(stage *s)
     return count;
 }
 
-static void scale(float *x, int64_t n, float factor)
-{
+static void scale(float *x, int64_t n, float factor) {
     for (int64_t i = 0; i < n; i++)
         x[i] *= factor;
 }
 
-static int by_magnitude(const char *method)
-{
+static int by_magnitude(const char *method) {
     return strcmp(method, "random") != 0;
 }
 
 /* All kinds of data, with jumps of scale that make learned thresholds wrong. */
-static void test_picks_the_largest(void **state)
-{
+static void test_picks_the_largest(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int method = 0; method < check_methods(); method++)
@@ -121,8 +115,7 @@ typedef struct limits {
 } limits;
 
 /* Six steps of a method on a kind of data; every count must be within the limits. */
-static void count_course(const char *method, oracle_data kind, int64_t k, limits allowed)
-{
+static void count_course(const char *method, oracle_data kind, int64_t k, limits allowed) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.method = method;
     params.k = k;
@@ -138,8 +131,7 @@ static void count_course(const char *method, oracle_data kind, int64_t k, limits
     stage_close(&s);
 }
 
-static void test_gaussian_counts(void **state)
-{
+static void test_gaussian_counts(void **state) {
     (void)state;
     check_kernels_or_skip();
     count_course("gaussian", DATA_GAUSS, N / 100, (limits){N / 100 / 2, N / 100 * 2});
@@ -148,8 +140,7 @@ static void test_gaussian_counts(void **state)
 }
 
 /* More than 4k/3 pass: exactly k. Otherwise what passes, which a 1 % sample gets roughly right. */
-static void test_dgc_counts(void **state)
-{
+static void test_dgc_counts(void **state) {
     (void)state;
     check_kernels_or_skip();
     const int64_t k = N / 50;
@@ -159,8 +150,7 @@ static void test_dgc_counts(void **state)
     count_course("dgc", DATA_CONSTANT, k, (limits){k, k});
 }
 
-static void test_redsync_counts(void **state)
-{
+static void test_redsync_counts(void **state) {
     (void)state;
     check_kernels_or_skip();
     const int64_t k = N / 100;
@@ -170,8 +160,7 @@ static void test_redsync_counts(void **state)
 }
 
 /* A whole-vector sample makes the threshold of "dgc" exact. */
-static void test_dgc_full_sample(void **state)
-{
+static void test_dgc_full_sample(void **state) {
     (void)state;
     check_kernels_or_skip();
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -187,15 +176,13 @@ static void test_dgc_full_sample(void **state)
 }
 
 /* Share of a normal distribution that lies at or beyond t, on either side. */
-static double both_tails(double t, double mean, double deviation)
-{
+static double both_tails(double t, double mean, double deviation) {
     const double unit = deviation * sqrt(2.0);
     return 0.5 * erfc((t - mean) / unit) + 0.5 * erfc((t + mean) / unit);
 }
 
 /* The paper's first threshold for acc, found by halving an interval. */
-static double normal_threshold(const stage *s)
-{
+static double normal_threshold(const stage *s) {
     double mean = 0, square = 0, low = 0;
     for (int64_t i = 0; i < s->n; i++)
         mean += (double)s->acc[i] / (double)s->n;
@@ -212,8 +199,7 @@ static double normal_threshold(const stage *s)
     return low;
 }
 
-static int64_t count_from(const stage *s, double threshold)
-{
+static int64_t count_from(const stage *s, double threshold) {
     int64_t count = 0;
     for (int64_t i = 0; i < s->n; i++)
         count += fabs((double)s->acc[i]) >= threshold;
@@ -221,8 +207,7 @@ static int64_t count_from(const stage *s, double threshold)
 }
 
 /* The count that the paper's rule gives, with so many corrections at most. */
-static int64_t gaussian_count(const stage *s, int rounds)
-{
+static int64_t gaussian_count(const stage *s, int rounds) {
     double threshold = normal_threshold(s);
     for (; rounds > 0; rounds--) {
         const int64_t count = count_from(s, threshold);
@@ -238,8 +223,7 @@ static int64_t gaussian_count(const stage *s, int rounds)
 }
 
 /* An entry or two may lie so close to the threshold that rounding decides. */
-static void test_gaussian_rule(void **state)
-{
+static void test_gaussian_rule(void **state) {
     (void)state;
     check_kernels_or_skip();
     const oracle_data kinds[] = {DATA_GAUSS, DATA_LAPLACE, DATA_POWER5, DATA_ASCENDING};
@@ -264,8 +248,7 @@ static void test_gaussian_rule(void **state)
 }
 
 /* Zeros hold nothing to send, before and after something was learned. */
-static void test_zeros(void **state)
-{
+static void test_zeros(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int method = 0; method < check_methods(); method++) {
@@ -290,12 +273,14 @@ static void test_zeros(void **state)
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_picks_the_largest), cmocka_unit_test(test_gaussian_counts),
-        cmocka_unit_test(test_dgc_counts),        cmocka_unit_test(test_redsync_counts),
-        cmocka_unit_test(test_dgc_full_sample),   cmocka_unit_test(test_gaussian_rule),
+        cmocka_unit_test(test_picks_the_largest),
+        cmocka_unit_test(test_gaussian_counts),
+        cmocka_unit_test(test_dgc_counts),
+        cmocka_unit_test(test_redsync_counts),
+        cmocka_unit_test(test_dgc_full_sample),
+        cmocka_unit_test(test_gaussian_rule),
         cmocka_unit_test(test_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,8 +21,7 @@ typedef struct model {
     char raw[N * 4];
 } model;
 
-static void model_run(model *m)
-{
+static void model_run(model *m) {
     for (int64_t i = 0; i < N; i++) {
         const float kept = m->momentum * m->u[i];
         m->new_u[i] = kept + m->grad[i];
@@ -30,24 +29,21 @@ static void model_run(model *m)
     }
 }
 
-static void model_commit(model *m, const int32_t *idx, int64_t count)
-{
+static void model_commit(model *m, const int32_t *idx, int64_t count) {
     memcpy(m->u, m->new_u, sizeof m->u);
     memcpy(m->v, m->acc, sizeof m->v);
     for (int64_t j = 0; j < count; j++)
         m->u[idx[j]] = m->v[idx[j]] = 0.0f;
 }
 
-static void model_fill(model *m, int type, oracle_data kind, uint64_t seed)
-{
+static void model_fill(model *m, int type, oracle_data kind, uint64_t seed) {
     oracle_fill(m->got, N, kind, seed);
     oracle_encode(m->raw, m->got, N, type);
     oracle_decode(m->grad, m->raw, N, type);
 }
 
 /* End the step by commit of all, of half, of nothing, or by undo. */
-static void finish(tw_selector *selector, model *m, const tw_sparse *sparse, int how)
-{
+static void finish(tw_selector *selector, model *m, const tw_sparse *sparse, int how) {
     int32_t half[4 * K];
     int64_t count = 0;
     if (how == 1)
@@ -64,8 +60,8 @@ static void finish(tw_selector *selector, model *m, const tw_sparse *sparse, int
     }
 }
 
-static void momentum_step(tw_selector *selector, model *m, const tw_select_params *params, int how)
-{
+static void momentum_step(tw_selector *selector, model *m, const tw_select_params *params,
+                          int how) {
     tw_sparse sparse;
     model_run(m);
     check_ok(tw_selector_run(selector, m->raw, &sparse));
@@ -79,21 +75,19 @@ static void momentum_step(tw_selector *selector, model *m, const tw_select_param
     finish(selector, m, &sparse, how);
 }
 
-static void check_residual(tw_selector *selector, model *m)
-{
+static void check_residual(tw_selector *selector, model *m) {
     check_ok(tw_selector_get_residual(selector, m->got));
     check_bits("residual", m->got, m->v, N);
 }
 
-static void momentum_course(const tw_select_params *params, oracle_data kind)
-{
+static void momentum_course(const tw_select_params *params, oracle_data kind) {
     model *m = check_alloc(1, sizeof *m);
     m->momentum = params->momentum;
     tw_selector *selector = check_create(N, params);
     for (int step = 0; step < 24; step++) {
         check_scene("method=%s type=%d momentum=%g threads=%d data=%s step=%d", params->method,
-                    params->type, (double)params->momentum, params->threads,
-                    oracle_data_name(kind), step);
+                    params->type, (double)params->momentum, params->threads, oracle_data_name(kind),
+                    step);
         model_fill(m, params->type, kind, (uint64_t)step);
         momentum_step(selector, m, params, (step * step + step / 3) % 4);
         if (step % 5 == 4)
@@ -104,8 +98,7 @@ static void momentum_course(const tw_select_params *params, oracle_data kind)
     free(m);
 }
 
-static void test_momentum(void **state)
-{
+static void test_momentum(void **state) {
     (void)state;
     check_kernels_or_skip();
     const oracle_data kinds[] = {DATA_GAUSS, DATA_SUMMABLE, DATA_BITS};
@@ -122,8 +115,7 @@ static void test_momentum(void **state)
             }
 }
 
-static double norm_of(const float *x)
-{
+static double norm_of(const float *x) {
     double sum = 0;
     for (int64_t i = 0; i < N; i++)
         sum += (double)x[i] * (double)x[i];
@@ -131,8 +123,7 @@ static double norm_of(const float *x)
 }
 
 /* Three steps in which nothing is sent: the residual is then the sum of the clipped gradients. */
-static void clip_course(int type, float clip, float scale, float momentum)
-{
+static void clip_course(int type, float clip, float scale, float momentum) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = K;
     params.type = type;
@@ -161,16 +152,15 @@ static void clip_course(int type, float clip, float scale, float momentum)
             v[i] += u[i];
             const double allowed = 1e-6 * (fabs(u[i]) + fabs(v[i]) + factor * fabs(m->grad[i]));
             if (fabs((double)m->got[i] - v[i]) > allowed)
-                check_fail("residual[%lld] is %.9g, expected %.9g", (long long)i,
-                           (double)m->got[i], v[i]);
+                check_fail("residual[%lld] is %.9g, expected %.9g", (long long)i, (double)m->got[i],
+                           v[i]);
         }
     }
     tw_selector_free(selector);
     free(m);
 }
 
-static void test_clip(void **state)
-{
+static void test_clip(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int type = TW_F32; type <= TW_BF16; type++) {
@@ -183,8 +173,7 @@ static void test_clip(void **state)
 }
 
 /* A norm below the limit changes no bit. */
-static void test_clip_leaves_small_alone(void **state)
-{
+static void test_clip_leaves_small_alone(void **state) {
     (void)state;
     check_kernels_or_skip();
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -203,8 +192,7 @@ static void test_clip_leaves_small_alone(void **state)
     free(m);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_clip),

@@ -8,8 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static void test_f16_numbers(void **state)
-{
+static void test_f16_numbers(void **state) {
     (void)state;
     const float x[] = {0.0f, -0.0f, 1.0f, -2.0f, 65504.0f, 0x1p-14f, 0x1p-24f, 1.0f / 3, 1e9f};
     const uint16_t want[] = {0, 0x8000, 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x3555, 0x7bff};
@@ -19,8 +18,7 @@ static void test_f16_numbers(void **state)
         check_int("binary16 bits", got[i], want[i]);
 }
 
-static void test_bf16_numbers(void **state)
-{
+static void test_bf16_numbers(void **state) {
     (void)state;
     const float x[] = {0.0f, 1.0f, -2.0f, 1.0f + 0x1p-8f, 1.0f + 3 * 0x1p-8f, 0x1p-133f, 3.4e38f};
     const uint16_t want[] = {0, 0x3f80, 0xc000, 0x3f80, 0x3f82, 0x0001, 0x7f7f};
@@ -31,8 +29,7 @@ static void test_bf16_numbers(void **state)
 }
 
 /* Decoding and encoding give back every one of the 65536 patterns, but for NaN payloads. */
-static void test_round_trip(void **state)
-{
+static void test_round_trip(void **state) {
     (void)state;
     for (int type = TW_F16; type <= TW_BF16; type++)
         for (uint32_t bits = 0; bits < 65536; bits++) {
@@ -49,8 +46,7 @@ static void test_round_trip(void **state)
         }
 }
 
-static void test_topk_by_eye(void **state)
-{
+static void test_topk_by_eye(void **state) {
     (void)state;
     const float acc[8] = {1.0f, -3.0f, 0.0f, 2.0f, -0.0f, -2.0f, 3.0f, 0x1p-149f};
     int32_t idx[8];
@@ -65,8 +61,7 @@ static void test_topk_by_eye(void **state)
     assert_memory_equal(idx, six, sizeof six);
 }
 
-static void test_difference(void **state)
-{
+static void test_difference(void **state) {
     (void)state;
     const float a[3] = {1.0f, 0.0f, 2.0f};
     const float b[3] = {1.0f, -0.0f, 2.0f};
@@ -74,8 +69,7 @@ static void test_difference(void **state)
     check_int("no difference", oracle_difference(a, a, 3), -1);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f16_numbers), cmocka_unit_test(test_bf16_numbers),
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_topk_by_eye),

@@ -11,8 +11,7 @@
 
 enum { N = 60 };
 
-static tw_selector *create(int64_t n, int64_t k, uint64_t seed)
-{
+static tw_selector *create(int64_t n, int64_t k, uint64_t seed) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.method = "random";
     params.k = k;
@@ -22,8 +21,7 @@ static tw_selector *create(int64_t n, int64_t k, uint64_t seed)
 }
 
 /* One committed step; idx[k] receives the indices. */
-static void draw(tw_selector *selector, int64_t n, int64_t k, const float *grad, int32_t *idx)
-{
+static void draw(tw_selector *selector, int64_t n, int64_t k, const float *grad, int32_t *idx) {
     tw_sparse sparse;
     float *residual = check_alloc(n, sizeof *residual);
     check_ok(tw_selector_get_residual(selector, residual));
@@ -37,13 +35,11 @@ static void draw(tw_selector *selector, int64_t n, int64_t k, const float *grad,
     free(residual);
 }
 
-static int same(const int32_t *a, const int32_t *b, int64_t k)
-{
+static int same(const int32_t *a, const int32_t *b, int64_t k) {
     return memcmp(a, b, (size_t)k * sizeof *a) == 0;
 }
 
-static void test_every_k(void **state)
-{
+static void test_every_k(void **state) {
     (void)state;
     check_kernels_or_skip();
     float grad[130];
@@ -60,8 +56,7 @@ static void test_every_k(void **state)
 }
 
 /* Same seed, other gradient: same indices in every step. Other seed, other step: others. */
-static void test_seed_decides(void **state)
-{
+static void test_seed_decides(void **state) {
     (void)state;
     check_kernels_or_skip();
     float here[1000], there[1000];
@@ -87,8 +82,7 @@ static void test_seed_decides(void **state)
 }
 
 /* A step that was taken back or refused is drawn again. */
-static void test_step_counter(void **state)
-{
+static void test_step_counter(void **state) {
     (void)state;
     check_kernels_or_skip();
     float grad[1000], bad[1000];
@@ -114,8 +108,7 @@ static void test_step_counter(void **state)
 
 /* Chi-square of how often each index comes: about N - 1, deviation sqrt(2 N), under equal chances.
  * The limits are six deviations away, above and, for draws that are too even, below. */
-static void check_even(int64_t k, uint64_t seed)
-{
+static void check_even(int64_t k, uint64_t seed) {
     enum { STEPS = 4000 };
     int64_t hits[N] = {0};
     float grad[N];
@@ -140,8 +133,7 @@ static void check_even(int64_t k, uint64_t seed)
     check_true(chi_square > (N - 1) / 4.0);
 }
 
-static void test_even_chances(void **state)
-{
+static void test_even_chances(void **state) {
     (void)state;
     check_kernels_or_skip();
     check_even(1, 1);
@@ -150,8 +142,7 @@ static void test_even_chances(void **state)
     check_even(45, 3); /* more than half: the library draws what to leave out */
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_k),
         cmocka_unit_test(test_seed_decides),

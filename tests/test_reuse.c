@@ -22,16 +22,14 @@ typedef struct model {
     float val[N];
 } model;
 
-static int64_t above(const model *m)
-{
+static int64_t above(const model *m) {
     int64_t count = 0;
     for (int64_t i = 0; i < N; i++)
         count += oracle_magnitude(m->acc[i]) >= oracle_magnitude(m->threshold);
     return count;
 }
 
-static float smallest(const float *val, int64_t count)
-{
+static float smallest(const float *val, int64_t count) {
     uint32_t bits = count ? UINT32_MAX : 0;
     for (int64_t j = 0; j < count; j++)
         if (oracle_magnitude(val[j]) < bits)
@@ -40,8 +38,7 @@ static float smallest(const float *val, int64_t count)
 }
 
 /* The model's selection for acc, in idx and val. */
-static int64_t select_by_rule(model *m)
-{
+static int64_t select_by_rule(model *m) {
     const int due = m->threshold == 0.0f || m->age == m->period;
     const int64_t passing = above(m);
     m->age = due ? 1 : m->age + 1;
@@ -57,8 +54,7 @@ static int64_t select_by_rule(model *m)
     return oracle_topk(m->acc, N, passing, m->idx, m->val);
 }
 
-static void step(tw_selector *selector, model *m)
-{
+static void step(tw_selector *selector, model *m) {
     tw_sparse sparse;
     for (int64_t i = 0; i < N; i++)
         m->acc[i] = m->grad[i] + m->residual[i];
@@ -72,8 +68,7 @@ static void step(tw_selector *selector, model *m)
 }
 
 /* params: 0 is default; the model gets the documented defaults. */
-static model *model_of(const tw_select_params *params)
-{
+static model *model_of(const tw_select_params *params) {
     model *m = check_alloc(1, sizeof *m);
     m->period = params->reuse_period ? params->reuse_period : 32;
     m->low = params->reuse_low > 0 ? params->reuse_low : 2.0f / 3;
@@ -83,8 +78,7 @@ static model *model_of(const tw_select_params *params)
 }
 
 /* 70 steps whose scale swells and shrinks by `swing`, so that thresholds have to move. */
-static void reuse_course(tw_select_params params, oracle_data kind, float swing)
-{
+static void reuse_course(tw_select_params params, oracle_data kind, float swing) {
     params.method = "reuse";
     params.k = K;
     model *m = model_of(&params);
@@ -107,8 +101,7 @@ static void reuse_course(tw_select_params params, oracle_data kind, float swing)
     free(m);
 }
 
-static void test_defaults(void **state)
-{
+static void test_defaults(void **state) {
     (void)state;
     check_kernels_or_skip();
     const tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -118,8 +111,7 @@ static void test_defaults(void **state)
     reuse_course(params, DATA_LAPLACE, 0.9f);
 }
 
-static void test_own_values(void **state)
-{
+static void test_own_values(void **state) {
     (void)state;
     check_kernels_or_skip();
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -134,8 +126,7 @@ static void test_own_values(void **state)
 }
 
 /* Seen from outside alone: exactly k at every period, and the threshold in the info. */
-static void test_period_is_exact(void **state)
-{
+static void test_period_is_exact(void **state) {
     (void)state;
     check_kernels_or_skip();
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -163,8 +154,7 @@ static void test_period_is_exact(void **state)
     free(grad);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_own_values),

@@ -11,8 +11,7 @@
 
 enum { N = 3001, K = 37 };
 
-static tw_select_params plain(void)
-{
+static tw_select_params plain(void) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = K;
     params.threads = 2;
@@ -20,8 +19,7 @@ static tw_select_params plain(void)
 }
 
 /* One committed step of gauss data on each of two selectors, which must select the same. */
-static void step_both(tw_selector *a, tw_selector *b, uint64_t seed)
-{
+static void step_both(tw_selector *a, tw_selector *b, uint64_t seed) {
     float grad[N];
     tw_sparse one, two;
     oracle_fill(grad, N, DATA_GAUSS, seed);
@@ -32,8 +30,7 @@ static void step_both(tw_selector *a, tw_selector *b, uint64_t seed)
     check_ok(tw_selector_commit(b, NULL, 0));
 }
 
-static void test_resume(void **state)
-{
+static void test_resume(void **state) {
     (void)state;
     const tw_select_params params = plain();
     tw_selector *old = check_create(N, &params);
@@ -57,8 +54,7 @@ static void test_resume(void **state)
 }
 
 /* Straight after a commit, when the library may still have entries to take out. */
-static void test_set_after_commit(void **state)
-{
+static void test_set_after_commit(void **state) {
     (void)state;
     const tw_select_params params = plain();
     tw_selector *selector = check_create(N, &params);
@@ -78,8 +74,7 @@ static void test_set_after_commit(void **state)
 }
 
 /* Any alignment, for residuals and for committed indices. */
-static void test_misaligned(void **state)
-{
+static void test_misaligned(void **state) {
     (void)state;
     const tw_select_params params = plain();
     tw_selector *selector = check_create(N, &params);
@@ -105,8 +100,7 @@ static void test_misaligned(void **state)
     tw_selector_free(selector);
 }
 
-static void test_info(void **state)
-{
+static void test_info(void **state) {
     (void)state;
     const tw_select_params params = plain();
     tw_selector *selector = check_create(N, &params);
@@ -131,8 +125,7 @@ static void test_info(void **state)
 }
 
 /* A step that finds nothing where it was looking says so. */
-static void test_rescans_are_counted(void **state)
-{
+static void test_rescans_are_counted(void **state) {
     (void)state;
     tw_select_params params = plain();
     params.feedback = TW_FEEDBACK_OFF;
@@ -155,8 +148,7 @@ static void test_rescans_are_counted(void **state)
 }
 
 /* params is copied: the caller's struct and method name may go. */
-static void test_params_are_copied(void **state)
-{
+static void test_params_are_copied(void **state) {
     (void)state;
     char name[] = "random";
     tw_select_params params = plain();
@@ -173,15 +165,13 @@ static void test_params_are_copied(void **state)
     tw_selector_free(other);
 }
 
-static void test_memory_fields(void **state)
-{
+static void test_memory_fields(void **state) {
     (void)state;
     const int64_t n = 4000000;
     tw_memory m, larger;
     tw_select_params params = plain();
     check_ok(tw_selector_memory(n, &params, &m));
-    check_int("total", (int64_t)m.total,
-              (int64_t)(m.residual + m.velocity + m.undo + m.workspace));
+    check_int("total", (int64_t)m.total, (int64_t)(m.residual + m.velocity + m.undo + m.workspace));
     check_between("residual", (int64_t)m.residual, 4 * n, 4 * n + (2 << 20));
     check_int("velocity", (int64_t)m.velocity, 0);
     check_between("undo", (int64_t)m.undo, 4 * n, 6 * n + (4 << 20));
@@ -197,8 +187,7 @@ static void test_memory_fields(void **state)
     check_int("residual, velocity and undo", (int64_t)(m.residual + m.velocity + m.undo), 0);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume),
         cmocka_unit_test(test_set_after_commit),

@@ -23,8 +23,7 @@
 
 enum { N = 600011, K = 2400, STEPS = 8, USERS = 6 };
 
-static uint64_t mix(uint64_t digest, const void *data, size_t size)
-{
+static uint64_t mix(uint64_t digest, const void *data, size_t size) {
     for (size_t i = 0; i < size; i++)
         digest = (digest ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
     return digest;
@@ -38,15 +37,13 @@ typedef struct user {
     uint64_t digest[STEPS];
 } user;
 
-static uint64_t digest_of(const tw_sparse *sparse)
-{
+static uint64_t digest_of(const tw_sparse *sparse) {
     uint64_t digest = mix(0xcbf29ce484222325u, &sparse->count, sizeof sparse->count);
     digest = mix(digest, sparse->idx, (size_t)sparse->count * sizeof(int32_t));
     return mix(digest, sparse->val, (size_t)sparse->count * sizeof(float));
 }
 
-static int use(user *u)
-{
+static int use(user *u) {
     tw_selector *selector = NULL;
     int error = tw_selector_create(&selector, N, &u->params);
     for (int step = 0; step < STEPS && !error; step++) {
@@ -66,15 +63,13 @@ static int use(user *u)
     return error;
 }
 
-static void *user_main(void *context)
-{
+static void *user_main(void *context) {
     user *u = context;
     u->failed = use(u);
     return NULL;
 }
 
-static user user_of(int number, const float *grad)
-{
+static user user_of(int number, const float *grad) {
     user u = {.params = TW_SELECT_PARAMS_INIT, .grad = grad};
     u.params.method = check_method(number % check_methods());
     u.params.k = K + number;
@@ -83,8 +78,7 @@ static user user_of(int number, const float *grad)
     return u;
 }
 
-static void test_at_the_same_time(void **state)
-{
+static void test_at_the_same_time(void **state) {
     (void)state;
     float *grad = check_alloc(N, sizeof *grad);
     oracle_fill(grad, N, DATA_LAPLACE, 1);
@@ -108,8 +102,7 @@ static void test_at_the_same_time(void **state)
 }
 
 /* Create and free with various numbers of threads, so that the pool grows, ends and starts. */
-static void *churn_main(void *context)
-{
+static void *churn_main(void *context) {
     user *u = context;
     for (int round = 0; round < 40 && !u->failed; round++) {
         tw_selector *selector = NULL;
@@ -128,8 +121,7 @@ static void *churn_main(void *context)
     return NULL;
 }
 
-static void test_churn(void **state)
-{
+static void test_churn(void **state) {
     (void)state;
     float *grad = check_alloc(N, sizeof *grad);
     oracle_fill(grad, N, DATA_GAUSS, 1);
@@ -148,16 +140,14 @@ static void test_churn(void **state)
     free(grad);
 }
 
-static void *fail_main(void *context)
-{
+static void *fail_main(void *context) {
     const int first_is_empty = tw_last_error()[0] == '\0';
     tw_selector_run(NULL, NULL, NULL);
     *(int *)context = first_is_empty && strstr(tw_last_error(), "NULL") != NULL;
     return NULL;
 }
 
-static void test_last_error_is_per_thread(void **state)
-{
+static void test_last_error_is_per_thread(void **state) {
     (void)state;
     tw_selector *selector;
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -172,8 +162,7 @@ static void test_last_error_is_per_thread(void **state)
 }
 
 /* The child of a fork has the handles but not the threads. */
-static void test_fork(void **state)
-{
+static void test_fork(void **state) {
     (void)state;
 #ifdef UNDER_TSAN
     print_message("SKIP: ThreadSanitizer allows no new threads after a fork\n");
@@ -203,8 +192,7 @@ static void test_fork(void **state)
     free(grad);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_at_the_same_time),
         cmocka_unit_test(test_churn),

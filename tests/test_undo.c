@@ -24,15 +24,13 @@ typedef struct bench {
     float *scratch;  /* [n] */
 } bench;
 
-static void fill_grad(bench *b, int type, oracle_data kind, uint64_t seed)
-{
+static void fill_grad(bench *b, int type, oracle_data kind, uint64_t seed) {
     oracle_fill(b->scratch, b->n, kind, seed);
     oracle_encode(b->raw, b->scratch, b->n, type);
     oracle_decode(b->grad, b->raw, b->n, type);
 }
 
-static void bench_open(bench *b, int64_t n, const tw_select_params *params, oracle_data kind)
-{
+static void bench_open(bench *b, int64_t n, const tw_select_params *params, oracle_data kind) {
     b->n = n;
     b->selector = check_create(n, params);
     b->raw = check_alloc(n, oracle_type_size(params->type));
@@ -44,8 +42,7 @@ static void bench_open(bench *b, int64_t n, const tw_select_params *params, orac
     check_ok(tw_selector_set_residual(b->selector, b->residual));
 }
 
-static void bench_close(bench *b)
-{
+static void bench_close(bench *b) {
     tw_selector_free(b->selector);
     free(b->raw);
     free(b->grad);
@@ -53,22 +50,19 @@ static void bench_close(bench *b)
     free(b->scratch);
 }
 
-static void check_residual(bench *b, const char *when)
-{
+static void check_residual(bench *b, const char *when) {
     check_ok(tw_selector_get_residual(b->selector, b->scratch));
     check_bits(when, b->scratch, b->residual, b->n);
 }
 
-static int64_t steps_of(const bench *b)
-{
+static int64_t steps_of(const bench *b) {
     tw_select_info info;
     check_ok(tw_selector_info(b->selector, &info));
     return info.step;
 }
 
 /* The residual must now be acc without what was sent. */
-static void settle(bench *b, const tw_sparse *sparse)
-{
+static void settle(bench *b, const tw_sparse *sparse) {
     for (int64_t i = 0; i < b->n; i++)
         b->residual[i] += b->grad[i];
     check_sparse(sparse, b->residual, b->n);
@@ -77,8 +71,7 @@ static void settle(bench *b, const tw_sparse *sparse)
 }
 
 /* Run and undo; then run again and commit, so that the next round starts elsewhere. */
-static void undo_round(bench *b, int look)
-{
+static void undo_round(bench *b, int look) {
     tw_sparse sparse;
     const int64_t step = steps_of(b);
     check_ok(tw_selector_run(b->selector, b->raw, &sparse));
@@ -103,8 +96,7 @@ static void undo_round(bench *b, int look)
     free(val);
 }
 
-static void undo_course(int64_t n, const tw_select_params *params, oracle_data kind)
-{
+static void undo_course(int64_t n, const tw_select_params *params, oracle_data kind) {
     bench b;
     bench_open(&b, n, params, kind);
     check_residual(&b, "residual as set");
@@ -119,8 +111,7 @@ static void undo_course(int64_t n, const tw_select_params *params, oracle_data k
     bench_close(&b);
 }
 
-static void test_every_method(void **state)
-{
+static void test_every_method(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int method = 0; method < check_methods(); method++)
@@ -135,8 +126,7 @@ static void test_every_method(void **state)
             }
 }
 
-static void test_every_size(void **state)
-{
+static void test_every_size(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int64_t n = 1; n <= 140; n++) {
@@ -149,8 +139,7 @@ static void test_every_size(void **state)
 }
 
 /* Large enough for several threads and many pages of the undo log. Everything selected, too. */
-static void test_large(void **state)
-{
+static void test_large(void **state) {
     (void)state;
     check_kernels_or_skip();
     const int64_t ks[] = {1, 3000, 300007};
@@ -165,8 +154,7 @@ static void test_large(void **state)
 }
 
 /* Undo after undo: the log of one step must not linger in the next. */
-static void test_undo_in_a_row(void **state)
-{
+static void test_undo_in_a_row(void **state) {
     (void)state;
     check_kernels_or_skip();
     tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -184,8 +172,7 @@ static void test_undo_in_a_row(void **state)
     bench_close(&b);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_method),
         cmocka_unit_test(test_every_size),

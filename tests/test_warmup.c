@@ -12,8 +12,7 @@
 enum { N = 10000 };
 
 /* Run one step on data without zeros; returns the k that it asked for. */
-static int64_t step_k(tw_selector *selector, int64_t n, uint64_t seed)
-{
+static int64_t step_k(tw_selector *selector, int64_t n, uint64_t seed) {
     float *grad = check_alloc(n, sizeof *grad);
     oracle_fill(grad, n, DATA_LAPLACE, seed);
     tw_sparse sparse;
@@ -26,8 +25,7 @@ static int64_t step_k(tw_selector *selector, int64_t n, uint64_t seed)
     return info.k;
 }
 
-static void check_fall(const tw_select_params *params, double first, double last)
-{
+static void check_fall(const tw_select_params *params, double first, double last) {
     const int steps = params->warmup_steps;
     tw_selector *selector = check_create(N, params);
     const double ratio = pow(last / first, 1.0 / steps);
@@ -45,8 +43,7 @@ static void check_fall(const tw_select_params *params, double first, double last
     tw_selector_free(selector);
 }
 
-static void test_fall(void **state)
-{
+static void test_fall(void **state) {
     (void)state;
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.density = 0.001;
@@ -64,8 +61,7 @@ static void test_fall(void **state)
 }
 
 /* A step taken back is taken back in the warm-up too. */
-static void test_undo_keeps_place(void **state)
-{
+static void test_undo_keeps_place(void **state) {
     (void)state;
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.density = 0.01;
@@ -90,15 +86,14 @@ static void test_undo_keeps_place(void **state)
     tw_selector_free(selector);
 }
 
-static void test_density_rounds(void **state)
-{
+static void test_density_rounds(void **state) {
     (void)state;
     const struct {
         int64_t n;
         double density;
         int64_t k;
-    } cases[] = {{1000, 0.01, 10},  {1000, 0.0104, 10}, {1000, 0.0106, 11}, {1000, 1e-9, 1},
-                 {1000, 1.0, 1000}, {1, 0.5, 1},        {1, 1e-300, 1},     {7, 0.999, 7},
+    } cases[] = {{1000, 0.01, 10},  {1000, 0.0104, 10},  {1000, 0.0106, 11}, {1000, 1e-9, 1},
+                 {1000, 1.0, 1000}, {1, 0.5, 1},         {1, 1e-300, 1},     {7, 0.999, 7},
                  {3, 0.49, 1},      {100003, 0.1, 10000}};
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
         tw_select_params params = TW_SELECT_PARAMS_INIT;
@@ -110,8 +105,7 @@ static void test_density_rounds(void **state)
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fall),
         cmocka_unit_test(test_undo_keeps_place),

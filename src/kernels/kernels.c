@@ -19,7 +19,7 @@ static int always(void) {
 static int has_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("bmi");
+           __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi");
 }
 
 static int has_avx2(void) {

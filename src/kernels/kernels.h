@@ -48,7 +48,7 @@ typedef struct tw__entries {
     int64_t cap;
 } tw__entries;
 
-/* What a pass collects: entries with magnitude bits >= threshold, and the largest it met. */
+/* What a pass collects: entries with magnitude bits >= threshold, and the largest of these. */
 typedef struct tw__collector {
     tw__entries found;
     uint32_t threshold;

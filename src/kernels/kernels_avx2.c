@@ -50,19 +50,20 @@ static inline __m256i just_below(uint32_t threshold) {
     return _mm256_set1_epi32((int)threshold - 1);
 }
 
-static inline uint32_t largest_lane(__m256i x) {
-    uint32_t lanes[WIDTH], largest = 0;
-    store_i(lanes, x);
-    for (int lane = 0; lane < WIDTH; lane++)
-        largest = lanes[lane] > largest ? lanes[lane] : largest;
-    return largest;
+/* The values of the entries from `first` on, whose indices count from base; and their largest. */
+static void append_values(tw__collector *collector, int64_t first, const void *src, int32_t base) {
+    tw__entries *found = &collector->found;
+    uint32_t max_bits = collector->max_bits;
+    for (int64_t i = first; i < found->count; i++) {
+        found->val[i] = load_f32(src, found->idx[i] - base);
+        uint32_t bits = tw__magnitude(found->val[i]);
+        max_bits = bits > max_bits ? bits : max_bits;
+    }
+    collector->max_bits = max_bits;
 }
 
-/* The lanes that reach the threshold. */
-static inline uint64_t reaching(__m256 x, __m256i below, __m256i *max_bits) {
-    __m256i bits = magnitude(x);
-    *max_bits = _mm256_max_epu32(*max_bits, bits);
-    return lanes_of(_mm256_cmpgt_epi32(bits, below));
+static inline uint64_t reaching(__m256 x, __m256i below) {
+    return lanes_of(_mm256_cmpgt_epi32(magnitude(x), below));
 }
 
 /* Logs what sum - add forgets of old: see tw__undo. */
@@ -96,7 +97,6 @@ static inline __m256 keep_lanes(__m256 x, unsigned mask) {
 static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
                       tw__undo *undo, tw__collector *collector) {
     const __m256i below = just_below(collector->threshold);
-    __m256i max_bits = _mm256_set1_epi32((int)collector->max_bits);
     int32_t *out = collector->found.idx;
     int64_t first = collector->found.count, count = first, i = 0;
     tw__undo log = *undo; /* in registers: nothing in the loop can point to it */
@@ -108,30 +108,27 @@ static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, co
             __m256 sum = _mm256_add_ps(old, add);
             _mm256_storeu_ps(acc + i + j, sum);
             log_lossy(&log, log.lossy + (i + j) / 8, old, add, sum);
-            word |= reaching(sum, below, &max_bits) << j;
+            word |= reaching(sum, below) << j;
         }
         count = append_bits(out, count, base + (int32_t)i, word);
     }
     *undo = log;
     collector->found.count = count;
-    collector->max_bits = largest_lane(max_bits);
-    append_values(&collector->found, first, acc, base);
+    append_values(collector, first, acc, base);
     fold_rest(i, src, acc, len, base, keep, undo, collector);
 }
 
 static void avx2_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
     const __m256i below = just_below(collector->threshold);
-    __m256i max_bits = _mm256_set1_epi32((int)collector->max_bits);
     int64_t first = collector->found.count, count = first, i = 0;
     for (; i + TW__WORD <= len; i += TW__WORD) {
         uint64_t word = 0;
         for (int j = 0; j < TW__WORD; j += WIDTH)
-            word |= reaching(load(src, i + j), below, &max_bits) << j;
+            word |= reaching(load(src, i + j), below) << j;
         count = append_bits(collector->found.idx, count, base + (int32_t)i, word);
     }
     collector->found.count = count;
-    collector->max_bits = largest_lane(max_bits);
-    append_values(&collector->found, first, src, base);
+    append_values(collector, first, src, base);
     scan_rest(i, src, len, base, collector);
 }
 

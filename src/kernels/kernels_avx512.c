@@ -1,4 +1,4 @@
-/* kernels_avx512.c - 16 floats at a time
+/* kernels_avx512.c - 16 floats at a time; needs VBMI2 (Ice Lake, Zen 4) to compress bytes
  *
  * Values are appended by compressing in the register and storing the whole vector: a compress that
  * stores to memory is microcode on some CPUs. What lies behind the last one is overwritten by the
@@ -7,6 +7,8 @@
 #include "kernels/kernels_x86.h"
 
 #include <stddef.h>
+
+#define VECTORS (TW__WORD / TW__LANES)
 
 static inline __m512i magnitude(__m512 x) {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)TW__MAGNITUDE_MASK));
@@ -20,73 +22,102 @@ static inline int64_t ones(__mmask16 mask) {
     return __builtin_popcount(mask);
 }
 
-/* The lanes that reach the threshold. */
-static inline uint64_t reaching(__m512 x, __m512i threshold, __m512i *max_bits) {
-    __m512i bits = magnitude(x);
-    *max_bits = _mm512_max_epu32(*max_bits, bits);
-    return _mm512_cmpge_epu32_mask(bits, threshold);
+/* The values of the entries from `first` on, whose indices count from base; and their largest. */
+static void append_values(tw__collector *collector, int64_t first, const void *src, int32_t base) {
+    const __m512i bases = _mm512_set1_epi32(base);
+    tw__entries *found = &collector->found;
+    __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
+    for (int64_t i = first; i < found->count; i += TW__LANES) {
+        int64_t left = found->count - i;
+        __mmask16 lanes = left < TW__LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        __m512i at = _mm512_sub_epi32(_mm512_loadu_si512(found->idx + i), bases);
+        __m512 x = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), lanes, at, src, 4);
+        _mm512_storeu_ps(found->val + i, x);
+        max_bits = _mm512_max_epu32(max_bits, magnitude(x));
+    }
+    collector->max_bits = _mm512_reduce_max_epu32(max_bits);
 }
 
-/* Logs what sum - add forgets of old: see tw__undo. */
-static inline void log_lossy(tw__undo *undo, uint8_t *bits, __m512 old, __m512 add, __m512 sum) {
-    __m512i difference =
-        _mm512_sub_epi32(_mm512_castps_si512(old), _mm512_castps_si512(_mm512_sub_ps(sum, add)));
-    __mmask16 lossy = _mm512_test_epi32_mask(difference, difference);
-    memcpy(bits, &lossy, sizeof lossy);
-    __m512i packed = _mm512_maskz_compress_epi32(lossy, difference);
-    _mm_storeu_si128((void *)(undo->near + undo->near_count), _mm512_cvtsepi32_epi8(packed));
-    undo->near_count += ones(lossy);
-    /* Outside -127 .. 126, by one unsigned comparison. */
-    __mmask16 far =
-        _mm512_cmpgt_epu32_mask(_mm512_add_epi32(difference, _mm512_set1_epi32(-TW__NEAR_LOW - 1)),
-                                _mm512_set1_epi32(TW__NEAR_HIGH - TW__NEAR_LOW - 2));
-    if (far) {
-        _mm512_storeu_ps(undo->far + undo->far_count, _mm512_maskz_compress_ps(far, old));
-        undo->far_count += ones(far);
-    }
+static inline uint64_t reaching(__m512 x, __m512i threshold) {
+    return _mm512_cmpge_epu32_mask(magnitude(x), threshold);
+}
+
+/* The difference between the bits of old and those of sum - add: see tw__undo. */
+static inline __m512i difference_of(__m512 old, __m512 add, __m512 sum) {
+    return _mm512_sub_epi32(_mm512_castps_si512(old), _mm512_castps_si512(_mm512_sub_ps(sum, add)));
+}
+
+/* The lanes whose difference does not fit into a byte: outside -127 .. 126. */
+static inline __mmask16 far_lanes(__m512i difference) {
+    return _mm512_cmpgt_epu32_mask(
+        _mm512_add_epi32(difference, _mm512_set1_epi32(-TW__NEAR_LOW - 1)),
+        _mm512_set1_epi32(TW__NEAR_HIGH - TW__NEAR_LOW - 2));
+}
+
+static inline void log_far(tw__undo *undo, __m512 old, __m512i difference) {
+    __mmask16 far = far_lanes(difference);
+    _mm512_storeu_ps(undo->far + undo->far_count, _mm512_maskz_compress_ps(far, old));
+    undo->far_count += ones(far);
+}
+
+/* Appends the differences that are not zero, as bytes. Sets their lanes in *lossy; *margin becomes
+ * 0 or 1 in some byte if one of them was too large. */
+static inline void log_near(tw__undo *undo, __m512i difference, uint64_t *lossy, int shift,
+                            __m128i *margin) {
+    __m128i bytes = _mm512_cvtsepi32_epi8(difference);
+    __mmask16 lanes = _mm_test_epi8_mask(bytes, bytes);
+    _mm_storeu_si128((void *)(undo->near + undo->near_count),
+                     _mm_maskz_compress_epi8(lanes, bytes));
+    undo->near_count += ones(lanes);
+    *lossy |= (uint64_t)lanes << shift;
+    *margin = _mm_min_epu8(*margin, _mm_sub_epi8(bytes, _mm_set1_epi8(TW__NEAR_HIGH)));
 }
 
 static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
                         tw__undo *undo, tw__collector *collector) {
     const __m512i threshold = _mm512_set1_epi32((int)collector->threshold);
-    __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
     int32_t *out = collector->found.idx;
     int64_t first = collector->found.count, count = first, i = 0;
     tw__undo log = *undo; /* in registers: nothing in the loop can point to it */
     for (; i + TW__WORD <= len; i += TW__WORD) {
-        uint64_t word = 0;
-        for (int j = 0; j < TW__WORD; j += TW__LANES) {
-            __mmask16 kept;
-            memcpy(&kept, keep + (i + j) / 8, sizeof kept);
-            __m512 old = _mm512_maskz_loadu_ps(kept, acc + i + j);
-            __m512 add = load(src, i + j);
-            __m512 sum = _mm512_add_ps(old, add);
-            _mm512_storeu_ps(acc + i + j, sum);
-            log_lossy(&log, log.lossy + (i + j) / 8, old, add, sum);
-            word |= reaching(sum, threshold, &max_bits) << j;
+        uint64_t found = 0, lossy = 0, kept;
+        __m512 old[VECTORS];
+        __m512i difference[VECTORS];
+        __m128i margin = _mm_set1_epi8(-1);
+        memcpy(&kept, keep + i / 8, sizeof kept);
+        for (int v = 0; v < VECTORS; v++) {
+            int64_t at = i + v * TW__LANES;
+            old[v] = _mm512_maskz_loadu_ps((__mmask16)(kept >> v * TW__LANES), acc + at);
+            __m512 add = load(src, at);
+            __m512 sum = _mm512_add_ps(old[v], add);
+            _mm512_storeu_ps(acc + at, sum);
+            difference[v] = difference_of(old[v], add, sum);
+            log_near(&log, difference[v], &lossy, v * TW__LANES, &margin);
+            found |= reaching(sum, threshold) << v * TW__LANES;
         }
-        count = append_bits(out, count, base + (int32_t)i, word);
+        memcpy(log.lossy + i / 8, &lossy, sizeof lossy);
+        if (_mm_cmple_epu8_mask(margin, _mm_set1_epi8(1)))
+            for (int v = 0; v < VECTORS; v++)
+                log_far(&log, old[v], difference[v]);
+        count = append_bits(out, count, base + (int32_t)i, found);
     }
     *undo = log;
     collector->found.count = count;
-    collector->max_bits = _mm512_reduce_max_epu32(max_bits);
-    append_values(&collector->found, first, acc, base);
+    append_values(collector, first, acc, base);
     fold_rest(i, src, acc, len, base, keep, undo, collector);
 }
 
 static void avx512_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
     const __m512i threshold = _mm512_set1_epi32((int)collector->threshold);
-    __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
     int64_t first = collector->found.count, count = first, i = 0;
     for (; i + TW__WORD <= len; i += TW__WORD) {
         uint64_t word = 0;
-        for (int j = 0; j < TW__WORD; j += TW__LANES)
-            word |= reaching(load(src, i + j), threshold, &max_bits) << j;
+        for (int v = 0; v < VECTORS; v++)
+            word |= reaching(load(src, i + v * TW__LANES), threshold) << v * TW__LANES;
         count = append_bits(collector->found.idx, count, base + (int32_t)i, word);
     }
     collector->found.count = count;
-    collector->max_bits = _mm512_reduce_max_epu32(max_bits);
-    append_values(&collector->found, first, src, base);
+    append_values(collector, first, src, base);
     scan_rest(i, src, len, base, collector);
 }
 

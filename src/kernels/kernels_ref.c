@@ -12,10 +12,11 @@ static void append(tw__entries *entries, int32_t idx, float val) {
 
 static void collect(tw__collector *collector, int32_t idx, float val) {
     uint32_t bits = tw__magnitude(val);
+    if (bits < collector->threshold)
+        return;
+    append(&collector->found, idx, val);
     if (bits > collector->max_bits)
         collector->max_bits = bits;
-    if (bits >= collector->threshold)
-        append(&collector->found, idx, val);
 }
 
 static void log_difference(tw__undo *undo, int32_t difference, float old) {

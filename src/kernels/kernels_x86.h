@@ -20,12 +20,6 @@ static inline int64_t append_bits(int32_t *out, int64_t count, int32_t idx, uint
     return total;
 }
 
-/* The values of the entries from `first` on, whose indices count from base. */
-static inline void append_values(tw__entries *found, int64_t first, const void *src, int32_t base) {
-    for (int64_t i = first; i < found->count; i++)
-        found->val[i] = load_f32(src, found->idx[i] - base);
-}
-
 /* What is left of a vector loop that did the first `done` elements: the reference does it. */
 static inline void fold_rest(int64_t done, const void *src, float *acc, int64_t len, int32_t base,
                              const uint8_t *keep, tw__undo *undo, tw__collector *collector) {

@@ -2,7 +2,8 @@
  *
  * RedSync (Fang et al., 2019): a threshold mean + r * (max - mean) of the magnitudes, r found by
  * bisection until between k and 2k entries pass. The candidates hold more than 2k entries, so
- * that a threshold below them is known to let too many pass, and the search costs no further read. */
+ * that a threshold below them is known to let too many pass, and the search costs no further read.
+ */
 #include "select/methods.h"
 
 #define ROUNDS 32 /* r down to 2^-32: a spike may be that much larger than the rest */
@@ -17,8 +18,8 @@ static uint32_t largest(const tw_selector *s) {
 
 static void choose(tw_selector *s) {
     double mean = tw__feedback_sums(s).magnitude / (double)s->n;
-    double max = tw__from_bits(largest(s));
     tw__candidates_ensure(s, 2 * s->k + 1);
+    double max = tw__from_bits(largest(s));
     double low = 0.0, high = 1.0;
     for (int round = 0; round < ROUNDS; round++) {
         double r = 0.5 * (low + high);
