@@ -85,43 +85,49 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     return TW_OK;
 }
 
-static int take(void *pointer, size_t count, size_t size, void *(*from)(size_t)) {
+/* Memory for count things, NULL for none. What cannot be had is added to *short_of. */
+static void *obtain(void *(*from)(size_t), size_t count, size_t size, size_t *short_of) {
     if (count == 0)
-        return TW_OK;
+        return NULL;
     void *memory = from(count * size);
     if (memory == NULL)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had; lower n, k or threads",
-                        count * size);
-    memcpy(pointer, &memory, sizeof memory);
-    return TW_OK;
+        *short_of += count * size;
+    return memory;
 }
 
-static int take_entries(tw__entries *entries, size_t count) {
-    TW_TRY(take(&entries->idx, count, sizeof(int32_t), tw__alloc));
-    TW_TRY(take(&entries->val, count, sizeof(float), tw__alloc));
+static void obtain_entries(tw__entries *entries, size_t count, size_t *short_of) {
+    entries->idx = obtain(tw__alloc, count, sizeof(int32_t), short_of);
+    entries->val = obtain(tw__alloc, count, sizeof(float), short_of);
     entries->cap = (int64_t)count - TW__SLACK;
-    return TW_OK;
 }
 
-static int take_all(tw_selector *s, const extents *e) {
-    TW_TRY(take(&s->residual, e->residual, sizeof(float), tw__alloc));
-    TW_TRY(take(&s->velocity[0], e->velocity, sizeof(float), tw__alloc));
-    TW_TRY(take(&s->velocity[1], e->velocity, sizeof(float), tw__alloc));
-    TW_TRY(take(&s->lossy, e->lossy, 1, tw__alloc));
-    TW_TRY(take(&s->near, e->log, 1, tw__reserve));
-    TW_TRY(take(&s->far, e->log, sizeof(float), tw__reserve));
-    TW_TRY(take(&s->owner, e->chunks, 1, tw__alloc));
-    TW_TRY(take(&s->sums, e->chunks, sizeof(tw__sums), tw__alloc));
-    TW_TRY(take(&s->sample, e->sample, sizeof(uint32_t), tw__alloc));
-    TW_TRY(take(&s->marks, e->marks, sizeof(uint64_t), tw__alloc));
-    TW_TRY(take_entries(&s->chosen, e->chosen));
-    TW_TRY(take(&s->workers, (size_t)s->threads, sizeof(tw__worker), tw__alloc));
-    for (int i = 0; i < s->threads; i++) {
-        TW_TRY(take_entries(&s->workers[i].collector.found, e->found));
-        TW_TRY(take(&s->workers[i].scratch, (size_t)TW__BLOCK, sizeof(float), tw__alloc));
-        TW_TRY(take(&s->workers[i].keep, (size_t)TW__BLOCK / 8, 1, tw__alloc));
-        memset(s->workers[i].keep, 0xff, (size_t)TW__BLOCK / 8);
-    }
+static void obtain_worker(tw__worker *w, const extents *e, size_t *short_of) {
+    obtain_entries(&w->collector.found, e->found, short_of);
+    w->scratch = obtain(tw__alloc, (size_t)TW__BLOCK, sizeof(float), short_of);
+    w->keep = obtain(tw__alloc, (size_t)TW__BLOCK / 8, 1, short_of);
+    if (w->keep != NULL)
+        memset(w->keep, 0xff, (size_t)TW__BLOCK / 8);
+}
+
+static int obtain_all(tw_selector *s, const extents *e) {
+    size_t short_of = 0;
+    s->residual = obtain(tw__alloc, e->residual, sizeof(float), &short_of);
+    s->velocity[0] = obtain(tw__alloc, e->velocity, sizeof(float), &short_of);
+    s->velocity[1] = obtain(tw__alloc, e->velocity, sizeof(float), &short_of);
+    s->lossy = obtain(tw__alloc, e->lossy, 1, &short_of);
+    s->near = obtain(tw__reserve, e->log, 1, &short_of);
+    s->far = obtain(tw__reserve, e->log, sizeof(float), &short_of);
+    s->owner = obtain(tw__alloc, e->chunks, 1, &short_of);
+    s->sums = obtain(tw__alloc, e->chunks, sizeof(tw__sums), &short_of);
+    s->sample = obtain(tw__alloc, e->sample, sizeof(uint32_t), &short_of);
+    s->marks = obtain(tw__alloc, e->marks, sizeof(uint64_t), &short_of);
+    obtain_entries(&s->chosen, e->chosen, &short_of);
+    s->workers = obtain(tw__alloc, (size_t)s->threads, sizeof(tw__worker), &short_of);
+    for (int i = 0; s->workers != NULL && i < s->threads; i++)
+        obtain_worker(&s->workers[i], e, &short_of);
+    if (short_of > 0)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had; lower n, k or threads",
+                        short_of);
     return TW_OK;
 }
 
@@ -138,7 +144,7 @@ static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
     extents e = extents_of(n, params, method);
     s->sample_size = (int64_t)e.sample;
     TW_TRY(tw__kernels_choose(&s->kernels));
-    TW_TRY(take_all(s, &e));
+    TW_TRY(obtain_all(s, &e));
     tw__feedback_leave(s, 0);
     return TW_OK;
 }
@@ -150,8 +156,9 @@ int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params
     tw_select_params p = *params;
     const tw__method *method = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method));
-    tw_selector *s = NULL;
-    TW_TRY(take(&s, 1, sizeof *s, tw__alloc));
+    tw_selector *s = tw__alloc(sizeof *s);
+    if (s == NULL)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *s);
     tw__pool_retain(p.threads);
     int error = fill(s, n, &p, method);
     if (error != TW_OK) {

@@ -155,6 +155,34 @@ static void test_large_sizes(void **state) {
         run_course(&larger[i]);
 }
 
+/* After a step of tiny values the learned threshold is far too low: everything passes, far more
+ * than there is room for, and what is thrown out on the way decides among equals, too. */
+static void test_floods(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    const oracle_data kinds[] = {DATA_CONSTANT, DATA_TIES, DATA_ASCENDING, DATA_DESCENDING};
+    const int64_t ks[] = {1, 3, 500};
+    for (int kind = 0; kind < 4; kind++)
+        for (int which = 0; which < 3; which++) {
+            tw_select_params params = TW_SELECT_PARAMS_INIT;
+            params.k = ks[which];
+            params.threads = 1 + kind % 2;
+            params.feedback = TW_FEEDBACK_OFF;
+            course c;
+            course_open(&c, 70001, &params, 0);
+            for (int step = 0; step < 4; step++) {
+                check_scene("flood of %s, k=%lld step=%d", oracle_data_name(kinds[kind]),
+                            (long long)params.k, step);
+                if (step % 2)
+                    course_fill(&c, kinds[kind], 1.0f, 1);
+                else
+                    course_fill(&c, DATA_GAUSS, 1e-9f, 1);
+                course_step(&c);
+            }
+            course_close(&c);
+        }
+}
+
 /* Learn a threshold for long on one kind, then meet another: twenty steps each way. */
 static void test_long_courses(void **state) {
     (void)state;
@@ -179,7 +207,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_sizes),   cmocka_unit_test(test_every_kind),
         cmocka_unit_test(test_around_blocks), cmocka_unit_test(test_every_shift),
-        cmocka_unit_test(test_large_sizes),   cmocka_unit_test(test_long_courses),
+        cmocka_unit_test(test_large_sizes),   cmocka_unit_test(test_floods),
+        cmocka_unit_test(test_long_courses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
