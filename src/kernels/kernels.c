@@ -50,26 +50,30 @@ static const row *fastest(void) {
     return r;
 }
 
-int tw__kernels_choose(const tw__kernels **kernels) {
+/* The row that the environment asks for, else the fastest; NULL when that cannot be. */
+static const row *wanted(void) {
     const char *forced = getenv("THINWIRE_KERNELS");
-    if (forced == NULL || *forced == '\0') {
-        *kernels = fastest()->table();
-        return TW_OK;
-    }
-    for (int i = 0; i < ROWS; i++) {
-        if (strcmp(rows[i].name, forced) == 0 && rows[i].usable()) {
-            *kernels = rows[i].table();
-            return TW_OK;
-        }
-    }
-    return tw__fail(TW_ERR_NAME,
-                    "THINWIRE_KERNELS: '%s' is not usable here; the fastest usable is '%s'", forced,
-                    fastest()->name);
+    if (forced == NULL || *forced == '\0')
+        return fastest();
+    for (int i = 0; i < ROWS; i++)
+        if (strcmp(rows[i].name, forced) == 0 && rows[i].usable())
+            return &rows[i];
+    return NULL;
+}
+
+int tw__kernels_choose(const tw__kernels **kernels) {
+    const row *r = wanted();
+    if (r == NULL)
+        return tw__fail(TW_ERR_NAME,
+                        "THINWIRE_KERNELS: '%s' is not usable here; the fastest usable is '%s'",
+                        getenv("THINWIRE_KERNELS"), fastest()->name);
+    *kernels = r->table();
+    return TW_OK;
 }
 
 const char *tw_kernels(void) {
-    const tw__kernels *kernels = NULL;
-    return tw__kernels_choose(&kernels) == TW_OK ? kernels->name : fastest()->name;
+    const row *r = wanted();
+    return r != NULL ? r->name : fastest()->name;
 }
 
 int tw_kernels_at(int position, const char **name, int *usable) {
