@@ -234,17 +234,25 @@ static int check_open(const tw_selector *s) {
     return tw__fail(TW_ERR_STATE, "no step is open; call tw_selector_run first");
 }
 
+/* Element i of the caller's idx, which may be misaligned. */
+static int32_t load_index(const int32_t *idx, int64_t i) {
+    int32_t index;
+    memcpy(&index, (const char *)idx + 4 * i, sizeof index);
+    return index;
+}
+
 /* idx must be an ascending part of what was chosen. */
 static int check_subset(const tw_selector *s, const int32_t *idx, int64_t count) {
     int64_t at = 0;
     for (int64_t i = 0; i < count; i++) {
-        while (at < s->chosen.count && s->chosen.idx[at] < idx[i])
+        int32_t index = load_index(idx, i);
+        while (at < s->chosen.count && s->chosen.idx[at] < index)
             at++;
-        if (at == s->chosen.count || s->chosen.idx[at] != idx[i])
+        if (at == s->chosen.count || s->chosen.idx[at] != index)
             return tw__fail(
                 TW_ERR_INDEX,
                 "idx: entry %lld is %d, which is not an ascending part of the selection",
-                (long long)i, idx[i]);
+                (long long)i, index);
         at++;
     }
     return TW_OK;
@@ -317,10 +325,9 @@ int tw_selector_set_residual(tw_selector *s, const float *residual) {
     TW_TRY(check_closed(s));
     if (s->residual == NULL)
         return tw__fail(TW_ERR_STATE, "feedback is off: this selector has no residual");
-    for (int64_t i = 0; i < s->n; i++)
-        if (tw__magnitude(residual[i]) >= TW__INFINITY_BITS)
-            return tw__fail(TW_ERR_NUMBER, "residual: element %lld is NaN or infinite",
-                            (long long)i);
+    if (s->kernels->count(residual, s->n, TW__INFINITY_BITS) > 0)
+        return tw__fail(TW_ERR_NUMBER, "residual: %lld elements are NaN or infinite",
+                        (long long)s->kernels->count(residual, s->n, TW__INFINITY_BITS));
     tw__feedback_settle(s);
     memcpy(s->residual, residual, sizeof(float) * (size_t)s->n);
     s->learned = (tw__learned){0};

@@ -29,7 +29,7 @@ static void append_values(tw__collector *collector, int64_t first, const void *s
     __m512i max_bits = _mm512_set1_epi32((int)collector->max_bits);
     for (int64_t i = first; i < found->count; i += TW__LANES) {
         int64_t left = found->count - i;
-        __mmask16 lanes = left < TW__LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        __mmask16 lanes = (__mmask16)(left < TW__LANES ? (1u << left) - 1 : 0xffffu);
         __m512i at = _mm512_sub_epi32(_mm512_loadu_si512(found->idx + i), bases);
         __m512 x = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), lanes, at, src, 4);
         _mm512_storeu_ps(found->val + i, x);
