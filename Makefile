@@ -2,6 +2,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 SECONDS ?= 60
+VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .PHONY: all help deps test test-release test-asan test-tsan test-valgrind fuzz bench lint format \
         install clean
@@ -37,7 +38,9 @@ test-tsan:
 	ctest --test-dir build-tsan --output-on-failure -L threads
 
 test-valgrind: test-release
-	ctest --test-dir build --output-on-failure -L valgrind -T memcheck
+	for part in $(VALGRIND_PARTS); do \
+	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_$$part || exit 1; \
+	done
 
 fuzz: ## look for crashes with libFuzzer for SECONDS (60) seconds
 	@scripts/install-deps build fuzz
