@@ -36,8 +36,10 @@ static void model_commit(model *m, const int32_t *idx, int64_t count) {
         m->u[idx[j]] = m->v[idx[j]] = 0.0f;
 }
 
-static void model_fill(model *m, int type, oracle_data kind, uint64_t seed) {
+static void model_fill(model *m, int type, oracle_data kind, float scale, uint64_t seed) {
     oracle_fill(m->got, N, kind, seed);
+    for (int64_t i = 0; i < N; i++)
+        m->got[i] *= scale;
     oracle_encode(m->raw, m->got, N, type);
     oracle_decode(m->grad, m->raw, N, type);
 }
@@ -88,7 +90,7 @@ static void momentum_course(const tw_select_params *params, oracle_data kind) {
         check_scene("method=%s type=%d momentum=%g threads=%d data=%s step=%d", params->method,
                     params->type, (double)params->momentum, params->threads, oracle_data_name(kind),
                     step);
-        model_fill(m, params->type, kind, (uint64_t)step);
+        model_fill(m, params->type, kind, 1.0f, (uint64_t)step);
         momentum_step(selector, m, params, (step * step + step / 3) % 4);
         if (step % 5 == 4)
             check_residual(selector, m);
@@ -122,7 +124,37 @@ static double norm_of(const float *x) {
     return sqrt(sum);
 }
 
-/* Three steps in which nothing is sent: the residual is then the sum of the clipped gradients. */
+/* Momentum and residual in double, and how much went into the residual, signs apart. */
+typedef struct clip_model {
+    double u[N], v[N], added[N];
+} clip_model;
+
+static void clip_apply(clip_model *c, const float *grad, float clip, float momentum) {
+    const double norm = norm_of(grad);
+    const double factor = norm > (double)clip ? (double)clip / norm : 1.0;
+    for (int64_t i = 0; i < N; i++) {
+        c->u[i] = (double)momentum * c->u[i] + factor * (double)grad[i];
+        c->v[i] += c->u[i];
+        c->added[i] += fabs(c->u[i]) + factor * fabs((double)grad[i]);
+    }
+}
+
+static void clip_compare(const clip_model *c, const float *residual) {
+    for (int64_t i = 0; i < N; i++)
+        if (fabs((double)residual[i] - c->v[i]) > 1e-6 * c->added[i])
+            check_fail("residual[%lld] is %.9g, expected %.9g", (long long)i, (double)residual[i],
+                       c->v[i]);
+}
+
+/* Run and commit nothing: the residual, in got, is then the sum of the clipped gradients. */
+static void run_and_keep(tw_selector *selector, model *m) {
+    const int32_t none = 0;
+    tw_sparse sparse;
+    check_ok(tw_selector_run(selector, m->raw, &sparse));
+    check_ok(tw_selector_commit(selector, &none, 0));
+    check_ok(tw_selector_get_residual(selector, m->got));
+}
+
 static void clip_course(int type, float clip, float scale, float momentum) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = K;
@@ -130,33 +162,17 @@ static void clip_course(int type, float clip, float scale, float momentum) {
     params.clip_norm = clip;
     params.momentum = momentum;
     model *m = check_alloc(1, sizeof *m);
+    clip_model *c = check_alloc(1, sizeof *c);
     tw_selector *selector = check_create(N, &params);
-    double u[N] = {0}, v[N] = {0}, added[N] = {0}; /* added: what went into v, signs apart */
-    for (uint64_t step = 0; step < 3; step++) {
-        check_scene("clip=%g scale=%g type=%d step=%d", (double)clip, (double)scale, type,
-                    (int)step);
-        oracle_fill(m->got, N, DATA_GAUSS, step);
-        for (int64_t i = 0; i < N; i++)
-            m->got[i] *= scale;
-        oracle_encode(m->raw, m->got, N, type);
-        oracle_decode(m->grad, m->raw, N, type);
-        const double norm = norm_of(m->grad);
-        const double factor = norm > (double)clip ? (double)clip / norm : 1.0;
-        tw_sparse sparse;
-        const int32_t none = 0;
-        check_ok(tw_selector_run(selector, m->raw, &sparse));
-        check_ok(tw_selector_commit(selector, &none, 0));
-        check_ok(tw_selector_get_residual(selector, m->got));
-        for (int64_t i = 0; i < N; i++) {
-            u[i] = (double)momentum * u[i] + factor * (double)m->grad[i];
-            v[i] += u[i];
-            added[i] += fabs(u[i]) + factor * fabs(m->grad[i]);
-            if (fabs((double)m->got[i] - v[i]) > 1e-6 * added[i])
-                check_fail("residual[%lld] is %.9g, expected %.9g", (long long)i, (double)m->got[i],
-                           v[i]);
-        }
+    for (int step = 0; step < 3; step++) {
+        check_scene("clip=%g scale=%g type=%d step=%d", (double)clip, (double)scale, type, step);
+        model_fill(m, type, DATA_GAUSS, scale, (uint64_t)step);
+        clip_apply(c, m->grad, clip, momentum);
+        run_and_keep(selector, m);
+        clip_compare(c, m->got);
     }
     tw_selector_free(selector);
+    free(c);
     free(m);
 }
 
@@ -181,12 +197,8 @@ static void test_clip_leaves_small_alone(void **state) {
     params.clip_norm = 1e6f;
     model *m = check_alloc(1, sizeof *m);
     tw_selector *selector = check_create(N, &params);
-    model_fill(m, TW_F32, DATA_GAUSS, 5);
-    tw_sparse sparse;
-    const int32_t none = 0;
-    check_ok(tw_selector_run(selector, m->raw, &sparse));
-    check_ok(tw_selector_commit(selector, &none, 0));
-    check_ok(tw_selector_get_residual(selector, m->got));
+    model_fill(m, TW_F32, DATA_GAUSS, 1.0f, 5);
+    run_and_keep(selector, m);
     check_bits("residual", m->got, m->grad, N);
     tw_selector_free(selector);
     free(m);
