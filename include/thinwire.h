@@ -7,9 +7,8 @@
  *     gradient[n] -> feedback -> select -> (exchange) -> commit
  *                    acc = g+e   k of n                  e keeps what was not sent
  *
- * This header is the whole public interface, in reading order:
- *     1 version   2 errors   3 parameters   4 create and free   5 one step   6 state   7
- * information
+ * This header is the whole public interface, in reading order: version, errors, parameters, create
+ * and free, one step, state, information.
  *
  * A complete step, without error handling:
  *
@@ -31,12 +30,13 @@
  *   - The library never prints, never exits and never aborts.
  *   - A handle may be used by one thread at a time; different handles are independent.
  *   - Pointers into the caller's memory may have any alignment.
- *   - The result depends on the inputs, the parameters and the seed alone: not on the number of
- *     threads, the kernels or the run.
+ *   - The selection depends on the inputs, the parameters and the seed alone: not on the number of
+ *     threads, the kernels or the run. (How much work it took, in tw_select_info, does.)
  *
  * Caveats
- *   - acc is computed in the caller's floating-point environment: with flush-to-zero set, subnormal
- *     sums are flushed as everywhere else in the process.
+ *   - acc is computed in the caller's floating-point environment, also by the library's threads:
+ *     with flush-to-zero set, subnormal sums are flushed. Undo a step in the environment in which
+ *     it ran.
  *   - Conservation (sent + residual = gradients) is exact up to the rounding of g + e in float32.
  */
 #ifndef THINWIRE_H
@@ -132,7 +132,7 @@ typedef struct tw_select_params {
     float reuse_nudge;    /* by this fraction; 0: 0.01 */
 
     int32_t gaussian_rounds; /* corrections of the threshold at most; 0: 4 */
-    double dgc_sample;       /* fraction sampled for the threshold; 0: 0.01 */
+    double dgc_sample;       /* fraction sampled for the threshold, 2048 at least; 0: 0.01 */
 
     uint32_t reserved[8]; /* zero */
 } tw_select_params;
@@ -148,11 +148,14 @@ typedef struct tw_selector tw_selector;
 /* Bytes that a selector takes. All of it is allocated by tw_selector_create; a step allocates
  * nothing. */
 typedef struct tw_memory {
-    size_t residual;  /* float32[n], none without feedback */
-    size_t velocity;  /* 2 x float32[n] with momentum */
-    size_t undo;      /* address space to restore the residual of a refused step: about 5.2 n, of
-                         which a step touches 0.2 to 0.4 n; none without feedback */
-    size_t workspace; /* candidates and results: grows with k and threads, not with n */
+    size_t residual; /* float32[n], none without feedback */
+    size_t velocity; /* 2 x float32[n] with momentum */
+    size_t undo;     /* address space to restore the residual of a refused step: about 5.2 n. A step
+                        touches 0.2 to 0.5 n of it, more when gradients suddenly grow by 100 times
+                        or more; none without feedback */
+    size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
+                         of which all threads together touch about half of one share; plus n/250 for
+                         samples, with "dgc" n/25, with "random" n/8 */
     size_t total;     /* the sum */
 } tw_memory;
 
@@ -183,19 +186,19 @@ typedef struct tw_sparse {
  *   grad   [n] of the selector's type; not changed, and to be left alone until commit or undo.
  *   sparse the selection. "exact" gives exactly min(k, non-zeros) entries, the largest
  *          magnitudes, of equal magnitudes the smaller index. "random" gives k. The threshold
- *          methods give what passes their threshold, at most 4k entries.
- * With feedback the step is now open: end it with tw_selector_commit or tw_selector_undo.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open; TW_ERR_NUMBER when grad holds NaN or
- * infinity or the sum overflows: tw_last_error() names the first such index, tw_selector_info has
- * it as bad_index, and the residual is bit for bit as before. */
+ *          methods give what passes their threshold, or the best k if that is more than 4k.
+ * The step is now open: end it with tw_selector_commit or tw_selector_undo. Without feedback there
+ * is nothing to lose: the next run ends it too. Errors: TW_ERR_NULL; TW_ERR_STATE when a step with
+ * feedback is open; TW_ERR_NUMBER when grad holds NaN or infinity or the sum overflows:
+ * tw_last_error() names the first such index, tw_selector_info has it as bad_index, and the
+ * residual is bit for bit as before. */
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
 /* End the step: the sent entries leave the residual (and the velocity), all else stays in it.
  *   idx [count] ascending indices that were sent, a subset of the selection;
  *       NULL with count 0: the whole selection. To commit nothing, pass a non-NULL idx and 0.
- * Without feedback there is nothing to do and the call succeeds.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open; TW_ERR_INDEX when idx holds an index
- * that was not selected, or is not ascending: the step stays open. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open (never without feedback); TW_ERR_INDEX
+ * when idx holds an index that was not selected, or is not ascending: the step stays open. */
 TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t count);
 
 /* Take the step back: residual and velocity are bit for bit as before tw_selector_run.
@@ -211,8 +214,9 @@ TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open. */
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
-/* Replace the residual by [n] finite floats. The threshold is learned anew in the next step.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER. */
+/* Replace the residual by [n] finite floats. The threshold is learned anew in the next step;
+ * velocity and step counter stay. Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback
+ * is off; TW_ERR_NUMBER. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
 
 /* ---- 7. Information ----------------------------------------------------------------------- */
@@ -250,7 +254,8 @@ TW_API int tw_default_threads(void);
 /* The bare pass sum[i] += add[i] with the kernels and threads that selection uses. Error feedback
  * needs this pass in any case: it is the floor that selection is measured against.
  *   sum, add [n]; threads as in tw_select_params.
- * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM. */
+ * Threads are started for the call unless a selector with as many exists.
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 
 #ifdef __cplusplus

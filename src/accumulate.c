@@ -20,15 +20,15 @@ static void add_chunk(void *context, int worker, int64_t chunk) {
 }
 
 int tw_accumulate(float *sum, const float *add, int64_t n, int threads) {
-    TW_REQUIRE(sum);
-    TW_REQUIRE(add);
+    TW_REQUIRE(sum, "sum");
+    TW_REQUIRE(add, "add");
     if (n < 1 || n > INT32_MAX)
         return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
     pass p = {.sum = sum, .add = add, .n = n};
     TW_TRY(tw__threads(threads, &threads));
     TW_TRY(tw__kernels_choose(&p.kernels));
     tw__pool_retain(threads);
-    tw__pool_run(threads, (n + TW__CHUNK - 1) / TW__CHUNK, add_chunk, &p);
+    tw__pool_run(threads, tw__chunks(n), add_chunk, &p);
     tw__pool_release();
     return TW_OK;
 }

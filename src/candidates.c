@@ -1,11 +1,12 @@
 /* candidates.c - the entries that a pass collected, and the choice among them
  *
- * The guess from which a pass collects is meant to let about 2k entries through. It can fail in
- * two ways, and neither costs exactness:
+ * The guess from which a pass collects is meant to let 1.25k to 3k entries through, as the method
+ * asks. It can fail in two ways, and neither costs exactness:
  *
  *   Too many: a thread's buffer fills up, with more than 4k. It keeps its 2k+1 best and raises its
  *   own threshold to just above the worst of them. What it drops, or no longer collects, is beaten
- *   by 2k+1 entries (larger, or equal with a smaller index), so it is in no top k.
+ *   by 2k+1 entries (larger, or equal with a smaller index): it is in no top k, and a threshold
+ *   below it lets more than 2k through, which is all that a method needs to know.
  *
  *   Too few: collect again from lower down, at most twice: from a sampled guess, then from the
  *   smallest non-zero on, which cannot miss.
@@ -16,13 +17,10 @@
 #include "base/random.h"
 #include "selector.h"
 
-#include <math.h>
+#include <assert.h>
 
 /* Runs of one cache line are sampled: one read brings 16 elements. */
 #define SAMPLE_RUN 16
-
-/* Candidates looked at to foresee the next step: ranks are right to about 2 %. */
-#define SAMPLE 2048
 
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
     tw__entries *found = &worker->collector.found;
@@ -113,27 +111,27 @@ int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most)
 }
 
 /* Fills s->sample with one run from each of equally long parts, at a random place in it. */
-static int64_t take_sample(tw_selector *s, int folded) {
+static int64_t take_sample(tw_selector *s, int after) {
     int64_t runs = s->sample_size / SAMPLE_RUN;
-    if (!folded)
+    if (!after)
         tw__feedback_settle(s);
     int64_t part = s->n / runs;
     uint64_t key = tw__random(s->params.seed, (uint64_t)s->step);
     int64_t count = 0;
     for (int64_t run = 0; run < runs; run++) {
         float values[SAMPLE_RUN];
-        int64_t room = part > SAMPLE_RUN ? part - SAMPLE_RUN : 1;
+        int64_t room = part > SAMPLE_RUN ? part - SAMPLE_RUN + 1 : 1;
         int64_t lo = run * part + (int64_t)tw__random_below(key, (uint64_t)run, (uint64_t)room);
         int64_t len = s->n - lo < SAMPLE_RUN ? s->n - lo : SAMPLE_RUN;
-        tw__feedback_peek(s, lo, len, folded, values);
+        tw__feedback_peek(s, lo, len, after, values);
         for (int64_t i = 0; i < len; i++)
             s->sample[count++] = tw__magnitude(values[i]);
     }
     return count;
 }
 
-uint32_t tw__candidates_sample(tw_selector *s, double rank, int folded) {
-    int64_t count = take_sample(s, folded);
+uint32_t tw__candidates_sample(tw_selector *s, double rank, int after) {
+    int64_t count = take_sample(s, after);
     double in_sample = rank * (double)count / (double)s->n;
     int64_t at = in_sample < 1.0 ? 1 : in_sample > (double)count ? count : (int64_t)in_sample;
     uint32_t bits = tw__kth_of_bits(s->sample, count, at);
@@ -141,6 +139,7 @@ uint32_t tw__candidates_sample(tw_selector *s, double rank, int folded) {
 }
 
 void tw__candidates_ensure(tw_selector *s, int64_t want) {
+    assert(want <= 2 * s->k + 1);
     if (s->guess > 1 && tw__candidates_total(s) < want) {
         uint32_t lower = tw__candidates_sample(s, 3.0 * (double)want, 1);
         if (lower < s->guess)
@@ -152,9 +151,9 @@ void tw__candidates_ensure(tw_selector *s, int64_t want) {
 
 uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
     int64_t total = tw__candidates_total(s);
-    uint32_t bits[SAMPLE];
+    uint32_t bits[TW__SAMPLE];
     if (total >= rank) {
-        int64_t count = tw__candidates_pluck(s, bits, SAMPLE);
+        int64_t count = tw__candidates_pluck(s, bits, TW__SAMPLE);
         int64_t at = (int64_t)((double)rank * (double)count / (double)total);
         return tw__kth_of_bits(bits, count, at < 1 ? 1 : at);
     }

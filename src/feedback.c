@@ -15,14 +15,11 @@
 #include "select/methods.h"
 #include "selector.h"
 
+#include <assert.h>
 #include <math.h>
 
-static int64_t at_most(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static int64_t chunk_end(const tw_selector *s, int64_t chunk) {
-    return at_most((chunk + 1) * TW__CHUNK, s->n);
+    return tw__at_most((chunk + 1) * TW__CHUNK, s->n);
 }
 
 /* The gradient's elements lo .. lo+len-1 as floats, scaled: where they lie if possible, in scratch
@@ -82,6 +79,7 @@ static void make_room(tw_selector *s, tw__worker *w, int64_t len) {
     const tw__entries *found = &w->collector.found;
     if (found->cap - found->count < len)
         tw__candidates_squeeze(s, w);
+    assert(found->cap - found->count >= len);
 }
 
 /* A worker gets its chunks in ascending order: the first bad index it meets is its smallest. */
@@ -123,10 +121,11 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     const int32_t *leaving = s->chosen.idx + tw__lower_bound(s->chosen.idx, s->leaving, lo);
     tw__undo undo = undo_of_chunk(s, chunk);
     tw__moments moments = {0};
+    assert(s->chosen.idx[s->leaving] == INT32_MAX);
     s->owner[chunk] = (uint8_t)worker;
     clear_velocity(s, leaving, end);
     for (; lo < end; lo += TW__BLOCK) {
-        int64_t len = at_most(TW__BLOCK, end - lo);
+        int64_t len = tw__at_most(TW__BLOCK, end - lo);
         const void *src = source(s, w->scratch, lo, len);
         const int32_t *behind = drop_leaving(w, leaving, lo, lo + len);
         make_room(s, w, len);
@@ -137,6 +136,7 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
             memset(w->keep, 0xff, (size_t)TW__BLOCK / 8);
         leaving = behind;
     }
+    assert(undo.far_count <= undo.near_count && undo.near_count <= TW__CHUNK);
     store_sums(&s->sums[chunk], &moments);
 }
 
@@ -152,7 +152,7 @@ static void scan_chunk(void *context, int worker, int64_t chunk) {
     tw__moments moments = {0};
     s->owner[chunk] = (uint8_t)worker;
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = at_most(TW__BLOCK, end - lo);
+        int64_t len = tw__at_most(TW__BLOCK, end - lo);
         const void *acc = folded(s, w, lo, len);
         make_room(s, w, len);
         s->kernels->scan(acc, len, (int32_t)lo, &w->collector);
@@ -172,7 +172,7 @@ static void count_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = c->s;
     tw__worker *w = &s->workers[worker];
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = at_most(TW__BLOCK, end - lo);
+        int64_t len = tw__at_most(TW__BLOCK, end - lo);
         w->counted += s->kernels->count(folded(s, w, lo, len), len, c->threshold);
     }
 }
@@ -181,7 +181,7 @@ static void unfold_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__undo undo = undo_of_chunk(s, chunk);
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = at_most(TW__BLOCK, end - lo);
+        int64_t len = tw__at_most(TW__BLOCK, end - lo);
         const void *src = source(s, s->workers[worker].scratch, lo, len);
         s->kernels->unfold(src, s->residual + lo, len, &undo);
         undo.lossy += TW__BLOCK / 8;
@@ -192,7 +192,7 @@ static void square_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__moments moments = {0};
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
-        int64_t len = at_most(TW__BLOCK, end - lo);
+        int64_t len = tw__at_most(TW__BLOCK, end - lo);
         s->kernels->moments(scaled_gradient(s, s->workers[worker].scratch, lo, len), len, &moments);
     }
     store_sums(&s->sums[chunk], &moments);
@@ -280,8 +280,8 @@ void tw__feedback_leave(tw_selector *s, int64_t count) {
     s->chosen.idx[count] = INT32_MAX; /* the end mark: no index is that large */
 }
 
-void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int folded, float *out) {
-    if (folded && s->residual != NULL) {
+void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int after, float *out) {
+    if (after && s->residual != NULL) {
         memcpy(out, s->residual + lo, sizeof *out * (size_t)len);
         return;
     }

@@ -10,25 +10,24 @@
 
 #include <math.h>
 
-#define SAMPLE 2048
 #define DIGITS 3
 static const int digit_shift[DIGITS] = {20, 10, 0};
 static const uint32_t digit_mask[DIGITS] = {0x7ff, 0x3ff, 0x3ff};
 
-/* A stretch of values, as floats or as magnitude bits: masking the sign serves both. */
-typedef struct stretch {
+/* Some values, as floats or as magnitude bits: masking the sign serves both. */
+typedef struct values {
     const void *bits;
     int64_t len;
-} stretch;
+} values;
 
-static uint32_t magnitude_at(const stretch *s, int64_t i) {
+static uint32_t magnitude_at(const values *s, int64_t i) {
     uint32_t bits;
     memcpy(&bits, (const char *)s->bits + 4 * i, sizeof bits);
     return bits & TW__MAGNITUDE_MASK;
 }
 
 /* Counts the values that agree with `prefix` in the digits before `digit`, by that digit. */
-static void histogram(const stretch *s, int digit, uint32_t prefix, uint32_t *bins) {
+static void histogram(const values *s, int digit, uint32_t prefix, uint32_t *bins) {
     int shift = digit_shift[digit];
     uint32_t mask = digit_mask[digit];
     uint32_t known = ~((mask << shift) | ((1u << shift) - 1)) & TW__MAGNITUDE_MASK;
@@ -39,13 +38,13 @@ static void histogram(const stretch *s, int digit, uint32_t prefix, uint32_t *bi
     }
 }
 
-static tw__kth radix_select(const stretch *stretches, int count, int64_t rank) {
+static tw__kth radix_select(const values *parts, int count, int64_t rank) {
     tw__kth kth = {0};
     uint32_t prefix = 0;
     for (int digit = 0; digit < DIGITS; digit++) {
         uint32_t bins[0x800] = {0};
         for (int i = 0; i < count; i++)
-            histogram(&stretches[i], digit, prefix, bins);
+            histogram(&parts[i], digit, prefix, bins);
         uint32_t bin = digit_mask[digit];
         while (bin > 0 && rank - kth.greater > bins[bin])
             kth.greater += bins[bin--];
@@ -57,12 +56,12 @@ static tw__kth radix_select(const stretch *stretches, int count, int64_t rank) {
 }
 
 uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank) {
-    stretch all = {bits, len};
+    values all = {bits, len};
     return radix_select(&all, 1, rank).bits;
 }
 
 tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank) {
-    stretch all = {val, len};
+    values all = {val, len};
     return radix_select(&all, 1, rank);
 }
 
@@ -72,16 +71,16 @@ static int64_t clamp_rank(double rank, int64_t len) {
 
 /* The answer from within a bracket of three standard deviations of the sample's rank. Returns 0
  * where that missed. */
-static int bracket_select(const tw_selector *s, int64_t total, int64_t rank, tw__kth *kth) {
-    uint32_t sample[SAMPLE];
-    int64_t size = tw__candidates_pluck(s, sample, SAMPLE);
+static int bracket_select(tw_selector *s, int64_t total, int64_t rank, tw__kth *kth) {
+    uint32_t sample[TW__SAMPLE];
+    int64_t size = tw__candidates_pluck(s, sample, TW__SAMPLE);
     double share = (double)rank / (double)total;
     double middle = share * (double)size;
     double spread = 3.0 * sqrt((double)size * share * (1.0 - share)) + 2.0;
     uint32_t high = tw__kth_of_bits(sample, size, clamp_rank(middle - spread, size));
     uint32_t low = tw__kth_of_bits(sample, size, clamp_rank(middle + spread, size));
 
-    uint32_t *inside = (uint32_t *)(void *)s->chosen.idx; /* free until the choice is made */
+    uint32_t *inside = (uint32_t *)s->chosen.idx;
     int64_t count = 0, above = 0;
     for (int i = 0; i < s->threads; i++) {
         const tw__entries *found = &s->workers[i].collector.found;
@@ -92,19 +91,19 @@ static int bracket_select(const tw_selector *s, int64_t total, int64_t rank, tw_
     }
     if (count >= s->chosen.cap || rank <= above || rank > above + count)
         return 0;
-    stretch bracket = {inside, count};
+    values bracket = {inside, count};
     *kth = radix_select(&bracket, 1, rank - above);
     kth->greater += above;
     return 1;
 }
 
-tw__kth tw__kth_of_candidates(const tw_selector *s, int64_t rank) {
+tw__kth tw__kth_of_candidates(tw_selector *s, int64_t rank) {
     int64_t total = tw__candidates_total(s);
     tw__kth kth;
-    if (total > 4 * SAMPLE && bracket_select(s, total, rank, &kth))
+    if (total > 4 * TW__SAMPLE && bracket_select(s, total, rank, &kth))
         return kth;
-    stretch all[TW__MAX_THREADS];
+    values all[TW__MAX_THREADS];
     for (int i = 0; i < s->threads; i++)
-        all[i] = (stretch){s->workers[i].collector.found.val, s->workers[i].collector.found.count};
+        all[i] = (values){s->workers[i].collector.found.val, s->workers[i].collector.found.count};
     return radix_select(all, s->threads, rank);
 }

@@ -10,6 +10,7 @@
 #include "select/methods.h"
 #include "selector.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* ---- memory: what a selector needs, in elements */
@@ -18,40 +19,35 @@ typedef struct extents {
     size_t residual, velocity, lossy, log; /* 0 where the parameters do without */
     size_t chunks, sample, marks;
     size_t found; /* entries per worker, slack included */
+    size_t share; /* of these, touched beforehand */
     size_t chosen;
 } extents;
 
-static int64_t at_most(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t chunks_of(int64_t n) {
-    return (n + TW__CHUNK - 1) / TW__CHUNK;
-}
-
 /* 0.1 % serve a guess; dgc says itself. Whole runs of 16, and at least one. */
 static int64_t sample_of(int64_t n, const tw_select_params *p, const tw__method *method) {
-    int64_t size = n / 1000 > TW__BLOCK ? n / 1000 : TW__BLOCK;
-    if (method == &tw__select_dgc && p->dgc_sample * (double)n > (double)TW__BLOCK)
+    int64_t size = n / 1000 > TW__SAMPLE ? n / 1000 : TW__SAMPLE;
+    if (method->samples && p->dgc_sample * (double)n > (double)size)
         size = (int64_t)(p->dgc_sample * (double)n);
-    size = at_most(size, n) / TW__LANES * TW__LANES;
+    size = tw__at_most(size, n) / TW__LANES * TW__LANES;
     return size < TW__LANES ? TW__LANES : size;
 }
 
 static extents extents_of(int64_t n, const tw_select_params *p, const tw__method *method) {
     int feedback = p->feedback == TW_FEEDBACK_ON;
-    int64_t chunks = chunks_of(n), most = at_most(TW__MOST * tw__k_max(p, n), n);
+    int64_t chunks = tw__chunks(n), most = tw__at_most(TW__MOST * tw__k_max(p, n), n);
     extents e = {
         .residual = feedback ? (size_t)n : 0,
         .velocity = p->momentum != 0.0f ? (size_t)n : 0,
-        .lossy = feedback ? (size_t)(chunks * (TW__CHUNK / 8)) : 0,
-        .log = feedback ? (size_t)(chunks * (TW__CHUNK + TW__LANES)) : 0,
+        .lossy = feedback ? (size_t)(n / 8 + 1) : 0,
+        .log = feedback ? (size_t)(n + chunks * TW__LANES) : 0,
         .chunks = (size_t)chunks,
         .sample = (size_t)sample_of(n, p, method),
-        .marks = method == &tw__select_random ? (size_t)(n / 64 + 1) : 0,
-        .found = (size_t)(at_most(most + TW__BLOCK, n) + TW__SLACK),
+        .marks = method->wants_marks ? (size_t)(n / 64 + 1) : 0,
+        .found = (size_t)(tw__at_most(most + TW__BLOCK, n) + TW__SLACK),
         .chosen = (size_t)(most + TW__SLACK),
     };
+    size_t share = (size_t)(most / p->threads / 2 + TW__BLOCK);
+    e.share = share < e.found ? share : e.found;
     return e;
 }
 
@@ -66,8 +62,8 @@ static size_t bytes_of_workers(const extents *e, int threads) {
 }
 
 int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory) {
-    TW_REQUIRE(params);
-    TW_REQUIRE(memory);
+    TW_REQUIRE(params, "params");
+    TW_REQUIRE(memory, "memory");
     tw_select_params p = *params;
     const tw__method *method = NULL;
     const tw__kernels *kernels = NULL;
@@ -95,14 +91,21 @@ static void *obtain(void *(*from)(size_t), size_t count, size_t size, size_t *sh
     return memory;
 }
 
-static void obtain_entries(tw__entries *entries, size_t count, size_t *short_of) {
-    entries->idx = obtain(tw__alloc, count, sizeof(int32_t), short_of);
-    entries->val = obtain(tw__alloc, count, sizeof(float), short_of);
+static void obtain_entries(tw__entries *entries, void *(*from)(size_t), size_t count,
+                           size_t *short_of) {
+    entries->idx = obtain(from, count, sizeof(int32_t), short_of);
+    entries->val = obtain(from, count, sizeof(float), short_of);
     entries->cap = (int64_t)count - TW__SLACK;
 }
 
+/* A worker may have to hold all candidates but usually holds its share: only that is touched. */
 static void obtain_worker(tw__worker *w, const extents *e, size_t *short_of) {
-    obtain_entries(&w->collector.found, e->found, short_of);
+    tw__entries *found = &w->collector.found;
+    obtain_entries(found, tw__reserve, e->found, short_of);
+    if (found->idx != NULL && found->val != NULL) {
+        memset(found->idx, 0, e->share * sizeof *found->idx);
+        memset(found->val, 0, e->share * sizeof *found->val);
+    }
     w->scratch = obtain(tw__alloc, (size_t)TW__BLOCK, sizeof(float), short_of);
     w->keep = obtain(tw__alloc, (size_t)TW__BLOCK / 8, 1, short_of);
     if (w->keep != NULL)
@@ -121,7 +124,7 @@ static int obtain_all(tw_selector *s, const extents *e) {
     s->sums = obtain(tw__alloc, e->chunks, sizeof(tw__sums), &short_of);
     s->sample = obtain(tw__alloc, e->sample, sizeof(uint32_t), &short_of);
     s->marks = obtain(tw__alloc, e->marks, sizeof(uint64_t), &short_of);
-    obtain_entries(&s->chosen, e->chosen, &short_of);
+    obtain_entries(&s->chosen, tw__alloc, e->chosen, &short_of);
     s->workers = obtain(tw__alloc, (size_t)s->threads, sizeof(tw__worker), &short_of);
     for (int i = 0; s->workers != NULL && i < s->threads; i++)
         obtain_worker(&s->workers[i], e, &short_of);
@@ -138,7 +141,7 @@ static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
     s->params = *params;
     s->method = method;
     s->n = n;
-    s->chunks = chunks_of(n);
+    s->chunks = tw__chunks(n);
     s->threads = params->threads;
     s->info.bad_index = -1;
     extents e = extents_of(n, params, method);
@@ -150,9 +153,9 @@ static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
 }
 
 int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params) {
-    TW_REQUIRE(selector);
+    TW_REQUIRE(selector, "selector");
     *selector = NULL;
-    TW_REQUIRE(params);
+    TW_REQUIRE(params, "params");
     tw_select_params p = *params;
     const tw__method *method = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method));
@@ -202,17 +205,26 @@ static void begin_info(tw_selector *s) {
 }
 
 static void end_info(tw_selector *s) {
+    assert(s->chosen.count <= s->chosen.cap);
     s->info.count = s->chosen.count;
     s->info.candidates = tw__candidates_total(s);
 }
 
+/* With feedback a step must be ended before anything else; without, the next one ends it. */
+static int check_closed(const tw_selector *s) {
+    if (!s->open || s->residual == NULL)
+        return TW_OK;
+    return tw__fail(TW_ERR_STATE, "a step is open; end it with tw_selector_commit or "
+                                  "tw_selector_undo first");
+}
+
 int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
-    TW_REQUIRE(s);
-    TW_REQUIRE(grad);
-    TW_REQUIRE(sparse);
-    if (s->open)
-        return tw__fail(TW_ERR_STATE, "a step is open; end it with tw_selector_commit or "
-                                      "tw_selector_undo before the next tw_selector_run");
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(grad, "grad");
+    TW_REQUIRE(sparse, "sparse");
+    TW_TRY(check_closed(s));
+    s->step += s->open; /* without feedback: the step before is over now */
+    s->open = 0;
     s->grad = grad;
     s->k = tw__k_at(&s->params, s->n, s->step);
     s->before = s->learned;
@@ -222,9 +234,8 @@ int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
     s->method->choose(s);
     end_info(s);
     *sparse = (tw_sparse){s->chosen.count, s->chosen.idx, s->chosen.val};
-    s->open = s->residual != NULL;
-    if (!s->open)
-        s->info.step = ++s->step;
+    s->open = 1;
+    s->info.step = s->step + (s->residual == NULL);
     return TW_OK;
 }
 
@@ -259,10 +270,9 @@ static int check_subset(const tw_selector *s, const int32_t *idx, int64_t count)
 }
 
 int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
-    TW_REQUIRE(s);
-    if (s->residual == NULL)
-        return TW_OK;
-    TW_TRY(check_open(s));
+    TW_REQUIRE(s, "selector");
+    if (s->residual != NULL)
+        TW_TRY(check_open(s));
     if (idx == NULL && count != 0)
         return tw__fail(TW_ERR_NULL, "idx: is NULL with count %lld; NULL goes with 0",
                         (long long)count);
@@ -273,41 +283,37 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
         TW_TRY(check_subset(s, idx, count));
         memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
     }
-    tw__feedback_leave(s, idx != NULL ? count : s->chosen.count);
+    if (s->residual != NULL)
+        tw__feedback_leave(s, idx != NULL ? count : s->chosen.count);
     float *velocity = s->velocity[0];
     s->velocity[0] = s->velocity[1];
     s->velocity[1] = velocity;
+    s->step += s->open;
     s->open = 0;
-    s->info.step = ++s->step;
+    s->info.step = s->step;
     return TW_OK;
 }
 
 int tw_selector_undo(tw_selector *s, const void *grad) {
-    TW_REQUIRE(s);
-    TW_REQUIRE(grad);
-    if (s->residual == NULL)
-        return TW_OK;
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(grad, "grad");
     TW_TRY(check_open(s));
-    s->grad = grad;
-    tw__feedback_unfold(s);
-    tw__feedback_leave(s, 0);
+    if (s->residual != NULL) {
+        s->grad = grad;
+        tw__feedback_unfold(s);
+        tw__feedback_leave(s, 0);
+    }
     s->learned = s->before;
     s->open = 0;
+    s->info.step = s->step;
     return TW_OK;
 }
 
 /* ---- state */
 
-static int check_closed(const tw_selector *s) {
-    if (!s->open)
-        return TW_OK;
-    return tw__fail(TW_ERR_STATE, "a step is open; end it with tw_selector_commit or "
-                                  "tw_selector_undo first");
-}
-
 int tw_selector_get_residual(tw_selector *s, float *residual) {
-    TW_REQUIRE(s);
-    TW_REQUIRE(residual);
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(residual, "residual");
     TW_TRY(check_closed(s));
     size_t bytes = sizeof(float) * (size_t)s->n;
     if (s->residual == NULL) {
@@ -320,8 +326,8 @@ int tw_selector_get_residual(tw_selector *s, float *residual) {
 }
 
 int tw_selector_set_residual(tw_selector *s, const float *residual) {
-    TW_REQUIRE(s);
-    TW_REQUIRE(residual);
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(residual, "residual");
     TW_TRY(check_closed(s));
     if (s->residual == NULL)
         return tw__fail(TW_ERR_STATE, "feedback is off: this selector has no residual");
@@ -345,8 +351,8 @@ static uint32_t smallest_chosen(const tw_selector *s) {
 }
 
 int tw_selector_info(const tw_selector *s, tw_select_info *info) {
-    TW_REQUIRE(s);
-    TW_REQUIRE(info);
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(info, "info");
     *info = s->info;
     info->threshold = tw__from_bits(smallest_chosen(s));
     return TW_OK;

@@ -20,6 +20,14 @@
 #define TW__CHUNK ((int64_t)1 << 16) /* elements; 225 chunks for VGG-16 leave 2 threads even */
 #define TW__BLOCK ((int64_t)1 << 11) /* elements; 8 KiB each of g and acc: half of the L1 cache */
 
+static inline int64_t tw__chunks(int64_t n) {
+    return (n + TW__CHUNK - 1) / TW__CHUNK;
+}
+
+static inline int64_t tw__at_most(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 /* The threshold methods promise at most this many times k entries. */
 #define TW__MOST 4
 
@@ -82,7 +90,7 @@ struct tw_selector {
     tw__worker *workers; /* [threads] */
     uint8_t *owner;      /* [chunks]: the worker that did the chunk */
     tw__sums *sums;      /* [chunks] */
-    uint32_t *sample;    /* [sample_size] magnitude bits */
+    uint32_t *sample;    /* [sample_size] magnitude bits of elements */
     int64_t sample_size;
     uint64_t *marks;    /* [n/64] bits, all zero; random alone */
     tw__entries chosen; /* the selection */
@@ -115,14 +123,17 @@ void tw__feedback_gather(tw_selector *s, tw__entries *entries);
 void tw__feedback_leave(tw_selector *s, int64_t count);
 /* They leave now. */
 void tw__feedback_settle(tw_selector *s);
-/* acc[lo .. lo+len-1], at most a block, as it is (after the pass) or will be (before it). */
-void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int folded, float *out);
+/* acc[lo .. lo+len-1], at most a block, as the pass left it (after) or would leave it. */
+void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int after, float *out);
 /* Sums over acc; only after a pass for a method with wants_sums. */
 tw__sums tw__feedback_sums(const tw_selector *s);
 /* Set the scale that brings the gradient down to clip_norm. */
 void tw__feedback_clip(tw_selector *s);
 
 /* ---- candidates.c */
+
+/* Candidates looked at where a rank need not be exact: it is right to about 2 %. */
+#define TW__SAMPLE 2048
 
 /* The collector is full: keep the best 2k+1. */
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker);
@@ -144,7 +155,7 @@ int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most)
 /* Magnitude bits that `rank` entries will probably reach in the next step. */
 uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank);
 /* Magnitude bits of rank `rank` among n, estimated from a sample of acc. */
-uint32_t tw__candidates_sample(tw_selector *s, double rank, int folded);
+uint32_t tw__candidates_sample(tw_selector *s, double rank, int after);
 
 /* First of the ascending idx[count] that is >= bound. */
 int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
@@ -157,7 +168,8 @@ typedef struct tw__kth {
     int64_t equal;   /* how many are equal, itself included */
 } tw__kth;
 
-tw__kth tw__kth_of_candidates(const tw_selector *s, int64_t rank);
+/* Writes to s->chosen.idx, which is free until the choice is made. */
+tw__kth tw__kth_of_candidates(tw_selector *s, int64_t rank);
 tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank);
 /* The rank-th largest of bits[len]. */
 uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank);

@@ -168,8 +168,10 @@ static void test_order_without_feedback(void **state) {
         check_ok(tw_selector_run(selector, grad, &sparse));
         assert_memory_equal(sparse.idx, chosen, sizeof chosen);
     }
-    check_ok(tw_selector_commit(selector, NULL, 0));
     check_ok(tw_selector_undo(selector, grad));
+    check_error(tw_selector_undo(selector, grad), TW_ERR_STATE);
+    check_ok(tw_selector_commit(selector, NULL, 0));
+    check_error(tw_selector_undo(selector, grad), TW_ERR_STATE);
     memset(residual, 0xff, sizeof residual);
     check_ok(tw_selector_get_residual(selector, residual));
     check_bits("residual", residual, zeros, N);

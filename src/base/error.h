@@ -19,10 +19,10 @@ int tw__fail(int error, const char *format, ...);
             return tw__error_;                                                                     \
     } while (0)
 
-#define TW_REQUIRE(pointer)                                                                        \
+#define TW_REQUIRE(pointer, name)                                                                  \
     do {                                                                                           \
         if ((pointer) == NULL)                                                                     \
-            return tw__fail(TW_ERR_NULL, "%s: is NULL; a valid pointer is required", #pointer);    \
+            return tw__fail(TW_ERR_NULL, "%s: is NULL; a valid pointer is required", (name));      \
     } while (0)
 
 #endif

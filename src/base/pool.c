@@ -6,8 +6,10 @@
 #include "base/pool.h"
 #include "base/error.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -17,6 +19,7 @@ typedef struct job {
     void *context;
     int64_t items;
     _Atomic int64_t next; /* first item that nobody has taken */
+    fenv_t environment;   /* the caller's: rounding and flushing are its choice */
     int places;           /* workers that may join, the caller not counted */
     int joined;           /* workers that joined so far */
     int active;           /* of these, still at work */
@@ -63,6 +66,7 @@ static void *worker_main(void *unused) {
         int worker = ++j->joined;
         j->active++;
         pthread_mutex_unlock(&pool.mutex);
+        fesetenv(&j->environment);
         work(j, worker);
         pthread_mutex_lock(&pool.mutex);
         if (--j->active == 0)
@@ -75,13 +79,13 @@ static void *worker_main(void *unused) {
 /* Offers the job to the workers. Returns 0 when the pool is busy with another one. */
 static int open_job(job *j) {
     pthread_mutex_lock(&pool.mutex);
-    int free = pool.job == NULL && pool.started > 0;
-    if (free) {
+    int idle = pool.job == NULL && pool.started > 0;
+    if (idle) {
         pool.job = j;
         pthread_cond_broadcast(&pool.wake);
     }
     pthread_mutex_unlock(&pool.mutex);
-    return free;
+    return idle;
 }
 
 static void close_job(job *j) {
@@ -94,6 +98,7 @@ static void close_job(job *j) {
 
 void tw__pool_run(int threads, int64_t items, tw__task *task, void *context) {
     job j = {.task = task, .context = context, .items = items, .places = threads - 1};
+    fegetenv(&j.environment);
     int shared = threads > 1 && items > 1 && open_job(&j);
     work(&j, 0);
     if (shared)
@@ -108,18 +113,24 @@ static void reset_after_fork(void) {
     pthread_cond_init(&pool.idle, NULL);
     pool.job = NULL;
     pool.started = 0;
+    pool.ending = 0;
 }
 
 static void watch_fork(void) {
     pthread_atfork(NULL, NULL, reset_after_fork);
 }
 
+/* The new threads block all signals: those are the application's business. */
 static void start_threads(int wanted) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&pool.mutex);
     while (pool.started < wanted &&
            pthread_create(&pool.threads[pool.started], NULL, worker_main, NULL) == 0)
         pool.started++;
     pthread_mutex_unlock(&pool.mutex);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void end_threads(void) {

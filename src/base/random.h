@@ -14,9 +14,11 @@ static inline uint64_t tw__random(uint64_t key, uint64_t counter) {
     return x ^ (x >> 31);
 }
 
-/* Below `bound` (< 2^32), by multiplication; the bias is less than 2^-31. */
+/* Below `bound` (< 2^31): the upper part of 64 random bits times bound; biased by 2^-33 at most. */
 static inline uint64_t tw__random_below(uint64_t key, uint64_t counter, uint64_t bound) {
-    return ((tw__random(key, counter) >> 32) * bound) >> 32;
+    uint64_t random = tw__random(key, counter);
+    uint64_t low = (random & 0xffffffffu) * bound >> 32;
+    return ((random >> 32) * bound + low) >> 32;
 }
 
 #endif

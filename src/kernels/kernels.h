@@ -2,14 +2,13 @@
  *
  * Speed lives here and only here; what the numbers mean is the business of the callers. Every
  * table has the same functions with bitwise the same results: the sums are defined for 16 lanes,
- * whatever the width of the machine's vectors. kernels_ref.c says what each function does; a table
- * for an instruction set starts as a copy of it and overwrites what it does better.
+ * whatever the width of the machine's vectors. kernels_ref.c says what each function does.
  *
  * Magnitudes are compared as integers: for floats x, y >= 0 the bit patterns order as the values
  * do, subnormals included, infinity and NaN above all numbers. So "magnitude bits" are the bits
  * of |x|, a threshold is such a number, and NaN or infinity passes every threshold.
  *
- * Pointers `src` are the caller's memory and may be misaligned by any number of bytes. */
+ * Pointers `src` may be the caller's memory, misaligned by any number of bytes. */
 #ifndef TW_KERNELS_KERNELS_H
 #define TW_KERNELS_KERNELS_H
 

@@ -2,8 +2,8 @@
  *
  * Values are appended by compressing in the register and storing the whole vector: a compress that
  * stores to memory is microcode on some CPUs. What lies behind the last one is overwritten by the
- * next; the callers leave TW__SLACK places for it. Nothing in the loops over n branches on the
- * data: a wrong guess would also throw away the reads that are under way. */
+ * next; the callers leave TW__SLACK places for it. The loops over n branch only on what is
+ * rare in the data: a wrong guess would also throw away the reads that are under way. */
 #include "kernels/kernels_x86.h"
 
 #include <stddef.h>

@@ -50,14 +50,15 @@ static void ref_scan(const void *src, int64_t len, int32_t base, tw__collector *
         collect(collector, base + (int32_t)i, load_f32(src, i));
 }
 
-/* binary16 has 5 exponent and 10 mantissa bits. Shifted into float32's places the exponent is too
- * small by 112; a multiplication by 2^112 mends that, for subnormals too. */
+/* binary16 has 5 exponent and 10 mantissa bits, and an exponent that counts from 15, not 127. */
 static float widen_half(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-    uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;
-    if (magnitude >= 0x7c00u << 13) /* infinity or NaN: the largest exponent, the same mantissa */
-        return tw__from_bits(sign | TW__INFINITY_BITS | magnitude);
-    return tw__from_bits(sign | tw__magnitude(tw__from_bits(magnitude) * 0x1p112f));
+    uint32_t exponent = half >> 10 & 0x1fu, mantissa = half & 0x3ffu;
+    if (exponent == 0) /* subnormal: no float32 is, so that flushing modes do not matter */
+        return tw__from_bits(sign | tw__to_bits((float)mantissa * 0x1p-24f));
+    if (exponent == 0x1f) /* infinity or NaN */
+        return tw__from_bits(sign | TW__INFINITY_BITS | mantissa << 13);
+    return tw__from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
 static void ref_widen_f16(float *dst, const void *src, int64_t len) {

@@ -1,7 +1,7 @@
 /* methods.h - the six ways to select, as rows
  *
  * A method says from which magnitude on the pass should collect, and then chooses among what was
- * collected. To add one: a file select_<name>.c, a line here, a row in methods.c. */
+ * collected. To add one: a file select_<name>.c, a line here, a row in methods.c, a build line. */
 #ifndef TW_SELECT_METHODS_H
 #define TW_SELECT_METHODS_H
 
@@ -11,6 +11,8 @@ typedef struct tw__method {
     const char *name;
     const char *description;
     int wants_sums;                    /* needs the sums over acc */
+    int wants_marks;                   /* needs a bit per element */
+    int samples;                       /* takes samples of dgc_sample */
     uint32_t (*guess)(tw_selector *s); /* magnitude bits to collect from, at least 1 */
     void (*choose)(tw_selector *s);    /* fills s->chosen and s->learned */
 } tw__method;

@@ -7,6 +7,7 @@
  * the count drifts. */
 #include "select/methods.h"
 
+#include <float.h>
 #include <math.h>
 
 /* P(|X| >= t) for X normal with this mean and deviation. */
@@ -38,7 +39,7 @@ static double estimate(const tw_selector *s) {
 }
 
 static uint32_t to_bits(double threshold) {
-    float rounded = threshold < 3e38 ? (float)threshold : 3e38f;
+    float rounded = threshold < FLT_MAX ? (float)threshold : FLT_MAX;
     uint32_t bits = tw__magnitude(rounded);
     return bits < 1 ? 1 : bits;
 }

@@ -48,6 +48,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_random = {
     .name = "random",
     .description = "k indices by chance, the same on ranks that share a seed (Rand_k)",
+    .wants_marks = 1,
     .guess = guess,
     .choose = choose,
 };
