@@ -1,7 +1,8 @@
 /* gradients.c - windows into a base vector, scaled and converted where asked
  *
  * The shift is a multiple of 16 elements, one cache line, so that all steps have the same alignment
- * and none is slower for it.
+ * and none is slower for it. A shift that came twice in a row would be a gradient repeated, which no
+ * training gives.
  */
 #include "gradients.h"
 
@@ -18,7 +19,8 @@
 #include "thinwire.h"
 
 #define SHIFT_UNIT 16
-#define SHIFT_COUNT 61
+#define SHIFT_COUNT 251 /* a prime: any stride visits all shifts before one comes again */
+#define SHIFT_STRIDE 97
 
 typedef struct conversion {
     const float *window; /* [n] */
@@ -66,8 +68,7 @@ void gradients_free(gradients *source) {
 }
 
 gradient gradients_at(gradients *source, int64_t step) {
-    uint64_t draw = data_hash(source->spec.seed, (uint64_t)step) % (SHIFT_COUNT + 1);
-    const float *window = source->base + draw * SHIFT_UNIT;
+    const float *window = source->base + step * SHIFT_STRIDE % SHIFT_COUNT * SHIFT_UNIT;
     if (source->exact == NULL) {
         return (gradient){.typed = window, .values = window};
     }

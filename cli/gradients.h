@@ -19,7 +19,7 @@ typedef struct gradient_spec {
 
 typedef struct gradients {
     gradient_spec spec;
-    float *base;    /* [n + 61 * 16] */
+    float *base;    /* [n + 251 * 16] */
     float *exact;   /* [n] the values of the step; NULL when a window of base will do */
     uint16_t *half; /* [n] the same as f16 or bf16; NULL for f32 */
 } gradients;
