@@ -18,6 +18,7 @@
 #include "selector.h"
 
 #include <assert.h>
+#include <math.h>
 
 /* Runs of one cache line are sampled: one read brings 16 elements. */
 #define SAMPLE_RUN 16
@@ -149,19 +150,26 @@ void tw__candidates_ensure(tw_selector *s, int64_t want) {
     }
 }
 
+/* Magnitude bits that `rank` entries reach, where the candidates end before that: on the power law
+ * through the last chosen and the last candidate. */
+static uint32_t extrapolate(const tw_selector *s, int64_t rank) {
+    double total = (double)tw__candidates_total(s), count = (double)s->chosen.count;
+    double end = tw__from_bits(s->guess), edge = tw__from_bits(s->edge);
+    double lower = 0.9; /* too close together to tell */
+    if (total > 1.1 * count && count > 0.0 && edge > 1.001 * end)
+        lower = pow(total / (double)rank, log(edge / end) / log(total / count));
+    uint32_t bits = tw__magnitude((float)(end * fmax(lower, 0.5)));
+    return bits < 1 ? 1 : bits;
+}
+
 uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
     int64_t total = tw__candidates_total(s);
+    if (total < rank)
+        return extrapolate(s, rank);
     uint32_t bits[TW__SAMPLE];
-    if (total >= rank) {
-        int64_t count = tw__candidates_pluck(s, bits, TW__SAMPLE);
-        int64_t at = (int64_t)((double)rank * (double)count / (double)total);
-        return tw__kth_of_bits(bits, count, at < 1 ? 1 : at);
-    }
-    /* Too few to tell: lower by 4 % for each tenth that is missing. */
-    double lower = 1.0 - 0.4 * (double)(rank - total) / (double)rank;
-    float guess = tw__from_bits(s->guess) * (float)lower;
-    uint32_t guess_bits = tw__magnitude(guess);
-    return guess_bits < 1 ? 1 : guess_bits;
+    int64_t count = tw__candidates_pluck(s, bits, TW__SAMPLE);
+    int64_t at = (int64_t)((double)rank * (double)count / (double)total);
+    return tw__kth_of_bits(bits, count, at < 1 ? 1 : at);
 }
 
 /* Calls visit for each stretch of candidates, in index order. */
@@ -207,6 +215,7 @@ static void pick_stretch_with_ties(tw_selector *s, const int32_t *idx, const flo
 }
 
 static void choose_all_above(tw_selector *s, uint32_t threshold) {
+    s->edge = threshold;
     s->chosen.count = 0;
     each_stretch(s, pick_stretch, &threshold);
 }
@@ -225,6 +234,7 @@ uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
         return worst.bits;
     }
     edge e = {worst.bits, count - worst.greater};
+    s->edge = worst.bits;
     s->chosen.count = 0;
     each_stretch(s, pick_stretch_with_ties, &e);
     return worst.bits;

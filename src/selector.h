@@ -53,7 +53,7 @@ typedef struct tw__worker {
 /* What a method learns from step to step. Goes back with an undo. */
 typedef struct tw__learned {
     uint32_t guess;  /* magnitude bits to collect from in the next pass; 0: not known yet */
-    double rank;     /* exact: entries that reached the guess when it was made; 0: not known yet */
+    double rank;     /* exact: entries that reached the guess when it was made; 0: not known */
     double growth;   /* exact: entries that reach a guess a step later, over that rank */
     double margin;   /* exact: candidates wanted, over k */
     float threshold; /* reuse: the threshold in use */
@@ -81,6 +81,7 @@ struct tw_selector {
     float scale;      /* by which clipping shrinks the gradient */
     int64_t k;
     uint32_t guess;     /* magnitude bits that the last pass collected from */
+    uint32_t edge;      /* magnitude bits that the last choice reached down to */
     tw__learned before; /* learned, as it was when the step began */
     uint8_t *lossy;     /* undo log, see tw__undo: a bit per element */
     int8_t *near;       /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */

@@ -1,4 +1,4 @@
-/* test_environment.c - the caller's floating-point environment, and steps taken back without feedback
+/* test_environment.c - the caller's rounding mode, and steps taken back without a trace
  *
  * The rounding mode is the caller's: it must hold on all threads of the library, whenever they were
  * started, or results would depend on who took which chunk. And undo must take back what a step

@@ -47,5 +47,5 @@ uint32_t tw__method_learned_guess(tw_selector *s) {
 double tw__method_learn(tw_selector *s, double factor) {
     double rank = ceil(factor * (double)tw__k_at(&s->params, s->n, s->step + 1));
     s->learned.guess = tw__candidates_learn(s, (int64_t)rank);
-    return rank;
+    return rank <= (double)tw__candidates_total(s) ? rank : 0.0;
 }

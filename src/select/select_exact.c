@@ -22,8 +22,9 @@ static double clamp(double x, double low, double high) {
 /* Learns from how many candidates the last guess let through. */
 static void update_margin(tw_selector *s) {
     tw__learned *l = &s->learned;
-    if (s->info.rescans > 0 || l->rank == 0.0) {
+    if (s->info.rescans > 0 || l->margin == 0.0)
         l->margin = MARGIN_MOST;
+    if (s->info.rescans > 0 || l->rank == 0.0) {
         l->growth = 1.0;
         return;
     }
