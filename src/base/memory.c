@@ -7,11 +7,10 @@
 #include <sys/mman.h>
 #endif
 
-#define CACHE_LINE ((size_t)64)
 #define HUGE_PAGE ((size_t)2 << 20)
 
 static size_t alignment_of(size_t bytes) {
-    return bytes >= HUGE_PAGE ? HUGE_PAGE : CACHE_LINE;
+    return bytes >= HUGE_PAGE ? HUGE_PAGE : (size_t)TW__ALIGNMENT;
 }
 
 size_t tw__footprint(size_t bytes) {

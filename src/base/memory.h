@@ -4,11 +4,14 @@
  *   tw__alloc    zeroed and touched, on huge pages where large: for what every step uses
  *   tw__reserve  address space alone, pages come when touched: for the undo log, of which a step
  *                uses a small part
- * Both are aligned to a cache line at least and freed with free(). NULL when memory is out. */
+ * Both are aligned to TW__ALIGNMENT at least and freed with free(). NULL when memory is out. */
 #ifndef TW_BASE_MEMORY_H
 #define TW_BASE_MEMORY_H
 
 #include <stddef.h>
+
+/* Two cache lines, as CPUs fetch them in pairs. */
+#define TW__ALIGNMENT 128
 
 /* Bytes that either call takes from the system for a request of this many. */
 size_t tw__footprint(size_t bytes);
