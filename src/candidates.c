@@ -183,9 +183,9 @@ static void each_stretch(tw_selector *s, visit_stretch *visit, void *context) {
         while (chunk < s->chunks && s->owner[chunk] == owner)
             chunk++;
         const tw__entries *found = &s->workers[owner].collector.found;
-        int64_t from = cursor[owner], to = found->count;
-        if (chunk < s->chunks)
-            to = from + tw__lower_bound(found->idx + from, to - from, chunk * TW__CHUNK);
+        int64_t from = cursor[owner], to = s->end[chunk - 1];
+        if (s->workers[owner].dropped != 0) /* it moved its entries: look where they are now */
+            to = from + tw__lower_bound(found->idx + from, found->count - from, chunk * TW__CHUNK);
         visit(s, found->idx + from, found->val + from, to - from, context);
         cursor[owner] = to;
     }

@@ -114,6 +114,12 @@ static void inspect_block(tw_selector *s, tw__worker *w, const void *acc, int64_
         s->kernels->moments(acc, len, moments);
 }
 
+static void end_chunk(tw_selector *s, int worker, int64_t chunk, const tw__moments *moments) {
+    s->owner[chunk] = (uint8_t)worker;
+    s->end[chunk] = s->workers[worker].collector.found.count;
+    store_sums(&s->sums[chunk], moments);
+}
+
 static void fold_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__worker *w = &s->workers[worker];
@@ -122,7 +128,6 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     tw__undo undo = undo_of_chunk(s, chunk);
     tw__moments moments = {0};
     assert(s->chosen.idx[s->leaving] == INT32_MAX);
-    s->owner[chunk] = (uint8_t)worker;
     clear_velocity(s, leaving, end);
     for (; lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
@@ -137,7 +142,7 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
         leaving = behind;
     }
     assert(undo.far_count <= undo.near_count && undo.near_count <= TW__CHUNK);
-    store_sums(&s->sums[chunk], &moments);
+    end_chunk(s, worker, chunk, &moments);
 }
 
 /* acc after the pass: it lies in the residual's place, or is the gradient itself. */
@@ -150,7 +155,6 @@ static void scan_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__worker *w = &s->workers[worker];
     tw__moments moments = {0};
-    s->owner[chunk] = (uint8_t)worker;
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
         const void *acc = folded(s, w, lo, len);
@@ -158,7 +162,7 @@ static void scan_chunk(void *context, int worker, int64_t chunk) {
         s->kernels->scan(acc, len, (int32_t)lo, &w->collector);
         inspect_block(s, w, acc, lo, len, &moments);
     }
-    store_sums(&s->sums[chunk], &moments);
+    end_chunk(s, worker, chunk, &moments);
 }
 
 /* What tw__feedback_count asks of each chunk. */

@@ -74,7 +74,8 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     memory->velocity = 2 * bytes_of(e.velocity, sizeof(float));
     memory->undo = bytes_of(e.lossy, 1) + bytes_of(e.log, 1) + bytes_of(e.log, sizeof(float));
     memory->workspace = bytes_of_workers(&e, p.threads) + bytes_of(1, sizeof(tw_selector)) +
-                        bytes_of(e.chunks, 1) + bytes_of(e.chunks, sizeof(tw__sums)) +
+                        bytes_of(e.chunks, 1) + bytes_of(e.chunks, sizeof(int64_t)) +
+                        bytes_of(e.chunks, sizeof(tw__sums)) +
                         bytes_of(e.sample, sizeof(uint32_t)) + bytes_of(e.marks, sizeof(uint64_t)) +
                         bytes_of(e.chosen, sizeof(int32_t)) + bytes_of(e.chosen, sizeof(float));
     memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
@@ -121,6 +122,7 @@ static int obtain_all(tw_selector *s, const extents *e) {
     s->near = obtain(tw__reserve, e->log, 1, &short_of);
     s->far = obtain(tw__reserve, e->log, sizeof(float), &short_of);
     s->owner = obtain(tw__alloc, e->chunks, 1, &short_of);
+    s->end = obtain(tw__alloc, e->chunks, sizeof(int64_t), &short_of);
     s->sums = obtain(tw__alloc, e->chunks, sizeof(tw__sums), &short_of);
     s->sample = obtain(tw__alloc, e->sample, sizeof(uint32_t), &short_of);
     s->marks = obtain(tw__alloc, e->marks, sizeof(uint64_t), &short_of);
@@ -187,6 +189,7 @@ void tw_selector_free(tw_selector *s) {
     free(s->marks);
     free(s->sample);
     free(s->sums);
+    free(s->end);
     free(s->owner);
     free(s->near);
     free(s->far);

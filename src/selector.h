@@ -92,6 +92,7 @@ struct tw_selector {
     /* Workspace. */
     tw__worker *workers; /* [threads] */
     uint8_t *owner;      /* [chunks]: the worker that did the chunk */
+    int64_t *end;        /* [chunks]: its number of candidates after it */
     tw__sums *sums;      /* [chunks] */
     uint32_t *sample;    /* [sample_size] magnitude bits of elements */
     int64_t sample_size;
