@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 SECONDS ?= 60
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
-.PHONY: all help deps test test-release test-asan test-tsan test-valgrind fuzz bench lint format \
+.PHONY: all help deps test test-release test-asan test-tsan test-valgrind fuzz bench bench-torch lint format \
         install clean
 
 all: ## build the library and build/thinwire
@@ -52,6 +52,10 @@ bench: all ## selection against the bare memory pass
 	build/thinwire bench select
 	build/thinwire bench select --cold --method exact
 	build/thinwire bench select --method exact --n 133547324
+
+bench-torch: all ## exact selection against torch.topk on the CPU
+	@scripts/install-deps bench
+	bench/torch_topk.py
 
 lint: ## formatting and static analysis
 	@scripts/install-deps build lint
