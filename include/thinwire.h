@@ -137,8 +137,13 @@ typedef struct tw_select_params {
     uint32_t reserved[8]; /* zero */
 } tw_select_params;
 
+#ifdef __cplusplus
+#define TW_SELECT_PARAMS_INIT                                                                      \
+    {}
+#else
 #define TW_SELECT_PARAMS_INIT                                                                      \
     { 0 }
+#endif
 
 /* ---- 4. Create and free ------------------------------------------------------------------- */
 

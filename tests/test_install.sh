@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the build into a scratch prefix and builds the example against it the two ways that users
-# do: with pkg-config and with find_package.
+# Installs the build into a scratch prefix and builds against it as users do: with pkg-config, from
+# C++, and with find_package.
 #
 #   test_install.sh BUILD_DIR SOURCE_DIR
 set -eu
@@ -18,6 +18,19 @@ flags=$(PKG_CONFIG_PATH="$(dirname "$pc")" pkg-config --define-variable=prefix="
 # shellcheck disable=SC2086
 cc "$source/examples/select_step.c" $flags -o "$scratch/shared"
 LD_LIBRARY_PATH="$lib" "$scratch/shared" | grep 'given .* = sent .* + kept'
+
+echo "C++"
+cat >"$scratch/plus.cpp" <<EOF
+#include <thinwire.h>
+int main() {
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    tw_selector *selector;
+    return tw_selector_create(&selector, 10, &params) == TW_ERR_K ? 0 : 1;
+}
+EOF
+# shellcheck disable=SC2086
+c++ -Wall -Wextra -Wpedantic -Werror "$scratch/plus.cpp" $flags -o "$scratch/plus"
+LD_LIBRARY_PATH="$lib" "$scratch/plus"
 
 echo "find_package"
 mkdir "$scratch/consumer"
