@@ -153,11 +153,11 @@ typedef struct tw_selector tw_selector;
 /* Bytes that a selector takes. All of it is allocated by tw_selector_create; a step allocates
  * nothing. */
 typedef struct tw_memory {
-    size_t residual; /* float32[n], none without feedback */
-    size_t velocity; /* 2 x float32[n] with momentum */
-    size_t undo;     /* address space to restore the residual of a refused step: about 5.2 n. A step
-                        touches 0.2 to 0.5 n of it, more when gradients suddenly grow by 100 times
-                        or more; none without feedback */
+    size_t residual;  /* float32[n], none without feedback */
+    size_t velocity;  /* 2 x float32[n] with momentum */
+    size_t undo;      /* address space to restore the residual of a refused step: about 5.2 n. A
+                         step touches 0.2 to 0.5 n of it, more when gradients suddenly grow by 100
+                         times or more; none without feedback */
     size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
                          of which all threads together touch about half of one share; plus n/250 for
                          samples, with "dgc" n/25, with "random" n/8 */
@@ -193,10 +193,10 @@ typedef struct tw_sparse {
  *          magnitudes, of equal magnitudes the smaller index. "random" gives k. The threshold
  *          methods give what passes their threshold, or the best k if that is more than 4k.
  * The step is now open: end it with tw_selector_commit or tw_selector_undo. Without feedback there
- * is nothing to lose: the next run ends it too. Errors: TW_ERR_NULL; TW_ERR_STATE when a step with
- * feedback is open; TW_ERR_NUMBER when grad holds NaN or infinity or the sum overflows:
- * tw_last_error() names the first such index, tw_selector_info has it as bad_index, and the
- * residual is bit for bit as before. */
+ * is nothing to lose: the next run ends it too.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when a step with feedback is open; TW_ERR_NUMBER when grad
+ * holds NaN or infinity or the sum overflows: tw_last_error() names the first such index,
+ * tw_selector_info has it as bad_index, and the residual is bit for bit as before. */
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
 /* End the step: the sent entries leave the residual (and the velocity), all else stays in it.
@@ -220,8 +220,8 @@ TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
 /* Replace the residual by [n] finite floats. The threshold is learned anew in the next step;
- * velocity and step counter stay. Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback
- * is off; TW_ERR_NUMBER. */
+ * velocity and step counter stay.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
 
 /* ---- 7. Information ----------------------------------------------------------------------- */

@@ -158,8 +158,7 @@ static uint32_t extrapolate(const tw_selector *s, int64_t rank) {
     double lower = 0.9; /* too close together to tell */
     if (total > 1.1 * count && count > 0.0 && edge > 1.001 * end)
         lower = pow(total / (double)rank, log(edge / end) / log(total / count));
-    uint32_t bits = tw__magnitude((float)(end * fmax(lower, 0.5)));
-    return bits < 1 ? 1 : bits;
+    return tw__threshold((float)(end * fmax(lower, 0.5)));
 }
 
 uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {

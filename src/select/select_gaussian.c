@@ -39,9 +39,7 @@ static double estimate(const tw_selector *s) {
 }
 
 static uint32_t to_bits(double threshold) {
-    float rounded = threshold < FLT_MAX ? (float)threshold : FLT_MAX;
-    uint32_t bits = tw__magnitude(rounded);
-    return bits < 1 ? 1 : bits;
+    return tw__threshold(threshold < FLT_MAX ? (float)threshold : FLT_MAX);
 }
 
 static void choose(tw_selector *s) {

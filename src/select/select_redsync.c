@@ -23,14 +23,14 @@ static void choose(tw_selector *s) {
     double low = 0.0, high = 1.0;
     for (int round = 0; round < ROUNDS; round++) {
         double r = 0.5 * (low + high);
-        uint32_t threshold = tw__magnitude((float)(mean + r * (max - mean)));
-        int64_t count = tw__candidates_above(s, threshold < 1 ? 1 : threshold);
+        uint32_t threshold = tw__threshold((float)(mean + r * (max - mean)));
+        int64_t count = tw__candidates_above(s, threshold);
         if (count < s->k) {
             high = r;
         } else if (count > 2 * s->k) {
             low = r;
         } else {
-            tw__candidates_choose_above(s, threshold < 1 ? 1 : threshold);
+            tw__candidates_choose_above(s, threshold);
             tw__method_learn(s, 3);
             return;
         }

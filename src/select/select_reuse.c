@@ -31,8 +31,7 @@ static void nudge(tw_selector *s) {
     else if (count > s->params.reuse_high * k)
         factor += s->params.reuse_nudge;
     s->learned.threshold *= factor;
-    uint32_t guess_bits = tw__magnitude(tw__from_bits(s->learned.guess) * factor);
-    s->learned.guess = guess_bits < 1 ? 1 : guess_bits;
+    s->learned.guess = tw__threshold(tw__from_bits(s->learned.guess) * factor);
 }
 
 static int far_off(int64_t count, int64_t k) {
