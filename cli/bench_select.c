@@ -199,6 +199,16 @@ static int sweep(const select_bench *bench, const bench_plan *plan, select_repor
     return status;
 }
 
+/* Whether the library would take a selector of this size at all, asked before the data are made. */
+static int check_library(const select_bench *bench) {
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.k = 1;
+    params.threads = (int)bench->threads;
+    tw_memory memory;
+    int error = tw_selector_memory(bench->n, &params, &memory);
+    return error == TW_OK ? STATUS_OK : library_failure("preparing", error);
+}
+
 static int run_bench(const select_bench *bench, jsonl *json) {
     gradient_spec spec = {
         .n = bench->n,
@@ -209,7 +219,10 @@ static int run_bench(const select_bench *bench, jsonl *json) {
     };
     gradients source;
     bench_plan plan;
-    int status = gradients_create(&source, &spec);
+    int status = check_library(bench);
+    if (status == STATUS_OK) {
+        status = gradients_create(&source, &spec);
+    }
     if (status != STATUS_OK) {
         return status;
     }

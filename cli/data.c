@@ -35,12 +35,13 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-uint64_t data_hash(uint64_t seed, uint64_t counter) {
+/* A well-mixed function of seed and counter: the random numbers behind everything here. */
+static uint64_t hash(uint64_t seed, uint64_t counter) {
     return mix(mix(seed + GOLDEN_GAMMA) + counter * GOLDEN_GAMMA);
 }
 
 static random_stream stream_for(const vector_job *job, int64_t begin) {
-    return (random_stream){data_hash(job->seed, (uint64_t)(begin / PARALLEL_CHUNK))};
+    return (random_stream){hash(job->seed, (uint64_t)(begin / PARALLEL_CHUNK))};
 }
 
 static uint64_t next_bits(random_stream *stream) {
@@ -119,7 +120,7 @@ static void fill_constant(const vector_job *job, float *values, int64_t begin, i
 static void fill_spike(const vector_job *job, float *values, int64_t begin, int64_t end) {
     int64_t length = job->n / SPIKE_SHARE > 0 ? job->n / SPIKE_SHARE : 1;
     uint64_t room = (uint64_t)(job->n - length) + 1;
-    int64_t first = (int64_t)(data_hash(job->seed, UINT64_MAX) % room);
+    int64_t first = (int64_t)(hash(job->seed, UINT64_MAX) % room);
     random_stream stream = stream_for(job, begin);
     fill_gauss(job, values, begin, end);
     stream.state = ~stream.state; /* a stream apart from the one that made the normals */

@@ -15,7 +15,4 @@ const char *data_kind_description(int position);
 /* Fill values[n] with the kind at this position. */
 void data_fill(int kind, float *values, int64_t n, uint64_t seed);
 
-/* A well-mixed function of seed and counter: the random numbers behind everything here. */
-uint64_t data_hash(uint64_t seed, uint64_t counter);
-
 #endif

@@ -1,8 +1,8 @@
 /* gradients.c - windows into a base vector, scaled and converted where asked
  *
  * The shift is a multiple of 16 elements, one cache line, so that all steps have the same alignment
- * and none is slower for it. A shift that came twice in a row would be a gradient repeated, which no
- * training gives.
+ * and none is slower for it. A shift that came twice in a row would be a gradient repeated, which
+ * no training gives.
  */
 #include "gradients.h"
 

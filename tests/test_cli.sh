@@ -92,6 +92,15 @@ has_json=$(sed -n 's/^json  *//p' "$dir/out")
 
 # ---- wrong options
 
+for setting in THINWIRE_KERNELS=nonsense THINWIRE_THREADS=many; do
+    # shellcheck disable=SC2163 # the setting is NAME=VALUE
+    export "$setting"
+    run bench select --n 1000 --k 10
+    unset "${setting%%=*}"
+    [ $status -eq 1 ] || fail "$setting: status $status, expected 1"
+    [ ! -s "$dir/out" ] || fail "$setting: wrote to stdout before it was refused"
+    says err "${setting%%=*}"
+done
 refuses "accepted" nonsense
 refuses "--method" bench select --nonsense
 refuses "exact" bench select --method sorted
