@@ -1,34 +1,40 @@
 /* thinwire.h - sum gradients over thin wires: send the few values that matter, keep the rest
  *
- * Each training step a worker holds a gradient g of n numbers. Thinwire adds it to the residual e
- * of what earlier steps left unsent, picks the k entries of acc = g + e that matter, and keeps
- * everything else for later, so that nothing is lost:
+ * Each training step every one of P workers, the ranks, holds a gradient g of n numbers. Thinwire
+ * adds it to the residual e of what earlier steps left unsent, picks the k entries of acc = g + e
+ * that matter, sums them over all ranks, and keeps everything else for later, so that nothing is
+ * lost:
  *
- *     gradient[n] -> feedback -> select -> (exchange) -> commit
- *                    acc = g+e   k of n                  e keeps what was not sent
+ *     gradient[n] -> feedback -> select -> exchange -> commit -> mean gradient[n], or idx/val
+ *                    acc = g+e   k of n    over a      e keeps
+ *                                          transport   what did not arrive
  *
- * This header is the whole public interface, in reading order: version, errors, parameters, create
- * and free, one step, state, information.
+ * This header is the whole public interface, in reading order: version, errors, parameters;
+ * transports, groups, allreduce and their state, which is all that most programs need; then the
+ * selector alone, for those who bring their own exchange; information.
  *
- * A complete step, without error handling:
+ * One rank of a training loop, without error handling:
  *
- *     tw_select_params params = TW_SELECT_PARAMS_INIT;
- *     params.density = 0.01;
- *     tw_selector *selector;
- *     tw_selector_create(&selector, n, &params);
- *     for (;;) {
- *         tw_sparse sparse;
- *         tw_selector_run(selector, grad, &sparse);      // sparse.idx[], sparse.val[]: send these
- *         tw_selector_commit(selector, NULL, 0);         // all sent: they leave the residual
- *     }
- *     tw_selector_free(selector);
+ *     tw_group_params params = TW_GROUP_PARAMS_INIT;
+ *     params.scheme = "oktopk";
+ *     params.select.density = 0.01;
+ *     tw_group *group;
+ *     tw_group_create(&group, transport, &params);
+ *     tw_group_add(group, n, NULL, NULL);                // tensor 0; others as they come
+ *     tw_group_open(group);
+ *     for (;;)
+ *         tw_allreduce(group, 0, grad, grad);            // grad becomes the mean over all ranks
+ *     tw_group_free(group);
  *
  * Rules that hold for every call
- *   - Glossary: n elements, k selected, density k/n, g gradient, e residual, acc = g + e.
+ *   - Glossary: n elements, k selected, density k/n, P ranks (nranks), g gradient, e residual,
+ *     acc = g + e.
  *   - A call returns TW_OK (0) or a negative error; tw_last_error() says in words which field was
  *     wrong and what is accepted. After an error nothing has changed.
  *   - The library never prints, never exits and never aborts.
  *   - A handle may be used by one thread at a time; different handles are independent.
+ *   - "Collective" calls must be made by all ranks, in the same order. They end with the same
+ *     status on all of them, within the deadline of the group.
  *   - Pointers into the caller's memory may have any alignment.
  *   - The selection depends on the inputs, the parameters and the seed alone: not on the number of
  *     threads, the kernels or the run. (How much work it took, in tw_select_info, does.)
@@ -78,7 +84,13 @@ TW_API const char *tw_version(void);
     X(TW_ERR_NUMBER, -7, "the gradient holds NaN or infinity, or the sum overflows")               \
     X(TW_ERR_STATE, -8, "the calls came in the wrong order")                                       \
     X(TW_ERR_INDEX, -9, "the indices are not those of a selection")                                \
-    X(TW_ERR_MEMORY, -10, "out of memory")
+    X(TW_ERR_MEMORY, -10, "out of memory")                                                         \
+    X(TW_ERR_TRANSPORT, -11, "the transport failed, or this build does not have it")               \
+    X(TW_ERR_TIMEOUT, -12, "ranks are missing: they did not answer before the deadline")           \
+    X(TW_ERR_MISMATCH, -13, "ranks, or a saved state and its group, do not agree")                 \
+    X(TW_ERR_PROTOCOL, -14, "a message from another rank is malformed")                            \
+    X(TW_ERR_FILE, -15, "a file cannot be read or written")                                        \
+    X(TW_ERR_DAMAGED, -16, "a saved state is damaged, or of another version")
 
 typedef enum {
 #define TW_ERROR_ENUM(name, value, text) name = (value),
@@ -145,13 +157,8 @@ typedef struct tw_select_params {
     { 0 }
 #endif
 
-/* ---- 4. Create and free ------------------------------------------------------------------- */
-
-/* One tensor's selector: its residual, its thresholds, its workspace. */
-typedef struct tw_selector tw_selector;
-
-/* Bytes that a selector takes. All of it is allocated by tw_selector_create; a step allocates
- * nothing. */
+/* Bytes that a selector, or a group of them, takes. All of it is allocated when it is created or
+ * opened; a step allocates nothing. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n], none without feedback */
     size_t velocity;  /* 2 x float32[n] with momentum */
@@ -163,6 +170,245 @@ typedef struct tw_memory {
                          samples, with "dgc" n/25, with "random" n/8 */
     size_t total;     /* the sum */
 } tw_memory;
+
+/* ---- 4. Transports ------------------------------------------------------------------------ */
+
+/* One rank's end of a set of P ranks that can send bytes to each other. A transport moves bytes
+ * and counts them; it knows nothing of gradients. It carries one group at a time and must outlive
+ * it. Three kinds are built in; the header thinwire_mpi.h adds MPI. */
+typedef struct tw_transport tw_transport;
+
+/* The only rank of a job of one.
+ * Errors: TW_ERR_NULL; TW_ERR_MEMORY. */
+TW_API int tw_transport_self(tw_transport **transport);
+
+/* Ranks as threads of this process: transports[nranks] gets one end for each rank, to be used and
+ * freed by the thread that plays it. nranks is 1 .. 65536.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
+TW_API int tw_transport_threads(tw_transport **transports, int nranks);
+
+/* How the library sends and receives: implement these to lend it a network of your own. All calls
+ * of one transport come from one thread at a time. None of them may block, except idle.
+ *
+ * Messages from one rank to another under one tag arrive in the order in which they were sent, and
+ * receives match them in the order in which they were started. Sends need not wait for a receive.
+ * A message may be empty. A call returns 0, or a negative error; to say more, it may call
+ * tw_transport_explain. */
+typedef struct tw_transport_calls {
+    const char *name; /* for messages to humans; copied */
+
+    /* Start to send data[bytes] to a peer. The data stay as they are until the request is done.
+     * tag is 0 .. 3. *request is for test and cancel, not NULL. */
+    int (*send)(void *context, int peer, int tag, const void *data, size_t bytes, void **request);
+    /* Start to receive a message of at most `capacity` bytes from a peer; a longer one is an
+     * error. */
+    int (*recv)(void *context, int peer, int tag, void *data, size_t capacity, void **request);
+    /* 1: done, *bytes is the length of the message, the request is gone; 0: still under way;
+     * negative: failed, the request is gone. */
+    int (*test)(void *context, void *request, size_t *bytes);
+    /* Give up a request that is not done: afterwards its data are not touched any more. */
+    void (*cancel)(void *context, void *request);
+    /* Wait until something may have happened, at most so long. NULL: the library yields. */
+    void (*idle)(void *context, int64_t microseconds);
+    /* The transport is being freed. NULL: nothing to do. */
+    void (*close)(void *context);
+} tw_transport_calls;
+
+/* A transport made of the caller's functions; calls is copied, context is passed back.
+ * examples/custom_transport.c is one over socket pairs.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM when rank is outside 0 .. nranks-1; TW_ERR_MEMORY: close is
+ * not called then. */
+TW_API int tw_transport_custom(tw_transport **transport, const tw_transport_calls *calls,
+                               void *context, int rank, int nranks);
+
+/* For the functions of a custom transport: set the text that tw_last_error() will return, as
+ * printf, and return TW_ERR_TRANSPORT. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+TW_API int
+tw_transport_explain(const char *format, ...);
+
+/* Close and free; its group must be freed before. NULL is fine. */
+TW_API void tw_transport_free(tw_transport *transport);
+
+/* What a rank sent and received since its transport was created, in bytes. Payload are the
+ * gradient entries, control is all else: counts, histograms, agreement. */
+typedef struct tw_traffic {
+    int64_t payload_sent;
+    int64_t payload_received;
+    int64_t control_sent;
+    int64_t control_received;
+    int64_t messages_sent;
+} tw_traffic;
+
+/* Who this is, and what was moved. Each pointer but the first may be NULL.
+ * Errors: TW_ERR_NULL. */
+TW_API int tw_transport_info(const tw_transport *transport, const char **name, int *rank,
+                             int *nranks, tw_traffic *traffic);
+
+/* ---- 5. Groups ---------------------------------------------------------------------------- */
+
+/* Tensors whose gradients are summed over the ranks of a transport. */
+typedef struct tw_group tw_group;
+
+typedef enum {
+    TW_MEAN = 0, /* the sum over ranks divided by P */
+    TW_SUM = 1,
+} tw_result;
+
+typedef enum {
+    TW_GLOBAL_EXACT = 0, /* oktopk: exactly the k largest of the sums, every step */
+    TW_GLOBAL_REUSE = 1, /* oktopk: the sums above the threshold of earlier steps, as long as that
+                            gives 2k/3 .. k of them; else exact. Fewer messages per step */
+} tw_global;
+
+/* Zero means default in every field; start from TW_GROUP_PARAMS_INIT. All but timeout,
+ * select.threads and select.seed must be the same on all ranks. */
+typedef struct tw_group_params {
+    const char *scheme;      /* NULL: "oktopk". Names: see tw_scheme() */
+    const char *exchange;    /* NULL: the scheme's. Names: see tw_exchange() */
+    tw_select_params select; /* of tensors that bring none; method NULL: the scheme's */
+    int result;              /* tw_result */
+    int global;              /* tw_global */
+    double timeout;          /* seconds that a call waits for other ranks; 0: 300 */
+    int64_t bucket;          /* merge started tensors into messages up to this many elements;
+                                0: 4 Mi; 1: each tensor alone. Does not change results */
+    uint32_t reserved[8];    /* zero */
+} tw_group_params;
+
+#ifdef __cplusplus
+#define TW_GROUP_PARAMS_INIT                                                                       \
+    {}
+#else
+#define TW_GROUP_PARAMS_INIT                                                                       \
+    { 0 }
+#endif
+
+/* Create a group without tensors. params is copied. Not collective.
+ * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_STATE when the transport has a group;
+ * TW_ERR_MEMORY. On error *group is NULL. */
+TW_API int tw_group_create(tw_group **group, tw_transport *transport,
+                           const tw_group_params *params);
+
+/* Add a tensor of n elements, before tw_group_open. Not collective.
+ *   select  as in tw_selector_create; NULL: the group's. Scheme "dense" ignores all but type and
+ *           threads.
+ *   tensor  gets its number, 0, 1, 2 ...; may be NULL.
+ * Add them in the order in which their gradients will be ready: they travel in this order.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE after tw_group_open; those of tw_selector_create. */
+TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
+
+/* Bytes that tw_group_open will take, or took: residuals, velocities and undo logs of all tensors;
+ * workspace is O(k + P) for oktopk and gtopk, O(kP) where the result itself is (allgather, dsa),
+ * 8 MiB at most for dense.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added. */
+TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
+
+/* Compare the parameters of all ranks, allocate everything. Collective.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when there is no tensor or the group is open; TW_ERR_MISMATCH
+ * naming the rank and the field that differs; TW_ERR_MEMORY with the rank that ran out;
+ * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. A failed group can only be freed. */
+TW_API int tw_group_open(tw_group *group);
+
+/* Free the group; tensors under way are abandoned. NULL is fine. Not collective. */
+TW_API void tw_group_free(tw_group *group);
+
+/* ---- 6. Allreduce ------------------------------------------------------------------------- */
+
+/* Sum one tensor's gradient over all ranks. Collective.
+ *   grad [n] of the tensor's type; left alone by the library, and to be left alone by the caller
+ *        until the call returns.
+ *   out  [n] floats: the mean (or sum) of what was applied, zero elsewhere; may be grad itself when
+ *        its type is f32. NULL: see tw_group_result. "dense" needs it.
+ * What was not applied is in the residuals of the ranks. All ranks get bitwise the same numbers.
+ * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk: in
+ * the order of its tree.
+ * Errors, the same on all ranks: TW_ERR_NUMBER when a rank's gradient holds NaN or infinity, or a
+ * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank: all residuals are then bit
+ * for bit as before and the group goes on; out is as before too, but for a dense sum that
+ * overflows: it is in out. TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL
+ * and TW_ERR_TRANSPORT: this rank's residual is as before if the step was not complete here; the
+ * group is broken and can only be asked for its state and freed. On this rank alone: TW_ERR_INDEX
+ * for a wrong tensor number, TW_ERR_STATE when the group is not open or tensors are under way. */
+TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *out);
+
+/* The same in the background: start returns at once, wait ends it. Any number of tensors may be
+ * under way; they are merged into buckets in the order in which they were added, whatever the order
+ * of starting, and a bucket travels when all of its tensors were started or one of them is waited
+ * for. grad and out belong to the library from start to wait.
+ *   tensor  for tw_allreduce_wait also TW_ALL: all that were started.
+ * Errors of start: TW_ERR_INDEX; TW_ERR_STATE when the tensor is under way. Of wait: those of
+ * tw_allreduce; TW_ERR_STATE when the tensor was not started. If one tensor of a bucket fails, all
+ * of the bucket fail. */
+#define TW_ALL (-1)
+TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
+TW_API int tw_allreduce_wait(tw_group *group, int tensor);
+
+/* A sparse vector: count entries, idx ascending, no index twice. */
+typedef struct tw_sparse {
+    int64_t count;
+    const int32_t *idx; /* [count] */
+    const float *val;   /* [count] */
+} tw_sparse;
+
+/* The tensor's last result, sparse; zeros are left out. The arrays belong to the group and stay
+ * valid until the tensor's next step begins.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when no step succeeded yet, one is under way, or
+ * the exchange is dense. */
+TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
+
+/* About a tensor's last step. Bytes and times are those of the bucket in which it travelled. */
+typedef struct tw_step_info {
+    int64_t step;         /* steps that succeeded so far */
+    int64_t k;            /* entries asked for */
+    int64_t selected;     /* entries that this rank selected */
+    int64_t applied;      /* entries of the result */
+    const char *exchange; /* that was used: oktopk leaves tensors with k < 8P to gtopk */
+    int tensors;          /* in the bucket */
+    tw_traffic traffic;   /* of this rank */
+    double select_seconds;
+    double agree_seconds; /* until all ranks were there: waiting for the slowest */
+    double exchange_seconds;
+    double apply_seconds;
+} tw_step_info;
+
+/* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when a step is under way. */
+TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
+
+/* Copy the tensor's residual out, [n] floats; zeros without feedback.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when the group is not open or the step is under
+ * way. */
+TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
+
+/* Write this rank's state (residuals, velocities, thresholds, step counters) to a file, whole or
+ * not at all: a file of that name stays until the new one is complete. Not collective.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE; TW_ERR_FILE. */
+TW_API int tw_group_save(tw_group *group, const char *path);
+
+/* Go on from saved states. Collective. The group may have another number of ranks than the one
+ * that was saved: then every rank names the files that it takes over, each file being taken by
+ * exactly one rank, and what it takes is added up. With as many ranks as before, each naming its
+ * own file, the run continues bit for bit.
+ *   paths [npaths]; npaths may be 0 for ranks that take none.
+ * Errors, the same on all ranks, with nothing changed on any: TW_ERR_FILE; TW_ERR_DAMAGED;
+ * TW_ERR_MISMATCH naming the field (tensors, n, momentum ...), or the saved rank that nobody or
+ * more than one took. */
+TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
+
+/* ---- 7. The selector alone ---------------------------------------------------------------- */
+
+/* What a group runs for each tensor, for programs that bring their own exchange:
+ *
+ *     tw_selector_create(&selector, n, &params);
+ *     for (;;) {
+ *         tw_sparse sparse;
+ *         tw_selector_run(selector, grad, &sparse);      // sparse.idx[], sparse.val[]: send these
+ *         tw_selector_commit(selector, NULL, 0);         // all sent: they leave the residual
+ *     }
+ *     tw_selector_free(selector);
+ */
+typedef struct tw_selector tw_selector;
 
 /* What tw_selector_create would take with these parameters.
  * Errors: as tw_selector_create. */
@@ -177,19 +423,10 @@ TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select
 /* Free everything. NULL is fine. */
 TW_API void tw_selector_free(tw_selector *selector);
 
-/* ---- 5. One step -------------------------------------------------------------------------- */
-
-/* A sparse vector: count entries, idx ascending, no index twice. The arrays belong to the
- * selector and stay valid until its next call. */
-typedef struct tw_sparse {
-    int64_t count;
-    const int32_t *idx; /* [count] */
-    const float *val;   /* [count], acc at idx */
-} tw_sparse;
-
 /* Fold grad into the residual and select: acc = grad + residual, sparse = the selected entries.
  *   grad   [n] of the selector's type; not changed, and to be left alone until commit or undo.
- *   sparse the selection. "exact" gives exactly min(k, non-zeros) entries, the largest
+ *   sparse the selection, acc at idx; the arrays belong to the selector and stay valid until its
+ *          next call. "exact" gives exactly min(k, non-zeros) entries, the largest
  *          magnitudes, of equal magnitudes the smaller index. "random" gives k. The threshold
  *          methods give what passes their threshold, or the best k if that is more than 4k.
  * The step is now open: end it with tw_selector_commit or tw_selector_undo. Without feedback there
@@ -213,8 +450,6 @@ TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open. */
 TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 
-/* ---- 6. State ----------------------------------------------------------------------------- */
-
 /* Copy the residual out, [n] floats. Zeros without feedback.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open. */
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
@@ -223,8 +458,6 @@ TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
  * velocity and step counter stay.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
-
-/* ---- 7. Information ----------------------------------------------------------------------- */
 
 /* About the last step that ran. */
 typedef struct tw_select_info {
@@ -239,6 +472,27 @@ typedef struct tw_select_info {
 
 /* Errors: TW_ERR_NULL. */
 TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
+
+/* ---- 8. Information ----------------------------------------------------------------------- */
+
+/* The schemes by position from 0: name, the selection method and the exchange that it pairs, one
+ * line of description. Returns TW_ERR_NAME past the last one. Each pointer may be NULL. */
+TW_API int tw_scheme(int position, const char **name, const char **select, const char **exchange,
+                     const char **description);
+
+/* The exchanges by position from 0: name and one line of description. Returns TW_ERR_NAME past the
+ * last one. Either pointer may be NULL. */
+TW_API int tw_exchange(int position, const char **name, const char **description);
+
+/* What the papers say that an exchange costs: payload words (of 4 bytes) that a rank sends, and
+ * receives, per step at least and at most. An entry is two words, index and value. For oktopk
+ * `most` is 6k, which this library never exceeds; on supports that are spread evenly 6k(P-1)/P.
+ * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */
+typedef struct tw_cost {
+    double least;
+    double most;
+} tw_cost;
+TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost);
 
 /* The methods by position from 0: name and one line of description. Returns TW_ERR_NAME past the
  * last one. Either pointer may be NULL. */

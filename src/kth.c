@@ -7,6 +7,7 @@
  * Among the 190,000 candidates of n = 14.7 M at density 0.01: 0.06 ms against 0.9 ms for radix
  * selection alone. */
 #include "base/pool.h"
+#include "entries.h"
 #include "selector.h"
 
 #include <math.h>
@@ -19,11 +20,12 @@ static const uint32_t digit_mask[DIGITS] = {0x7ff, 0x3ff, 0x3ff};
 typedef struct values {
     const void *bits;
     int64_t len;
+    int64_t stride; /* bytes from one to the next */
 } values;
 
 static uint32_t magnitude_at(const values *s, int64_t i) {
     uint32_t bits;
-    memcpy(&bits, (const char *)s->bits + 4 * i, sizeof bits);
+    memcpy(&bits, (const char *)s->bits + s->stride * i, sizeof bits);
     return bits & TW__MAGNITUDE_MASK;
 }
 
@@ -57,12 +59,17 @@ static tw__kth radix_select(const values *parts, int count, int64_t rank) {
 }
 
 uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank) {
-    values all = {bits, len};
+    values all = {bits, len, 4};
     return radix_select(&all, 1, rank).bits;
 }
 
 tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank) {
-    values all = {val, len};
+    values all = {val, len, 4};
+    return radix_select(&all, 1, rank);
+}
+
+tw__kth tw__kth_of_entries(const tw__entry *entries, int64_t len, int64_t rank) {
+    values all = {&entries->val, len, sizeof *entries};
     return radix_select(&all, 1, rank);
 }
 
@@ -92,7 +99,7 @@ static int bracket_select(tw_selector *s, int64_t total, int64_t rank, tw__kth *
     }
     if (count >= s->chosen.cap || rank <= above || rank > above + count)
         return 0;
-    values bracket = {inside, count};
+    values bracket = {inside, count, 4};
     *kth = radix_select(&bracket, 1, rank - above);
     kth->greater += above;
     return 1;
@@ -105,6 +112,7 @@ tw__kth tw__kth_of_candidates(tw_selector *s, int64_t rank) {
         return kth;
     values all[TW__MAX_THREADS];
     for (int i = 0; i < s->threads; i++)
-        all[i] = (values){s->workers[i].collector.found.val, s->workers[i].collector.found.count};
+        all[i] =
+            (values){s->workers[i].collector.found.val, s->workers[i].collector.found.count, 4};
     return radix_select(all, s->threads, rank);
 }

@@ -272,6 +272,18 @@ static int check_subset(const tw_selector *s, const int32_t *idx, int64_t count)
     return TW_OK;
 }
 
+/* The first `leaving` of chosen.idx were sent. */
+static void end_step(tw_selector *s, int64_t leaving) {
+    if (s->residual != NULL)
+        tw__feedback_leave(s, leaving);
+    float *velocity = s->velocity[0];
+    s->velocity[0] = s->velocity[1];
+    s->velocity[1] = velocity;
+    s->step += s->open;
+    s->open = 0;
+    s->info.step = s->step;
+}
+
 int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     TW_REQUIRE(s, "selector");
     if (s->residual != NULL)
@@ -286,15 +298,24 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
         TW_TRY(check_subset(s, idx, count));
         memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
     }
-    if (s->residual != NULL)
-        tw__feedback_leave(s, idx != NULL ? count : s->chosen.count);
-    float *velocity = s->velocity[0];
-    s->velocity[0] = s->velocity[1];
-    s->velocity[1] = velocity;
-    s->step += s->open;
-    s->open = 0;
-    s->info.step = s->step;
+    end_step(s, idx != NULL ? count : s->chosen.count);
     return TW_OK;
+}
+
+/* The entries that leave take the place of the selection, which nobody needs any more. */
+void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept, int64_t base) {
+    int64_t leaving = 0, at = 0;
+    for (int64_t i = 0; i < kept->count && s->residual != NULL; i++) {
+        int64_t index = kept->at[i].idx - base;
+        for (; at < left->count && left->at[at].idx < kept->at[i].idx; at++)
+            s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
+        int sent = at < left->count && left->at[at].idx == kept->at[i].idx;
+        s->residual[index] = (sent ? 0.0f : s->residual[index]) + kept->at[i].val;
+        at += sent; /* it does not leave after all */
+    }
+    for (; at < left->count; at++)
+        s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
+    end_step(s, leaving);
 }
 
 int tw_selector_undo(tw_selector *s, const void *grad) {

@@ -15,7 +15,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "entries.h"
 #include "kernels/kernels.h"
+#include "kth.h"
 #include "thinwire.h"
 
 #define TW__CHUNK ((int64_t)1 << 16) /* elements; 225 chunks for VGG-16 leave 2 threads even */
@@ -164,18 +166,15 @@ uint32_t tw__candidates_sample(tw_selector *s, double rank, int after);
 /* First of the ascending idx[count] that is >= bound. */
 int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
 
-/* ---- kth.c */
+/* ---- selector.c */
 
-typedef struct tw__kth {
-    uint32_t bits;   /* the rank-th largest magnitude bits, rank from 1 */
-    int64_t greater; /* how many are greater */
-    int64_t equal;   /* how many are equal, itself included */
-} tw__kth;
+/* End the open step as an exchange says: `left`, a part of the selection, leaves the residual, then
+ * `kept` is added to it. Indices are those of the vector plus base. */
+void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept, int64_t base);
+
+/* ---- kth.c: the candidates' part; the rest is in kth.h */
 
 /* Writes to s->chosen.idx, which is free until the choice is made. */
 tw__kth tw__kth_of_candidates(tw_selector *s, int64_t rank);
-tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank);
-/* The rank-th largest of bits[len]. */
-uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank);
 
 #endif

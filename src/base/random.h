@@ -14,6 +14,11 @@ static inline uint64_t tw__random(uint64_t key, uint64_t counter) {
     return x ^ (x >> 31);
 }
 
+/* One more value into a hash. */
+static inline uint64_t tw__mix(uint64_t hash, uint64_t value) {
+    return tw__random(hash ^ value, hash);
+}
+
 /* Below `bound` (< 2^31): the upper part of 64 random bits times bound; biased by 2^-33 at most. */
 static inline uint64_t tw__random_below(uint64_t key, uint64_t counter, uint64_t bound) {
     uint64_t random = tw__random(key, counter);

@@ -13,6 +13,7 @@ typedef struct tw__method {
     int wants_sums;                    /* needs the sums over acc */
     int wants_marks;                   /* needs a bit per element */
     int samples;                       /* takes samples of dgc_sample */
+    int exceeds_k;                     /* may choose up to TW__MOST * k entries */
     uint32_t (*guess)(tw_selector *s); /* magnitude bits to collect from, at least 1 */
     void (*choose)(tw_selector *s);    /* fills s->chosen and s->learned */
 } tw__method;

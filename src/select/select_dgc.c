@@ -18,6 +18,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_dgc = {
     .name = "dgc",
     .description = "threshold from a 1 % sample, exact top-k where too many pass (DGC)",
+    .exceeds_k = 1,
     .samples = 1,
     .guess = tw__method_learned_guess,
     .choose = choose,

@@ -60,6 +60,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_gaussian = {
     .name = "gaussian",
     .description = "normal quantile of mean and deviation, corrected a few times (Gaussian_k)",
+    .exceeds_k = 1,
     .wants_sums = 1,
     .guess = tw__method_learned_guess,
     .choose = choose,

@@ -42,6 +42,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_redsync = {
     .name = "redsync",
     .description = "bisection between mean and maximum until k to 2k pass (RedSync)",
+    .exceeds_k = 1,
     .wants_sums = 1,
     .guess = tw__method_learned_guess,
     .choose = choose,

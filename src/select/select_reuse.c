@@ -55,6 +55,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_reuse = {
     .name = "reuse",
     .description = "threshold exact every few steps, reused and nudged in between (Ok-Topk)",
+    .exceeds_k = 1,
     .guess = guess,
     .choose = choose,
 };

@@ -1,0 +1,127 @@
+/* exchange.h - who sends what to whom, as rows
+ *
+ * An exchange gets a job: the entries that this rank selected from one or more tensors, and leaves
+ * the result, the same on all ranks, and what becomes of this rank's entries. Tensors that travel
+ * together are laid end to end into one index space; each keeps its own k, and its result is the
+ * same as if it had travelled alone.
+ *
+ *   own ---> [ exchange ] ---> result   sums over ranks, index order, no zeros
+ *                         ---> left     entries of own that this rank's residual loses
+ *                         ---> kept     sums that this rank dropped and must keep (gtopk)
+ *
+ * so that over all ranks: result + kept + (own - left) = own.
+ *
+ * To add one: a file exchange_<name>.c, a line here, a row in exchanges.c, a build line. */
+#ifndef TW_EXCHANGE_EXCHANGE_H
+#define TW_EXCHANGE_EXCHANGE_H
+
+#include "entries.h"
+#include "transport/transport.h"
+
+/* One tensor within the job's index space. */
+typedef struct tw__segment {
+    int64_t base; /* the index of its element 0 */
+    int64_t n;
+    int64_t k;           /* of this step */
+    uint32_t *threshold; /* oktopk: magnitude bits to reuse, 0 if none; belongs to the tensor */
+    const void *grad;    /* dense: [n] of this type */
+    int type;
+    float *out; /* dense: [n] */
+} tw__segment;
+
+/* The extents that a job can have, for asking how much memory it needs. */
+typedef struct tw__shape {
+    int nranks;
+    int nsegments;
+    int64_t span; /* elements of all segments */
+    int64_t k;    /* sum of the segments' k */
+    int64_t most; /* entries that a rank may select at most: k, or up to 4k */
+} tw__shape;
+
+typedef struct tw__job {
+    tw_transport *transport;
+    const tw__kernels *kernels;
+    int rank;
+    tw__shape shape;       /* of this job */
+    tw__segment *segments; /* [shape.nsegments] */
+    int global;            /* tw_global */
+    float divisor;         /* dense: of the sums; the others leave that to the caller */
+    tw__arena arena;       /* workspace; what the job leaves lies in it too */
+
+    tw__list own;
+    tw__list result;
+    tw__list left;
+    tw__list kept;
+} tw__job;
+
+typedef struct tw__exchange {
+    const char *name;
+    const char *description;
+    /* Words that a rank sends and receives, as the papers say. */
+    tw_cost (*cost)(double n, double k, double nranks);
+    /* Workspace of a job of this shape, job->own apart. */
+    size_t (*memory)(const tw__shape *shape);
+    /* Entries that the result can have. */
+    int64_t (*applied)(const tw__shape *shape);
+    /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL. */
+    int (*run)(tw__job *job);
+} tw__exchange;
+
+extern const tw__exchange tw__exchange_dense;
+extern const tw__exchange tw__exchange_allgather;
+extern const tw__exchange tw__exchange_dsa;
+extern const tw__exchange tw__exchange_gtopk;
+extern const tw__exchange tw__exchange_oktopk;
+
+/* A scheme of the papers: a selection method and an exchange. */
+typedef struct tw__scheme {
+    const char *name;
+    const char *select;
+    const char *exchange;
+    const char *description;
+} tw__scheme;
+
+/* Errors: TW_ERR_NAME, listing the names. */
+int tw__exchange_find(const char *name, const tw__exchange **exchange);
+int tw__scheme_find(const char *name, const tw__scheme **scheme);
+
+/* oktopk keeps its bound from k = 8P on; tensors below that go by gtopk. */
+int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
+
+/* A received message as entries. Errors: TW_ERR_PROTOCOL for a length that is not a whole number
+ * of them. */
+int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list);
+
+/* Keep the best k of every segment's own entries; the others stay with this rank. */
+void tw__job_trim_own(tw__job *job);
+/* A list that another rank sent: within the index space, and at most k entries for a segment. */
+int tw__job_check_list(const tw__job *job, const tw__list *list, int rank);
+
+/* First index of part `part` of `parts` equal ones. */
+static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {
+    return span * part / parts;
+}
+
+/* ---- partition.c */
+
+/* Cut the index space into `parts` parts, a multiple of nranks, in each about as many entries of
+ * all ranks together: bounds[parts + 1]. most[nranks] says how many entries the parts of each rank
+ * can hold at most, all its parts together. Control messages. scratch: tw__partition_memory bytes. */
+int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, void *scratch);
+size_t tw__partition_memory(int nranks);
+
+/* ---- global.c */
+
+/* What each rank holds of the result. */
+typedef struct tw__holding {
+    uint32_t above; /* entries above the threshold */
+    uint32_t equal; /* entries of exactly its magnitude */
+} tw__holding;
+
+/* Of `reduced`, which every rank holds for a range of indices of its own, in the order of ranks,
+ * keep the segments' k largest over all ranks, ties to the smaller index. holdings[nranks] gets
+ * the number of entries that each rank kept. Control messages. */
+int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch);
+size_t tw__global_memory(int nranks, int nsegments);
+
+#endif

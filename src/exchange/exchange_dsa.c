@@ -1,0 +1,173 @@
+/* exchange_dsa.c - each rank sums one range of indices, then all gather the sums
+ *
+ * TopkDSA of the papers, after SparCML (Renggli et al., 2019): the index space is split into P
+ * equal ranges, range j is summed by rank j and sent to all, as entries or, when those would be
+ * longer, as a plain vector. The result is the union of the selections, as with allgather. Cost:
+ * 4k(P-1)/P words when supports agree, at most (2k+n)(P-1)/P. Nothing balances the ranges: when
+ * all entries lie in one, its rank receives them all.
+ *
+ * Example, P = 2, n = 8: rank 0 selects {1, 6}, rank 1 selects {1, 2, 3}. Rank 0 sums range 0..3
+ * and sends it as 4 floats, since {1, 2, 3} would take 6 words; rank 1 sends {6} as an entry. */
+#include "exchange/exchange.h"
+
+typedef struct space {
+    tw__parcel *out;     /* [nranks] */
+    tw__parcel *in;      /* [nranks] */
+    tw__list *runs;      /* [nranks] */
+    tw__entry *received; /* [nranks][piece]: entries for the own range */
+    tw__entry *sums;     /* of the own range, as many as there can be */
+    float *plain;        /* [words] the same as a vector, where that is shorter */
+    float *gathered;     /* [nranks][words]: the sums of others, in either form */
+    tw__entry *result;   /* [applied] */
+    void *rotation;
+    void *window;
+} space;
+
+static int64_t longest_range(const tw__shape *s) {
+    return s->span / s->nranks + 1;
+}
+
+static int64_t piece(const tw__shape *s) {
+    return s->most < longest_range(s) ? s->most : longest_range(s);
+}
+
+static int64_t applied(const tw__shape *s) {
+    int64_t all = s->most * s->nranks;
+    return all < s->span ? all : s->span;
+}
+
+/* The longest message about one range. */
+static int64_t words(const tw__shape *s) {
+    int64_t entries = 2 * s->most * s->nranks;
+    return entries < longest_range(s) ? entries : longest_range(s);
+}
+
+static space layout(tw__arena *arena, const tw__shape *s) {
+    int64_t range = longest_range(s);
+    int64_t sums = s->most * s->nranks < range ? s->most * s->nranks : range;
+    return (space){
+        .out = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
+        .in = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
+        .runs = tw__arena_take(arena, s->nranks, sizeof(tw__list)),
+        .received = tw__arena_take(arena, s->nranks * piece(s), sizeof(tw__entry)),
+        .sums = tw__arena_take(arena, sums, sizeof(tw__entry)),
+        .plain = tw__arena_take(arena, words(s), sizeof(float)),
+        .gathered = tw__arena_take(arena, s->nranks * words(s), sizeof(float)),
+        .result = tw__arena_take(arena, applied(s) + 1, sizeof(tw__entry)),
+        .rotation = tw__arena_take(arena, 1, tw__rotation_memory(s->nranks)),
+        .window = tw__arena_take(arena, 1, tw__reduce_memory(s->nranks)),
+    };
+}
+
+static size_t memory(const tw__shape *shape) {
+    tw__arena counting = {0};
+    layout(&counting, shape);
+    return counting.used;
+}
+
+static tw_cost cost(double n, double k, double nranks) {
+    double others = (nranks - 1.0) / nranks;
+    return (tw_cost){4.0 * k * others, (2.0 * k + n) * others};
+}
+
+static int64_t range_start(const tw__job *job, int rank) {
+    return tw__part_start(job->shape.span, rank, job->shape.nranks);
+}
+
+/* Entries go to the rank that sums their range. */
+static int split(tw__job *job, space *w) {
+    const tw__shape *s = &job->shape;
+    for (int r = 0; r < s->nranks; r++) {
+        w->runs[r] = tw__list_between(&job->own, range_start(job, r), range_start(job, r + 1));
+        w->out[r] = (tw__parcel){w->runs[r].at, sizeof(tw__entry) * (size_t)w->runs[r].count, 0};
+        w->in[r] = (tw__parcel){.data = w->received + r * piece(s),
+                                .capacity = sizeof(tw__entry) * (size_t)piece(s)};
+    }
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
+    for (int r = 0; r < s->nranks; r++) {
+        if (r != job->rank)
+            TW_TRY(tw__parcel_list(&w->in[r], r, &w->runs[r]));
+        TW_TRY(tw__list_check(&w->runs[r], lo, hi, r));
+    }
+    return TW_OK;
+}
+
+/* Entries are sent as such while that is shorter: then a message of the range's length is plain. */
+static tw__parcel pack(const tw__list *sums, int64_t lo, int64_t range, float *plain) {
+    if (2 * sums->count < range)
+        return (tw__parcel){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
+    memset(plain, 0, sizeof *plain * (size_t)range);
+    for (int64_t i = 0; i < sums->count; i++)
+        plain[sums->at[i].idx - lo] = sums->at[i].val;
+    return (tw__parcel){plain, sizeof *plain * (size_t)range, 0};
+}
+
+static void append_plain(tw__list *list, const float *plain, int64_t lo, int64_t range) {
+    for (int64_t i = 0; i < range; i++) {
+        list->at[list->count] = (tw__entry){(int32_t)(lo + i), plain[i]};
+        list->count += plain[i] != 0.0f;
+    }
+}
+
+static int no_room(int rank, int64_t sums, int64_t room) {
+    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums where %lld are possible", rank,
+                    (long long)sums, (long long)room);
+}
+
+/* Appends what rank r sent of its range, unless that is more than ranks can have selected. */
+static int unpack(tw__job *job, const tw__parcel *parcel, int r) {
+    int64_t lo = range_start(job, r), range = range_start(job, r + 1) - lo;
+    int64_t room = applied(&job->shape) - job->result.count;
+    if (parcel->bytes == sizeof(float) * (size_t)range) {
+        int64_t count = job->kernels->count(parcel->data, range, 1);
+        if (count > room)
+            return no_room(r, count, room);
+        append_plain(&job->result, parcel->data, lo, range);
+        return TW_OK;
+    }
+    tw__list entries;
+    TW_TRY(tw__parcel_list(parcel, r, &entries));
+    TW_TRY(tw__list_check(&entries, lo, lo + range, r));
+    if (entries.count > room)
+        return no_room(r, entries.count, room);
+    memcpy(job->result.at + job->result.count, entries.at,
+           sizeof(tw__entry) * (size_t)entries.count);
+    job->result.count += entries.count;
+    return TW_OK;
+}
+
+static int gather(tw__job *job, space *w, const tw__list *sums) {
+    const tw__shape *s = &job->shape;
+    int64_t lo = range_start(job, job->rank), range = range_start(job, job->rank + 1) - lo;
+    tw__parcel mine = pack(sums, lo, range, w->plain);
+    for (int r = 0; r < s->nranks; r++) {
+        w->out[r] = mine;
+        w->in[r] = (tw__parcel){.data = w->gathered + r * words(s),
+                                .capacity = sizeof(float) * (size_t)words(s)};
+    }
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    job->result = (tw__list){w->result, 0};
+    for (int r = 0; r < s->nranks; r++)
+        TW_TRY(unpack(job, r == job->rank ? &mine : &w->in[r], r));
+    return TW_OK;
+}
+
+static int run(tw__job *job) {
+    space w = layout(&job->arena, &job->shape);
+    tw__list sums = {w.sums, 0};
+    TW_TRY(split(job, &w));
+    tw__list_reduce(w.runs, job->shape.nranks, &sums, w.window);
+    TW_TRY(gather(job, &w, &sums));
+    job->left = job->own;
+    return TW_OK;
+}
+
+const tw__exchange tw__exchange_dsa = {
+    .name = "dsa",
+    .description = "each rank sums a range of indices, then all gather (SparCML)",
+    .cost = cost,
+    .memory = memory,
+    .applied = applied,
+    .run = run,
+};

@@ -1,0 +1,161 @@
+/* exchange_gtopk.c - a tree of merges, selecting again at each, and a broadcast
+ *
+ * gTop-k (Shi et al., 2019), for any P and without loss. Lists travel up a binomial tree towards
+ * rank 0: at distance d = 1, 2, 4 ... rank r sends to r - d if r is an odd multiple of d, and
+ * otherwise merges the list of r + d, if there is one, into its own and keeps the k largest sums.
+ * Then rank 0's list goes down the same way. Cost: 4k log2 P words on the longest path; rank 0
+ * receives 2k log2 P and sends as much.
+ *
+ * Whoever drops a sum at a merge keeps it in its residual, with all that other ranks contributed to
+ * it: they count their entries as sent. The published code loses a sum whose index reaches the root
+ * by another branch.
+ *
+ * Example, P = 3, k = 1: rank 0 has {4: 2}, rank 1 {4: 1}, rank 2 {7: -5}. d = 1: rank 0 merges
+ * rank 1's to {4: 3}. d = 2: rank 0 merges rank 2's to {4: 3, 7: -5}, keeps {7: -5} and has 3 more
+ * at index 4 of its residual: its own 2 and the 1 of rank 1. */
+#include "exchange/exchange.h"
+
+typedef struct space {
+    tw__entry *list;     /* [k]: this rank's list */
+    tw__entry *received; /* [k] */
+    tw__entry *merged;   /* [2k] */
+    tw__entry *dropped;  /* [levels][k] */
+    tw__entry *kept;     /* [levels * k] */
+    tw__list *drops;     /* [levels]: what each merge dropped */
+    tw__message *sends;  /* [levels] */
+    void *window;
+} space;
+
+/* Merges that a rank does at most. */
+static int levels(int nranks) {
+    int count = 0;
+    while (((int64_t)1 << count) < nranks)
+        count++;
+    return count;
+}
+
+static int64_t applied(const tw__shape *s) {
+    return s->k;
+}
+
+static space layout(tw__arena *arena, const tw__shape *s) {
+    int64_t merges = levels(s->nranks);
+    return (space){
+        .list = tw__arena_take(arena, s->k, sizeof(tw__entry)),
+        .received = tw__arena_take(arena, s->k, sizeof(tw__entry)),
+        .merged = tw__arena_take(arena, 2 * s->k, sizeof(tw__entry)),
+        .dropped = tw__arena_take(arena, merges * s->k, sizeof(tw__entry)),
+        .kept = tw__arena_take(arena, merges * s->k, sizeof(tw__entry)),
+        .drops = tw__arena_take(arena, merges, sizeof(tw__list)),
+        .sends = tw__arena_take(arena, merges, sizeof(tw__message)),
+        .window = tw__arena_take(arena, 1, tw__reduce_memory((int)merges)),
+    };
+}
+
+static size_t memory(const tw__shape *shape) {
+    tw__arena counting = {0};
+    layout(&counting, shape);
+    return counting.used;
+}
+
+static tw_cost cost(double n, double k, double nranks) {
+    (void)n;
+    double most = 4.0 * k * levels((int)nranks);
+    return (tw_cost){nranks > 1.0 ? 2.0 * k : 0.0, most};
+}
+
+static int receive_list(tw__job *job, int peer, tw__list *list) {
+    tw__message message;
+    TW_TRY(tw__transport_recv(job->transport, peer, TW__PAYLOAD, list->at,
+                              sizeof(tw__entry) * (size_t)job->shape.k, &message));
+    TW_TRY(tw__transport_wait(job->transport, &message, 1));
+    tw__parcel parcel = {list->at, message.bytes, 0};
+    TW_TRY(tw__parcel_list(&parcel, peer, list));
+    return tw__job_check_list(job, list, peer);
+}
+
+static int send_list(tw__job *job, int peer, const tw__list *list, tw__message *message) {
+    return tw__transport_send(job->transport, peer, TW__PAYLOAD, list->at,
+                              sizeof(tw__entry) * (size_t)list->count, message);
+}
+
+/* Of the merged list, each segment's k best go to list, the others to dropped. */
+static void select_again(const tw__job *job, const tw__list *merged, tw__list *list,
+                         tw__list *dropped) {
+    list->count = dropped->count = 0;
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const tw__segment *s = &job->segments[i];
+        tw__list part = tw__list_between(merged, s->base, s->base + s->n);
+        int64_t kept =
+            tw__list_split_best(&part, s->k, list->at + list->count, dropped->at + dropped->count);
+        list->count += kept;
+        dropped->count += part.count - kept;
+    }
+}
+
+/* Up the tree. Afterwards rank 0's list is the result. */
+static int merge_up(tw__job *job, space *w, tw__list *list, int *merges) {
+    *merges = 0;
+    for (int d = 1; d < job->shape.nranks; d *= 2) {
+        if (job->rank % (2 * d) != 0) {
+            TW_TRY(send_list(job, job->rank - d, list, &w->sends[0]));
+            return tw__transport_wait(job->transport, &w->sends[0], 1);
+        }
+        if (job->rank + d >= job->shape.nranks)
+            continue;
+        tw__list received = {w->received, 0}, merged = {w->merged, 0};
+        tw__list *dropped = &w->drops[*merges];
+        dropped->at = w->dropped + *merges * job->shape.k;
+        TW_TRY(receive_list(job, job->rank + d, &received));
+        tw__list_merge(list, &received, &merged);
+        select_again(job, &merged, list, dropped);
+        ++*merges;
+    }
+    return TW_OK;
+}
+
+/* The distance at which this rank sent its list up; beyond all for rank 0. */
+static int parent_distance(const tw__job *job) {
+    int d = 1;
+    while (d < job->shape.nranks && job->rank % (2 * d) == 0)
+        d *= 2;
+    return d;
+}
+
+static int broadcast(tw__job *job, space *w, tw__list *list) {
+    int d = parent_distance(job), sends = 0;
+    if (job->rank != 0)
+        TW_TRY(receive_list(job, job->rank - d, list));
+    int error = TW_OK;
+    for (d /= 2; d >= 1 && error == TW_OK; d /= 2)
+        if (job->rank + d < job->shape.nranks)
+            error = send_list(job, job->rank + d, list, &w->sends[sends++]);
+    if (error != TW_OK) {
+        tw__transport_cancel(job->transport, w->sends, sends - 1);
+        return error;
+    }
+    return tw__transport_wait(job->transport, w->sends, sends);
+}
+
+static int run(tw__job *job) {
+    space w = layout(&job->arena, &job->shape);
+    int merges = 0;
+    tw__job_trim_own(job);
+    job->result = (tw__list){w.list, job->own.count};
+    memcpy(w.list, job->own.at, sizeof(tw__entry) * (size_t)job->own.count);
+    TW_TRY(merge_up(job, &w, &job->result, &merges));
+    TW_TRY(broadcast(job, &w, &job->result));
+    job->left = job->own;
+    job->kept.at = w.kept;
+    tw__list_reduce(w.drops, merges, &job->kept, w.window);
+    return TW_OK;
+}
+
+const tw__exchange tw__exchange_gtopk = {
+    .name = "gtopk",
+    .description = "merges up a tree, the k largest sums each time, then a broadcast (gTop-k)",
+    .cost = cost,
+    .memory = memory,
+    .applied = applied,
+    .run = run,
+};

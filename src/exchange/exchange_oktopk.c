@@ -1,0 +1,352 @@
+/* exchange_oktopk.c - balanced regions, global top-k, balanced gathering: at most 6k words
+ *
+ * Ok-Topk (Li and Hoefler, 2022), its bound made a hard one. Each rank brings its best k entries.
+ *
+ *   split    the index space is cut into P regions that hold about as many entries of all ranks
+ *            each (partition.c); the entries of region j go to rank j, which sums them in the order
+ *            of ranks. Regions are cut into batches: one is summed while the next travels.
+ *   select   the k largest of all sums (global.c); everyone learns how many every rank holds
+ *   balance  where holdings differ, entries move so that all hold the same
+ *   gather   everyone sends its share to everyone
+ *
+ * In entries, with T <= k in the result, T = qP + m, and k >= 8P:
+ *
+ *              sent                         received
+ *   split      k                            2k, see below
+ *   balance    its holding h <= T           s, its share: q or q + 1
+ *   gather     s(P - 1)                     T - s
+ *
+ * Received: 2k + T <= 3k. Sent: the rank with the largest holding never gets one of the m shares of
+ * q + 1: k + (T - q) + q(P - 1) <= 3k if the rest of its holding is its share, and if its holding
+ * and its share have nothing in common, h <= T - q all the same, since the others' entries fill the
+ * shares before or after it. Any other has h <= T/2: k + T/2 + (q + 1)(P - 1) <= 2.5k + P <= 3k. An
+ * entry is two words: 6k.
+ *
+ * The partition promises regions of at most 2k entries but for extreme crowding. There, each rank
+ * holds back the smallest of its entries, which stay in its residual.
+ *
+ * Worked example, P = 2, k = 3, ranks bring {1: 4, 2: -1, 9: 2} and {1: 1, 7: 3, 9: 2}: the cut is
+ * before 7. Rank 0 sums {1: 5, 2: -1}, rank 1 {7: 3, 9: 4}; the k-th largest magnitude is 3; rank 0
+ * holds 1, rank 1 holds 2; all get {1: 5, 7: 3, 9: 4}. Rank 0's residual keeps the -1 at 2. */
+#include "exchange/exchange.h"
+
+#include <assert.h>
+
+/* From this k on regions are cut into batches. Below, messages are too short to be cut. */
+#define BATCH_K 32768
+#define BATCHES 4
+
+typedef struct space {
+    int64_t *bounds;    /* [parts + 1] */
+    int64_t *most;      /* [nranks] */
+    int64_t *holdings;  /* [nranks] */
+    int64_t *starts;    /* [nranks + 1]: of holdings, then of shares, in the result */
+    int64_t *shares;    /* [nranks + 1] */
+    uint32_t *expect;   /* [nranks][batches]: entries that will come */
+    uint32_t *counts;   /* [nranks][batches]: entries that will go */
+    tw__parcel *out[2]; /* [nranks] each: of two batches at a time */
+    tw__parcel *in[2];
+    void *rotation[2];
+    tw__list *runs;      /* [nranks] */
+    tw__entry *received; /* [2k] */
+    tw__entry *reduced;  /* [3k]: sums of the own region */
+    tw__entry *result;   /* [k] */
+    tw__entry *left;     /* [k] */
+    void *window;
+    void *partition;
+    void *global;
+} space;
+
+static int batches_of(const tw__shape *s) {
+    return s->k < BATCH_K ? 1 : BATCHES;
+}
+
+static int64_t applied(const tw__shape *s) {
+    return s->k;
+}
+
+static space layout(tw__arena *a, const tw__shape *s) {
+    int64_t parts = (int64_t)s->nranks * batches_of(s);
+    space w = {
+        .bounds = tw__arena_take(a, parts + 1, sizeof(int64_t)),
+        .most = tw__arena_take(a, s->nranks, sizeof(int64_t)),
+        .holdings = tw__arena_take(a, s->nranks, sizeof(int64_t)),
+        .starts = tw__arena_take(a, s->nranks + 1, sizeof(int64_t)),
+        .shares = tw__arena_take(a, s->nranks + 1, sizeof(int64_t)),
+        .expect = tw__arena_take(a, parts, sizeof(uint32_t)),
+        .counts = tw__arena_take(a, parts, sizeof(uint32_t)),
+        .runs = tw__arena_take(a, s->nranks, sizeof(tw__list)),
+        .received = tw__arena_take(a, 2 * s->k, sizeof(tw__entry)),
+        .reduced = tw__arena_take(a, 3 * s->k, sizeof(tw__entry)),
+        .result = tw__arena_take(a, s->k, sizeof(tw__entry)),
+        .left = tw__arena_take(a, s->k, sizeof(tw__entry)),
+        .window = tw__arena_take(a, 1, tw__reduce_memory(s->nranks)),
+        .partition = tw__arena_take(a, 1, tw__partition_memory(s->nranks)),
+        .global = tw__arena_take(a, 1, tw__global_memory(s->nranks, s->nsegments)),
+    };
+    for (int i = 0; i < 2; i++) {
+        w.out[i] = tw__arena_take(a, s->nranks, sizeof(tw__parcel));
+        w.in[i] = tw__arena_take(a, s->nranks, sizeof(tw__parcel));
+        w.rotation[i] = tw__arena_take(a, 1, tw__rotation_memory(s->nranks));
+    }
+    return w;
+}
+
+static size_t memory(const tw__shape *shape) {
+    tw__arena counting = {0};
+    layout(&counting, shape);
+    return counting.used;
+}
+
+static tw_cost cost(double n, double k, double nranks) {
+    (void)n;
+    return (tw_cost){2.0 * k * (nranks - 1.0) / nranks, nranks > 1.0 ? 6.0 * k : 0.0};
+}
+
+/* ---- split */
+
+/* Holds back entries of regions that might get more than 2k: every rank the same fraction. */
+static void hold_back(tw__job *job, const space *w, int batches) {
+    int64_t limit = 2 * job->shape.k, kept = 0;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        tw__list part =
+            tw__list_between(&job->own, w->bounds[r * batches], w->bounds[(r + 1) * batches]);
+        int64_t best = part.count;
+        if (w->most[r] > limit)
+            best = (int64_t)((double)part.count * (double)limit / (double)w->most[r]);
+        kept += tw__list_keep_best(&part, best, job->own.at + kept);
+    }
+    job->own.count = kept;
+}
+
+static int crowded(const tw__job *job, const space *w) {
+    for (int r = 0; r < job->shape.nranks; r++)
+        if (w->most[r] > 2 * job->shape.k)
+            return 1;
+    return 0;
+}
+
+/* Everyone tells everyone how many entries will come in each batch. */
+static int announce(tw__job *job, space *w, int batches) {
+    size_t bytes = sizeof(uint32_t) * (size_t)batches;
+    int64_t total = 0;
+    for (int p = 0; p < job->shape.nranks * batches; p++)
+        w->counts[p] = (uint32_t)tw__list_between(&job->own, w->bounds[p], w->bounds[p + 1]).count;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        w->out[0][r] = (tw__parcel){w->counts + r * batches, bytes, 0};
+        w->in[0][r] = (tw__parcel){.data = w->expect + r * batches, .capacity = bytes};
+    }
+    TW_TRY(tw__rotate(job->transport, TW__CONTROL, w->out[0], w->in[0], w->rotation[0]));
+    for (int r = 0; r < job->shape.nranks; r++) {
+        if (r != job->rank && w->in[0][r].bytes != bytes)
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes of counts, not %zu", r,
+                            w->in[0][r].bytes, bytes);
+        for (int b = 0; b < batches && r != job->rank; b++)
+            total += w->expect[r * batches + b];
+    }
+    if (total > 2 * job->shape.k)
+        return tw__fail(TW_ERR_PROTOCOL, "other ranks announce %lld entries; possible are %lld",
+                        (long long)total, 2 * (long long)job->shape.k);
+    return TW_OK;
+}
+
+/* Sets off batch b. Returns in *next where the batch after it will be received. */
+static int begin_batch(tw__job *job, space *w, int b, int batches, tw__entry **next,
+                       tw__rotation *rotation) {
+    tw__parcel *out = w->out[b % 2], *in = w->in[b % 2];
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int part = r * batches + b;
+        tw__list list = tw__list_between(&job->own, w->bounds[part], w->bounds[part + 1]);
+        out[r] = (tw__parcel){list.at, sizeof(tw__entry) * (size_t)list.count, 0};
+        in[r] = (tw__parcel){0};
+        if (list.count == 0 || r == job->rank)
+            out[r].data = NULL; /* the other end knows from the counts */
+        if (r == job->rank || w->expect[part] == 0)
+            continue;
+        in[r].data = *next;
+        in[r].capacity = sizeof(tw__entry) * (size_t)w->expect[part];
+        *next += w->expect[part];
+    }
+    return tw__rotation_begin(rotation, job->transport, TW__PAYLOAD, out, in, w->rotation[b % 2]);
+}
+
+/* Sums what came in batch b, and the own entries, behind what earlier batches left. */
+static int reduce_batch(tw__job *job, space *w, int b, int batches, tw__list *reduced) {
+    int part = job->rank * batches + b;
+    int64_t lo = w->bounds[part], hi = w->bounds[part + 1];
+    for (int r = 0; r < job->shape.nranks; r++) {
+        const tw__parcel *in = &w->in[b % 2][r];
+        if (r == job->rank) {
+            w->runs[r] = tw__list_between(&job->own, lo, hi);
+            continue;
+        }
+        TW_TRY(tw__parcel_list(in, r, &w->runs[r]));
+        if (in->bytes != in->capacity)
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, announced were %zu", r,
+                            in->bytes, in->capacity);
+        TW_TRY(tw__list_check(&w->runs[r], lo, hi, r));
+    }
+    tw__list sums = {reduced->at + reduced->count, 0};
+    tw__list_reduce(w->runs, job->shape.nranks, &sums, w->window);
+    reduced->count += sums.count;
+    return TW_OK;
+}
+
+/* Batch after batch, one travelling while the one before is summed. */
+static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduced) {
+    tw__rotation rotations[2];
+    tw__entry *next = w->received;
+    TW_TRY(begin_batch(job, w, 0, batches, &next, &rotations[0]));
+    for (int b = 0; b < batches; b++) {
+        tw__rotation *now = &rotations[b % 2], *after = &rotations[(b + 1) % 2];
+        int more = b + 1 < batches;
+        if (more) {
+            TW_TRY(tw__rotation_flush(now));
+            int error = begin_batch(job, w, b + 1, batches, &next, after);
+            if (error != TW_OK) {
+                tw__rotation_cancel(now);
+                return error;
+            }
+        }
+        int error = tw__rotation_end(now);
+        if (error == TW_OK)
+            error = reduce_batch(job, w, b, batches, reduced);
+        if (error != TW_OK) {
+            if (more)
+                tw__rotation_cancel(after);
+            return error;
+        }
+    }
+    return TW_OK;
+}
+
+/* ---- balance and gather */
+
+static void add_up(const int64_t *counts, int nranks, int64_t *starts) {
+    starts[0] = 0;
+    for (int r = 0; r < nranks; r++)
+        starts[r + 1] = starts[r] + counts[r];
+}
+
+static int largest(const int64_t *counts, int nranks) {
+    int at = 0;
+    for (int r = 1; r < nranks; r++)
+        if (counts[r] > counts[at])
+            at = r;
+    return at;
+}
+
+/* Moving entries pays from 3 % on: the fullest rank is the one that all wait for. */
+static int skewed(const int64_t *holdings, int nranks, int64_t total) {
+    int64_t excess = holdings[largest(holdings, nranks)] * nranks - total;
+    return 32 * excess > total;
+}
+
+/* Where each rank's share of the result starts: as they are held, or all alike, the odd ones to
+ * the ranks after the one with the largest holding. */
+static void assign_shares(const tw__job *job, space *w, int64_t total) {
+    int nranks = job->shape.nranks;
+    if (!skewed(w->holdings, nranks, total)) {
+        memcpy(w->shares, w->starts, sizeof(int64_t) * (size_t)(nranks + 1));
+        return;
+    }
+    int after = largest(w->holdings, nranks) + 1;
+    w->shares[0] = 0;
+    for (int r = 0; r < nranks; r++) {
+        int odd = (r - after + nranks) % nranks < total % nranks;
+        w->shares[r + 1] = w->shares[r] + total / nranks + odd;
+    }
+}
+
+static int64_t overlap(const int64_t *a, const int64_t *b, int64_t *from) {
+    *from = a[0] > b[0] ? a[0] : b[0];
+    int64_t to = a[1] < b[1] ? a[1] : b[1];
+    return to > *from ? to - *from : 0;
+}
+
+/* A stretch of entries as a parcel; nothing where it is empty, which the other end knows. */
+static tw__parcel stretch(tw__entry *at, int64_t count) {
+    size_t bytes = sizeof(tw__entry) * (size_t)count;
+    return (tw__parcel){count > 0 ? at : NULL, bytes, bytes};
+}
+
+static int check_lengths(const tw__job *job, const tw__parcel *in) {
+    for (int r = 0; r < job->shape.nranks; r++)
+        if (r != job->rank && in[r].bytes != in[r].capacity)
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, expected were %zu", r,
+                            in[r].bytes, in[r].capacity);
+    return TW_OK;
+}
+
+/* Entries move from where they are held to where they are shared from. Each knows its place in the
+ * result, so it is received right there. */
+static int balance(tw__job *job, space *w, const tw__list *held) {
+    const int64_t *starts = w->starts, *shares = w->shares;
+    int rank = job->rank;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int64_t from, count = overlap(starts + rank, shares + r, &from);
+        w->out[0][r] = stretch(held->at + (from - starts[rank]), count);
+        count = overlap(starts + r, shares + rank, &from);
+        w->in[0][r] = stretch(w->result + from, count);
+        if (r == rank)
+            memcpy(w->result + from, held->at + (from - starts[rank]),
+                   sizeof(tw__entry) * (size_t)count);
+    }
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out[0], w->in[0], w->rotation[0]));
+    return check_lengths(job, w->in[0]);
+}
+
+static int gather(tw__job *job, space *w) {
+    const int64_t *shares = w->shares;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        w->out[0][r] =
+            stretch(w->result + shares[job->rank], shares[job->rank + 1] - shares[job->rank]);
+        w->in[0][r] = stretch(w->result + shares[r], shares[r + 1] - shares[r]);
+    }
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out[0], w->in[0], w->rotation[0]));
+    return check_lengths(job, w->in[0]);
+}
+
+static int spread(tw__job *job, space *w, const tw__list *held) {
+    int nranks = job->shape.nranks;
+    add_up(w->holdings, nranks, w->starts);
+    int64_t total = w->starts[nranks];
+    if (total > job->shape.k || w->holdings[job->rank] != held->count)
+        return tw__fail(TW_ERR_PROTOCOL, "ranks hold %lld sums; possible are %lld",
+                        (long long)total, (long long)job->shape.k);
+    assign_shares(job, w, total);
+    TW_TRY(balance(job, w, held));
+    TW_TRY(gather(job, w));
+    job->result = (tw__list){w->result, total};
+    for (int r = 0; r < nranks; r++) {
+        tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
+        TW_TRY(tw__list_check(&share, 0, job->shape.span, r));
+    }
+    return tw__job_check_list(job, &job->result, job->rank);
+}
+
+static int run(tw__job *job) {
+    space w = layout(&job->arena, &job->shape);
+    int batches = batches_of(&job->shape);
+    tw__list reduced = {w.reduced, 0};
+    tw__job_trim_own(job);
+    TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, w.partition));
+    if (crowded(job, &w))
+        hold_back(job, &w, batches);
+    TW_TRY(announce(job, &w, batches));
+    TW_TRY(split_and_reduce(job, &w, batches, &reduced));
+    TW_TRY(tw__global_select(job, &reduced, w.holdings, w.global));
+    TW_TRY(spread(job, &w, &reduced));
+    job->left.at = w.left;
+    tw__list_intersect(&job->own, &job->result, &job->left);
+    return TW_OK;
+}
+
+const tw__exchange tw__exchange_oktopk = {
+    .name = "oktopk",
+    .description = "balanced regions and global top-k, at most 6k words (Ok-Topk)",
+    .cost = cost,
+    .memory = memory,
+    .applied = applied,
+    .run = run,
+};

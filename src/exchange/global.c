@@ -1,0 +1,190 @@
+/* global.c - the k largest sums of all ranks, without gathering them
+ *
+ * Radix selection over the ranks: four rounds, each fixing 8 bits (the last 7) of the k-th largest
+ * magnitude's 31 by a histogram that the ranks sum. A round costs 2 KiB each way and segment. When
+ * a bin's end falls right on the k-th, the rest of the rounds is not needed. Afterwards the ranks
+ * tell each other how many they hold above the threshold and of exactly its magnitude: since rank
+ * r's indices are all below those of rank r+1, everyone knows who may keep how many ties.
+ *
+ * With TW_GLOBAL_REUSE the threshold of earlier steps is tried first, which needs the last message
+ * alone. It is set a little above the exact one, since a count above k is no use: the bound of
+ * oktopk stands on k. */
+#include "exchange/exchange.h"
+
+#define DIGITS 4
+#define BINS 256
+static const int digit_shift[DIGITS] = {23, 15, 7, 0};
+
+/* The search for one segment's threshold. */
+typedef struct search {
+    tw__list part; /* this rank's sums of the segment */
+    int64_t k;
+    int64_t greater; /* sums known to be above the threshold, of all ranks */
+    uint32_t bits;   /* the threshold's bits as far as known */
+    int done;
+} search;
+
+typedef struct space {
+    search *searches;      /* [nsegments] */
+    uint32_t *bins;        /* [nsegments][BINS] */
+    tw__holding *holdings; /* [nranks][nsegments] */
+    void *sum;
+    void *share;
+} space;
+
+static space layout(tw__arena *arena, int nranks, int nsegments) {
+    return (space){
+        .searches = tw__arena_take(arena, nsegments, sizeof(search)),
+        .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
+        .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
+        .sum = tw__arena_take(arena, 1, tw__sum_memory(nranks, (int64_t)nsegments * BINS)),
+        .share = tw__arena_take(arena, 1, tw__share_memory(nranks)),
+    };
+}
+
+size_t tw__global_memory(int nranks, int nsegments) {
+    tw__arena counting = {0};
+    layout(&counting, nranks, nsegments);
+    return counting.used;
+}
+
+static void count_digit(const search *s, int digit, uint32_t *bins) {
+    int shift = digit_shift[digit];
+    uint32_t known = digit == 0 ? 0 : ~(((uint32_t)1 << digit_shift[digit - 1]) - 1);
+    memset(bins, 0, BINS * sizeof *bins);
+    for (int64_t i = 0; i < s->part.count; i++) {
+        uint32_t bits = tw__magnitude(s->part.at[i].val);
+        if ((bits & known) == s->bits)
+            bins[bits >> shift & (BINS - 1)]++;
+    }
+}
+
+/* Walks down from the largest digit to the one that holds the k-th. */
+static void fix_digit(search *s, int digit, const uint32_t *bins) {
+    int64_t wanted = s->k - s->greater;
+    int bin = BINS - 1;
+    while (bin > 0 && wanted > bins[bin]) {
+        wanted -= bins[bin];
+        s->greater += bins[bin--];
+    }
+    s->bits |= (uint32_t)bin << digit_shift[digit];
+    if (wanted >= bins[bin]) /* the bin is taken whole; beyond its end there may be nothing left */
+        s->done = 1;
+}
+
+/* A threshold for each segment: sums of this magnitude and above are enough for k. */
+static int find_thresholds(tw__job *job, space *w) {
+    for (int digit = 0; digit < DIGITS; digit++) {
+        int64_t active = 0;
+        for (int i = 0; i < job->shape.nsegments; i++)
+            if (!w->searches[i].done)
+                count_digit(&w->searches[i], digit, w->bins + BINS * active++);
+        if (active == 0)
+            return TW_OK;
+        TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
+        active = 0;
+        for (int i = 0; i < job->shape.nsegments; i++)
+            if (!w->searches[i].done)
+                fix_digit(&w->searches[i], digit, w->bins + BINS * active++);
+    }
+    return TW_OK;
+}
+
+static tw__holding hold(const search *s) {
+    tw__holding h = {0, 0};
+    for (int64_t i = 0; i < s->part.count; i++) {
+        uint32_t bits = tw__magnitude(s->part.at[i].val);
+        h.above += bits > s->bits;
+        h.equal += bits == s->bits;
+    }
+    return h;
+}
+
+/* Tells the others what this rank holds. */
+static int share_holdings(tw__job *job, space *w) {
+    int nsegments = job->shape.nsegments;
+    for (int i = 0; i < nsegments; i++)
+        w->holdings[job->rank * nsegments + i] = hold(&w->searches[i]);
+    return tw__share(job->transport, w->holdings, sizeof(tw__holding) * (size_t)nsegments,
+                     w->share);
+}
+
+static int64_t total_held(const tw__job *job, const space *w, int segment) {
+    int64_t total = 0;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        const tw__holding *h = &w->holdings[r * job->shape.nsegments + segment];
+        total += (int64_t)h->above + h->equal;
+    }
+    return total;
+}
+
+/* Whether the thresholds of earlier steps serve all segments. */
+static int reuse_thresholds(tw__job *job, space *w, int *serves) {
+    *serves = 0;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if ((w->searches[i].bits = *job->segments[i].threshold) == 0)
+            return TW_OK;
+    TW_TRY(share_holdings(job, w));
+    *serves = 1;
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        int64_t k = w->searches[i].k, total = total_held(job, w, i);
+        *serves = *serves && total <= k && 3 * total >= 2 * k;
+    }
+    return TW_OK;
+}
+
+/* A twelfth above the exact threshold: an eighth of the way to the next power of two. */
+static void remember_thresholds(tw__job *job, const space *w) {
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (w->searches[i].bits < TW__INFINITY_BITS)
+            *job->segments[i].threshold = w->searches[i].bits + ((uint32_t)1 << 20);
+}
+
+/* Cuts this rank's part of the segment down to what it may keep; counts what every rank keeps. */
+static void keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
+    search *s = &w->searches[segment];
+    int64_t above = 0;
+    for (int r = 0; r < job->shape.nranks; r++)
+        above += w->holdings[r * job->shape.nsegments + segment].above;
+    int64_t ties = s->k - above;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        tw__holding h = w->holdings[r * job->shape.nsegments + segment];
+        int64_t mine = ties < 0 ? 0 : ties < h.equal ? ties : h.equal;
+        ties -= mine;
+        holdings[r] += h.above + mine;
+        if (r == job->rank)
+            tw__list_keep_above(&s->part, s->bits, mine);
+    }
+}
+
+static void begin(tw__job *job, space *w, const tw__list *reduced) {
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const tw__segment *s = &job->segments[i];
+        w->searches[i] =
+            (search){.part = tw__list_between(reduced, s->base, s->base + s->n), .k = s->k};
+    }
+}
+
+int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch) {
+    tw__arena arena = {scratch, 0};
+    space w = layout(&arena, job->shape.nranks, job->shape.nsegments);
+    int serves = 0;
+    begin(job, &w, reduced);
+    if (job->global == TW_GLOBAL_REUSE)
+        TW_TRY(reuse_thresholds(job, &w, &serves));
+    if (!serves) {
+        begin(job, &w, reduced);
+        TW_TRY(find_thresholds(job, &w));
+        remember_thresholds(job, &w);
+        TW_TRY(share_holdings(job, &w));
+    }
+    memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
+    reduced->count = 0;
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        keep_share(job, &w, i, holdings);
+        const tw__list *part = &w.searches[i].part;
+        memmove(reduced->at + reduced->count, part->at, sizeof(tw__entry) * (size_t)part->count);
+        reduced->count += part->count;
+    }
+    return TW_OK;
+}

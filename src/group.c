@@ -1,0 +1,361 @@
+/* group.c - a group's life: create, add tensors, open, free
+ *
+ * Up to tw_group_open everything is local. Opening compares parameters over all ranks, then takes
+ * all memory, then lets all ranks know whether everyone got it. */
+#include "group.h"
+#include "base/memory.h"
+#include "base/pool.h"
+#include "select/methods.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define DEFAULT_TIMEOUT 300.0
+#define DEFAULT_BUCKET ((int64_t)4 << 20)
+
+/* ---- parameters */
+
+static int check_choice(const char *field, int value, int last) {
+    if (value >= 0 && value <= last)
+        return TW_OK;
+    return tw__fail(TW_ERR_PARAM, "%s: %d; accepted is 0 .. %d", field, value, last);
+}
+
+static int check_params(const tw_group_params *p) {
+    TW_TRY(check_choice("result", p->result, TW_SUM));
+    TW_TRY(check_choice("global", p->global, TW_GLOBAL_REUSE));
+    if (!(p->timeout >= 0.0 && p->timeout <= 1e9))
+        return tw__fail(TW_ERR_PARAM, "timeout: %g; accepted is 0 (default) .. 1e9 seconds",
+                        p->timeout);
+    if (p->bucket < 0 || p->bucket > INT32_MAX)
+        return tw__fail(TW_ERR_PARAM, "bucket: %lld; accepted is 0 (default) .. %d",
+                        (long long)p->bucket, INT32_MAX);
+    for (size_t i = 0; i < sizeof p->reserved / sizeof p->reserved[0]; i++)
+        if (p->reserved[i] != 0)
+            return tw__fail(TW_ERR_PARAM, "reserved: not zero; start from TW_GROUP_PARAMS_INIT");
+    return TW_OK;
+}
+
+static int resolve(tw_group *g, const tw_group_params *params) {
+    g->params = *params;
+    TW_TRY(check_params(params));
+    TW_TRY(tw__scheme_find(params->scheme != NULL ? params->scheme : "oktopk", &g->scheme));
+    const char *exchange = params->exchange != NULL ? params->exchange : g->scheme->exchange;
+    TW_TRY(tw__exchange_find(exchange, &g->exchange));
+    g->params.scheme = g->scheme->name; /* the caller's strings need not outlive the call */
+    g->params.exchange = g->exchange->name;
+    if (params->timeout == 0.0)
+        g->params.timeout = DEFAULT_TIMEOUT;
+    if (params->bucket == 0)
+        g->params.bucket = DEFAULT_BUCKET;
+    const tw__method *method = NULL;
+    const char *name = params->select.method != NULL ? params->select.method : g->scheme->select;
+    TW_TRY(tw__method_find(name, &method));
+    g->params.select.method = method->name;
+    return tw__kernels_choose(&g->kernels);
+}
+
+/* ---- create and add */
+
+int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_params *params) {
+    TW_REQUIRE(group, "group");
+    *group = NULL;
+    TW_REQUIRE(transport, "transport");
+    TW_REQUIRE(params, "params");
+    tw_group *g = tw__alloc(sizeof *g);
+    if (g == NULL)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *g);
+    g->transport = transport;
+    g->rank = tw__transport_rank(transport);
+    g->nranks = tw__transport_nranks(transport);
+    int error = resolve(g, params);
+    if (error == TW_OK && (g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
+        error = tw__fail(TW_ERR_MEMORY, "no memory to agree with %d ranks", g->nranks);
+    if (error == TW_OK)
+        error = tw__transport_acquire(transport);
+    if (error != TW_OK) {
+        free(g->agree);
+        free(g);
+        return error;
+    }
+    tw__transport_set_timeout(transport, g->params.timeout);
+    *group = g;
+    return TW_OK;
+}
+
+/* Room for one more tensor. */
+static int make_room(tw_group *g) {
+    if (g->ntensors < g->room)
+        return TW_OK;
+    int room = g->room == 0 ? 16 : 2 * g->room;
+    tw__tensor *tensors = realloc(g->tensors, sizeof *tensors * (size_t)room);
+    if (tensors == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for tensor %d", g->ntensors);
+    g->tensors = tensors;
+    g->room = room;
+    return TW_OK;
+}
+
+/* Dense selects nothing: whatever was asked for, k = n stands for it. */
+static tw_select_params dense_params(const tw_select_params *params) {
+    tw_select_params p = TW_SELECT_PARAMS_INIT;
+    p.type = params->type;
+    p.threads = params->threads;
+    p.density = 1.0;
+    return p;
+}
+
+int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
+    TW_REQUIRE(g, "group");
+    if (g->opened)
+        return tw__fail(TW_ERR_STATE, "the group is open; add tensors before tw_group_open");
+    TW_TRY(make_room(g));
+    tw__tensor t = {.n = n, .params = select != NULL ? *select : g->params.select};
+    if (g->exchange == &tw__exchange_dense)
+        t.params = dense_params(&t.params);
+    else if (t.params.method == NULL)
+        t.params.method = g->params.select.method;
+    TW_TRY(tw__params_resolve(&t.params, n, &t.method));
+    if (tensor != NULL)
+        *tensor = g->ntensors;
+    g->tensors[g->ntensors++] = t;
+    return TW_OK;
+}
+
+/* ---- buckets: neighbours, as long as they fit */
+
+static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
+    int count = 0, first = 0;
+    int64_t elements = 0;
+    *widest = 1;
+    for (int t = 0; t <= g->ntensors; t++) {
+        int full = t == g->ntensors || elements + g->tensors[t].n > g->params.bucket;
+        if (full && t > first) {
+            if (buckets != NULL)
+                buckets[count] = (tw__bucket){.first = first, .count = t - first};
+            *widest = t - first > *widest ? t - first : *widest;
+            count++;
+            first = t;
+            elements = 0;
+        }
+        if (t < g->ntensors)
+            elements += g->tensors[t].n;
+    }
+    return count;
+}
+
+/* ---- memory */
+
+static size_t step_memory(const tw_group *g, const tw__bucket *buckets, int nbuckets) {
+    size_t most = 0;
+    for (int b = 0; b < nbuckets; b++) {
+        size_t bytes = tw__allreduce_memory(g, buckets[b].first, buckets[b].count);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static size_t result_memory(const tw_group *g) {
+    size_t bytes = 0;
+    for (int t = 0; t < g->ntensors; t++) {
+        size_t applied = (size_t)tw__allreduce_applied(g, &g->tensors[t]);
+        bytes += tw__footprint(applied * sizeof(int32_t)) + tw__footprint(applied * sizeof(float));
+    }
+    return bytes;
+}
+
+static int add_selectors(const tw_group *g, tw_memory *memory) {
+    for (int t = 0; t < g->ntensors && g->exchange != &tw__exchange_dense; t++) {
+        tw_memory one;
+        TW_TRY(tw_selector_memory(g->tensors[t].n, &g->tensors[t].params, &one));
+        memory->residual += one.residual;
+        memory->velocity += one.velocity;
+        memory->undo += one.undo;
+        memory->workspace += one.workspace;
+    }
+    return TW_OK;
+}
+
+int tw_group_memory(const tw_group *g, tw_memory *memory) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(memory, "memory");
+    if (g->ntensors == 0)
+        return tw__fail(TW_ERR_STATE, "the group has no tensors; add one with tw_group_add");
+    tw__bucket *buckets = calloc((size_t)g->ntensors, sizeof *buckets);
+    if (buckets == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
+    int widest;
+    int nbuckets = count_buckets(g, buckets, &widest);
+    *memory = (tw_memory){0};
+    memory->workspace = tw__footprint(step_memory(g, buckets, nbuckets)) + result_memory(g) +
+                        tw__footprint(tw__agree_memory(g->nranks));
+    free(buckets);
+    TW_TRY(add_selectors(g, memory));
+    memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
+    return TW_OK;
+}
+
+/* ---- open */
+
+static int open_tensor(tw_group *g, tw__tensor *t) {
+    if (g->exchange == &tw__exchange_dense)
+        return TW_OK;
+    TW_TRY(tw_selector_create(&t->selector, t->n, &t->params));
+    t->result.cap = tw__allreduce_applied(g, t);
+    t->result.idx = tw__reserve((size_t)t->result.cap * sizeof(int32_t));
+    t->result.val = tw__reserve((size_t)t->result.cap * sizeof(float));
+    if (t->result.idx == NULL || t->result.val == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for the result of %lld entries",
+                        (long long)t->result.cap);
+    return TW_OK;
+}
+
+static int open_buckets(tw_group *g) {
+    g->buckets = calloc((size_t)g->ntensors, sizeof *g->buckets);
+    if (g->buckets == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
+    g->nbuckets = count_buckets(g, g->buckets, &g->widest);
+    for (int b = 0; b < g->nbuckets; b++) {
+        g->buckets[b].text = calloc(1, TW__TEXT);
+        if (g->buckets[b].text == NULL)
+            return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->nbuckets);
+        for (int t = 0; t < g->buckets[b].count; t++)
+            g->tensors[g->buckets[b].first + t].bucket = b;
+    }
+    return TW_OK;
+}
+
+static int open_workspace(tw_group *g) {
+    g->arena_bytes = step_memory(g, g->buckets, g->nbuckets);
+    g->arena = tw__reserve(g->arena_bytes);
+    g->members = calloc((size_t)g->widest, sizeof *g->members);
+    g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
+    g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
+    g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
+    g->broken_text = calloc(1, TW__TEXT);
+    g->scratch = tw__alloc(sizeof(float) * (size_t)TW__BLOCK);
+    if (g->arena == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
+        g->worker.queue == NULL || g->broken_text == NULL || g->scratch == NULL)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes of workspace are not to be had", g->arena_bytes);
+    return TW_OK;
+}
+
+static int open_all(tw_group *g) {
+    TW_TRY(open_buckets(g));
+    TW_TRY(open_workspace(g));
+    for (int t = 0; t < g->ntensors; t++)
+        TW_TRY(open_tensor(g, &g->tensors[t]));
+    return TW_OK;
+}
+
+int tw_group_open(tw_group *g) {
+    TW_REQUIRE(g, "group");
+    if (g->opened)
+        return tw__fail(TW_ERR_STATE, "the group is open already, or failed to open");
+    if (g->ntensors == 0)
+        return tw__fail(TW_ERR_STATE, "the group has no tensors; add one with tw_group_add");
+    g->opened = 1;
+    g->broken = TW_ERR_STATE; /* until all went well */
+    TW_TRY(tw__agree_params(g));
+    TW_TRY(tw__agree_error(g, open_all(g)));
+    g->broken = TW_OK;
+    return TW_OK;
+}
+
+/* ---- free */
+
+void tw_group_free(tw_group *g) {
+    if (g == NULL)
+        return;
+    tw__background_end(g);
+    for (int t = 0; t < g->ntensors; t++) {
+        tw_selector_free(g->tensors[t].selector);
+        free(g->tensors[t].result.idx);
+        free(g->tensors[t].result.val);
+    }
+    for (int b = 0; b < g->nbuckets; b++)
+        free(g->buckets[b].text);
+    free(g->buckets);
+    free(g->tensors);
+    free(g->agree);
+    free(g->arena);
+    free(g->members);
+    free(g->segments);
+    free(g->owners);
+    free(g->worker.queue);
+    free(g->broken_text);
+    free(g->scratch);
+    tw__transport_release(g->transport);
+    free(g);
+}
+
+/* ---- for the other calls */
+
+int tw__group_check(const tw_group *g, int tensor) {
+    if (!g->opened)
+        return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
+    if (tensor < 0 || tensor >= g->ntensors)
+        return tw__fail(TW_ERR_INDEX, "tensor: %d; accepted is 0 .. %d", tensor, g->ntensors - 1);
+    if (g->broken != TW_OK)
+        return tw__fail(g->broken, "the group is broken and can only be freed: %s",
+                        g->broken_text != NULL && g->broken_text[0] != '\0' ? g->broken_text
+                                                                            : "it failed to open");
+    return TW_OK;
+}
+
+void tw__group_break(tw_group *g, int error) {
+    snprintf(g->broken_text, TW__TEXT, "%s", tw_last_error());
+    g->broken = error;
+    (void)tw__transport_give_up(g->transport, error);
+}
+
+/* What can still be asked of a broken group. */
+static int check_readable(const tw_group *g, int tensor) {
+    if (!g->opened || g->scratch == NULL)
+        return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
+    if (tensor < 0 || tensor >= g->ntensors)
+        return tw__fail(TW_ERR_INDEX, "tensor: %d; accepted is 0 .. %d", tensor, g->ntensors - 1);
+    return TW_OK;
+}
+
+static int check_idle(tw_group *g, int tensor) {
+    TW_TRY(check_readable(g, tensor));
+    if (tw__background_busy(g, tensor))
+        return tw__fail(TW_ERR_STATE, "tensor %d is under way; call tw_allreduce_wait first",
+                        tensor);
+    return TW_OK;
+}
+
+int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(result, "result");
+    TW_TRY(check_idle(g, tensor));
+    const tw__tensor *t = &g->tensors[tensor];
+    if (!t->has_result)
+        return tw__fail(TW_ERR_STATE,
+                        "tensor %d has no sparse result: no step succeeded yet, or "
+                        "the exchange is dense",
+                        tensor);
+    *result = (tw_sparse){t->result.count, t->result.idx, t->result.val};
+    return TW_OK;
+}
+
+int tw_group_info(tw_group *g, int tensor, tw_step_info *info) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(info, "info");
+    TW_TRY(check_idle(g, tensor));
+    *info = g->tensors[tensor].info;
+    if (info->exchange == NULL)
+        info->exchange = g->exchange->name;
+    return TW_OK;
+}
+
+int tw_group_get_residual(tw_group *g, int tensor, float *residual) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(residual, "residual");
+    TW_TRY(check_idle(g, tensor));
+    if (g->tensors[tensor].selector != NULL)
+        return tw_selector_get_residual(g->tensors[tensor].selector, residual);
+    memset(residual, 0, sizeof(float) * (size_t)g->tensors[tensor].n);
+    return TW_OK;
+}

@@ -1,0 +1,138 @@
+/* group.h - what a group holds, and the stages of its step
+ *
+ *   group.c       create, add, open, free: the tensors and their memory
+ *   agree.c       ranks compare parameters and errors, so that all end alike
+ *   allreduce.c   the map: one step of some tensors, select -> agree -> exchange -> apply
+ *   background.c  start and wait: a thread that runs steps in the order of buckets
+ *   state.c       save and load
+ */
+#ifndef TW_GROUP_H
+#define TW_GROUP_H
+
+#include "exchange/exchange.h"
+#include "selector.h"
+
+#include <fenv.h>
+#include <pthread.h>
+
+/* Where a tensor is between two calls of the caller. */
+typedef enum {
+    TW__IDLE = 0,
+    TW__STARTED,  /* waits for the rest of its bucket */
+    TW__LAUNCHED, /* its bucket is with the thread */
+    TW__FINISHED, /* status and text are set; tw_allreduce_wait makes it idle */
+} tw__progress;
+
+typedef struct tw__tensor {
+    int64_t n;
+    tw_select_params params; /* resolved */
+    const struct tw__method *method;
+    tw_selector *selector; /* NULL with dense */
+    tw__entries result;    /* of the last step; cap 0 with dense */
+    int has_result;
+    int64_t steps;             /* that succeeded; with a selector as many as it committed */
+    uint32_t threshold;        /* oktopk: global threshold to reuse, 0 if none */
+    uint32_t threshold_before; /* as it was when the step began */
+    int bucket;
+
+    /* The step under way. */
+    tw__progress progress;
+    int64_t launch;   /* number of the launch that took it */
+    const void *grad; /* [n], the caller's */
+    float *out;       /* [n], the caller's, or NULL */
+    int64_t selected;
+    int open; /* its selector holds an open step */
+    int status;
+    tw_step_info info;
+} tw__tensor;
+
+/* Tensors that travel together: first .. first+count-1. */
+typedef struct tw__bucket {
+    int first;
+    int count;
+    int started; /* tensors that were started and not launched yet */
+    char *text;  /* [TW__TEXT]: of the bucket's error */
+} tw__bucket;
+
+#define TW__TEXT 512
+
+/* The thread that runs buckets, and what it shares with the caller: under the mutex. */
+typedef struct tw__worker_thread {
+    pthread_t thread;
+    int running;
+    int ending;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int *queue;         /* [ntensors]: the bucket of launch i is at i % ntensors */
+    int64_t launched;   /* launches so far */
+    int64_t done;       /* of these, begun by the thread */
+    int cursor;         /* the next bucket to launch */
+    fenv_t environment; /* in which the thread computes */
+} tw__worker_thread;
+
+struct tw_group {
+    tw_transport *transport;
+    tw_group_params params; /* with defaults filled in */
+    const tw__scheme *scheme;
+    const tw__exchange *exchange;
+    const tw__kernels *kernels;
+    int rank;
+    int nranks;
+
+    tw__tensor *tensors; /* [ntensors] */
+    int ntensors;
+    int room;            /* tensors that fit */
+    tw__bucket *buckets; /* [nbuckets] */
+    int nbuckets;
+    int widest; /* tensors of the largest bucket */
+
+    void *agree; /* tw__agree_memory: ranks can tell each other even that memory is out */
+    int opened;
+    _Atomic int broken; /* the error that ended it, or TW_OK; set after its text */
+    char *broken_text;  /* [TW__TEXT] */
+
+    /* Workspace of a step. */
+    void *arena;
+    size_t arena_bytes;
+    int *members;          /* [widest]: tensors of the step */
+    tw__segment *segments; /* [2][widest] */
+    int *owners;           /* [2][widest]: the tensor of each segment */
+    float *scratch;        /* [TW__BLOCK] */
+    tw__worker_thread worker;
+};
+
+/* ---- agree.c */
+
+/* Compare group and tensors over all ranks. Errors: TW_ERR_MISMATCH, the same on all. */
+int tw__agree_params(tw_group *g);
+/* Every rank brings its error, TW_OK or the result of a failed call whose text is in
+ * tw_last_error. Returns the error of the lowest rank that has one, with its text, on all. */
+int tw__agree_error(tw_group *g, int error);
+/* The same for a step, without room for texts: `tensor` and `index` say what was wrong. Also
+ * compares which tensors the ranks are about to exchange. */
+int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members,
+                   int count);
+size_t tw__agree_memory(int nranks);
+
+/* ---- allreduce.c */
+
+/* One step of these tensors, ascending, whose grad and out are set. */
+int tw__allreduce_run(tw_group *g, const int *members, int count);
+/* Memory of a step of tensors first .. first+count-1, all on board or each alone. */
+size_t tw__allreduce_memory(const tw_group *g, int first, int count);
+/* Entries that a tensor's result can have. */
+int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *tensor);
+
+/* ---- background.c */
+
+void tw__background_end(tw_group *g);
+/* Whether the tensor, or with TW_ALL any, is between start and wait. */
+int tw__background_busy(tw_group *g, int tensor);
+
+/* ---- group.c */
+
+/* Errors: TW_ERR_INDEX; TW_ERR_STATE when not open; the error that broke the group. */
+int tw__group_check(const tw_group *g, int tensor);
+void tw__group_break(tw_group *g, int error);
+
+#endif

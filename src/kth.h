@@ -1,0 +1,20 @@
+/* kth.h - the exact k-th largest magnitude of a list, without sorting; see kth.c */
+#ifndef TW_KTH_H
+#define TW_KTH_H
+
+#include <stdint.h>
+
+struct tw__entry;
+
+typedef struct tw__kth {
+    uint32_t bits;   /* the rank-th largest magnitude bits, rank from 1 */
+    int64_t greater; /* how many are greater */
+    int64_t equal;   /* how many are equal, itself included */
+} tw__kth;
+
+tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank);
+tw__kth tw__kth_of_entries(const struct tw__entry *entries, int64_t len, int64_t rank);
+/* The rank-th largest of bits[len]. */
+uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank);
+
+#endif

@@ -1,0 +1,243 @@
+/* rotation.c - what all ranks do together; see transport.h
+ *
+ * Receives are all started at once, so that a message finds its place when it comes; sends are
+ * started in turn, TW__WINDOW at a time. With P = 4, one row per turn, sender -> receiver:
+ *
+ *     turn 1:  0->1  1->2  2->3  3->0
+ *     turn 2:  0->2  1->3  2->0  3->1
+ *     turn 3:  0->3  1->0  2->1  3->2
+ *
+ * tw__sum is two rotations: rank j gets everybody's slice j of the counts, adds them up, and sends
+ * the sum to everybody. */
+#include "transport/transport.h"
+#include "base/memory.h"
+
+#include <assert.h>
+#include <string.h>
+
+size_t tw__rotation_memory(int nranks) {
+    return (size_t)nranks * sizeof(tw__message);
+}
+
+static int done_sending(const tw__rotation *r) {
+    return r->started == tw__transport_nranks(r->transport) - 1;
+}
+
+void tw__rotation_cancel(tw__rotation *r) {
+    tw__transport_cancel(r->transport, r->sends, TW__WINDOW);
+    tw__transport_cancel(r->transport, r->recvs, tw__transport_nranks(r->transport));
+}
+
+/* A rotation that fails is cancelled, and the others are told. */
+static int fail_with(tw__rotation *r, int status) {
+    tw__rotation_cancel(r);
+    return tw__transport_give_up(r->transport, status);
+}
+
+static int start_receives(tw__rotation *r) {
+    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
+    for (int turn = 1; turn < nranks; turn++) {
+        int from = (rank - turn + nranks) % nranks;
+        if (r->in[from].data == NULL)
+            continue;
+        TW_TRY(tw__transport_recv(r->transport, from, r->cargo, r->in[from].data,
+                                  r->in[from].capacity, &r->recvs[from]));
+    }
+    return TW_OK;
+}
+
+static int start_sends(tw__rotation *r) {
+    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
+    for (int i = 0; i < TW__WINDOW && !done_sending(r); i++) {
+        if (r->sends[i].request != NULL)
+            continue;
+        int to = (rank + ++r->started) % nranks;
+        if (r->out[to].data == NULL)
+            continue;
+        TW_TRY(tw__transport_send(r->transport, to, r->cargo, r->out[to].data, r->out[to].bytes,
+                                  &r->sends[i]));
+    }
+    return TW_OK;
+}
+
+/* Receives are tested while sends are waited for, and the other way round: a transport may move
+ * only what it is asked about, and ranks that do not receive would stop each other's sends. */
+static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
+    int before = 0;
+    *receiving = NULL;
+    do { /* what was just started may be done already: nothing rings for that */
+        before = r->started;
+        *sending = NULL;
+        TW_TRY(tw__transport_test_all(r->transport, r->sends, TW__WINDOW, sending));
+        TW_TRY(start_sends(r));
+    } while (r->started != before);
+    return tw__transport_test_all(r->transport, r->recvs, tw__transport_nranks(r->transport),
+                                  receiving);
+}
+
+int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const tw__parcel *out,
+                       tw__parcel *in, void *recvs) {
+    *r = (tw__rotation){.transport = t, .cargo = cargo, .out = out, .in = in, .recvs = recvs};
+    memset(recvs, 0, tw__rotation_memory(tw__transport_nranks(t)));
+    int status = start_receives(r);
+    if (status == TW_OK)
+        status = start_sends(r);
+    return status == TW_OK ? TW_OK : fail_with(r, status);
+}
+
+int tw__rotation_poke(tw__rotation *r) {
+    const tw__message *receiving = NULL, *sending = NULL;
+    int status = progress(r, &receiving, &sending);
+    return status == TW_OK ? TW_OK : fail_with(r, status);
+}
+
+/* Until all is done, or only until all sends were started. */
+static int wait_for(tw__rotation *r, int all) {
+    tw__patience patience = {0};
+    for (;;) {
+        const tw__message *receiving = NULL, *sending = NULL;
+        int status = progress(r, &receiving, &sending);
+        if (status == TW_OK && done_sending(r) && (!all || (!sending && !receiving)))
+            return TW_OK;
+        if (status == TW_OK)
+            status = tw__transport_pause(r->transport, &patience,
+                                         all && receiving ? receiving : sending);
+        if (status != TW_OK)
+            return fail_with(r, status);
+    }
+}
+
+int tw__rotation_flush(tw__rotation *r) {
+    return wait_for(r, 0);
+}
+
+int tw__rotation_end(tw__rotation *r) {
+    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
+    TW_TRY(wait_for(r, 1));
+    for (int i = 0; i < nranks; i++)
+        if (i != rank)
+            r->in[i].bytes = r->recvs[i].bytes;
+    return TW_OK;
+}
+
+int tw__rotate(tw_transport *t, tw__cargo cargo, const tw__parcel *out, tw__parcel *in,
+               void *scratch) {
+    tw__rotation r;
+    TW_TRY(tw__rotation_begin(&r, t, cargo, out, in, scratch));
+    return tw__rotation_end(&r);
+}
+
+/* ---- records and counts, all of which have a length that is known */
+
+typedef struct table {
+    tw__parcel *out; /* [nranks] */
+    tw__parcel *in;  /* [nranks] */
+    void *recvs;
+} table;
+
+static table table_in(void *scratch, int nranks) {
+    tw__parcel *parcels = scratch;
+    return (table){parcels, parcels + nranks, parcels + 2 * (size_t)nranks};
+}
+
+/* Rotates, and sees to it that every message fills its place. */
+static int rotate_exactly(tw_transport *t, const table *all) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    TW_TRY(tw__rotate(t, TW__CONTROL, all->out, all->in, all->recvs));
+    for (int i = 0; i < nranks; i++)
+        if (i != rank && all->in[i].bytes != all->in[i].capacity)
+            return tw__transport_give_up(
+                t, tw__fail(TW_ERR_PROTOCOL,
+                            "rank %d sent %zu bytes, %zu were expected; are the calls in the same "
+                            "order on all ranks?",
+                            i, all->in[i].bytes, all->in[i].capacity));
+    return TW_OK;
+}
+
+size_t tw__share_memory(int nranks) {
+    return 2 * (size_t)nranks * sizeof(tw__parcel) + tw__rotation_memory(nranks);
+}
+
+int tw__share(tw_transport *t, void *records, size_t bytes, void *scratch) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    char *record = records;
+    if (nranks == 1)
+        return TW_OK;
+    table all = table_in(scratch, nranks);
+    for (int i = 0; i < nranks; i++) {
+        all.out[i] = (tw__parcel){.data = record + (size_t)rank * bytes, .bytes = bytes};
+        all.in[i] = (tw__parcel){.data = record + (size_t)i * bytes, .capacity = bytes};
+    }
+    return rotate_exactly(t, &all);
+}
+
+/* ---- sums */
+
+/* Slice j of the counts, which rank j adds up. */
+typedef struct slice {
+    uint32_t *counts;
+    size_t bytes;
+} slice;
+
+static slice slice_of(uint32_t *counts, int64_t count, int j, int nranks) {
+    int64_t begin = count * j / nranks, end = count * (j + 1) / nranks;
+    return (slice){counts + begin, (size_t)(end - begin) * sizeof *counts};
+}
+
+/* Bytes of the largest slice. */
+static size_t most_bytes(int64_t count, int nranks) {
+    return (size_t)((count + nranks - 1) / nranks) * sizeof(uint32_t);
+}
+
+/* What comes before the other ranks' slices, in whole lines. */
+static size_t table_bytes(int nranks) {
+    return (tw__share_memory(nranks) + TW__ALIGNMENT - 1) / TW__ALIGNMENT * TW__ALIGNMENT;
+}
+
+size_t tw__sum_memory(int nranks, int64_t count) {
+    return table_bytes(nranks) + (size_t)nranks * most_bytes(count, nranks);
+}
+
+static int gather_slice(tw_transport *t, uint32_t *counts, int64_t count, const table *all,
+                        char *room) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    slice own = slice_of(counts, count, rank, nranks);
+    for (int i = 0; i < nranks; i++) {
+        slice its = slice_of(counts, count, i, nranks);
+        all->out[i] = (tw__parcel){.data = its.counts, .bytes = its.bytes};
+        all->in[i] = (tw__parcel){.data = room + (size_t)i * most_bytes(count, nranks),
+                                  .capacity = own.bytes};
+    }
+    return rotate_exactly(t, all);
+}
+
+static void add_up(slice own, int rank, int nranks, const tw__parcel *in) {
+    size_t length = own.bytes / sizeof *own.counts;
+    for (int i = 0; i < nranks; i++) {
+        const uint32_t *theirs = in[i].data;
+        for (size_t c = 0; i != rank && c < length; c++)
+            own.counts[c] += theirs[c];
+    }
+}
+
+static int spread_slice(tw_transport *t, uint32_t *counts, int64_t count, const table *all) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    slice own = slice_of(counts, count, rank, nranks);
+    for (int i = 0; i < nranks; i++) {
+        slice its = slice_of(counts, count, i, nranks);
+        all->out[i] = (tw__parcel){.data = own.counts, .bytes = own.bytes};
+        all->in[i] = (tw__parcel){.data = its.counts, .capacity = its.bytes};
+    }
+    return rotate_exactly(t, all);
+}
+
+int tw__sum(tw_transport *t, uint32_t *counts, int64_t count, void *scratch) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    if (nranks == 1 || count == 0)
+        return TW_OK;
+    assert((uintptr_t)scratch % TW__ALIGNMENT == 0);
+    table all = table_in(scratch, nranks);
+    TW_TRY(gather_slice(t, counts, count, &all, (char *)scratch + table_bytes(nranks)));
+    add_up(slice_of(counts, count, rank, nranks), rank, nranks, all.in);
+    return spread_slice(t, counts, count, &all);
+}

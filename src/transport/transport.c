@@ -1,0 +1,275 @@
+/* transport.c - messages of one rank, counted and with deadlines; see transport.h
+ *
+ * A thin layer over the table of calls that a transport is. Its loop is always the same: test what
+ * is under way, and when nothing has happened, pause. The pause idles, looks at the roll call now
+ * and then, and ends in it when the deadline has passed. */
+#include "base/clock.h"
+#include "transport/roll_call.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT (300 * TW__SECOND)
+/* 30 years are for ever, and do not overflow. */
+#define MOST_SECONDS 1e9
+
+struct tw_transport {
+    tw_transport_calls calls;
+    void *context;
+    int rank;
+    int nranks;
+    int acquired;    /* a group has it */
+    int failed;      /* messages were given up: what arrives now may answer nothing that is asked */
+    int64_t timeout; /* ns */
+    _Atomic int abandoned;
+    tw_traffic traffic;
+    tw__roll roll;
+    char name[]; /* calls.name */
+};
+
+/* ---- errors of the calls */
+
+static _Thread_local char explanation[256];
+
+int tw_transport_explain(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(explanation, sizeof explanation, format, args);
+    va_end(args);
+    return tw__fail(TW_ERR_TRANSPORT, "%s", explanation);
+}
+
+int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error) {
+    if (explanation[0] == '\0')
+        snprintf(explanation, sizeof explanation, "error %d, not explained", error);
+    (void)tw__fail(TW_ERR_TRANSPORT, "%s transport: cannot %s rank %d: %s", calls->name, what, peer,
+                   explanation);
+    explanation[0] = '\0';
+    return TW_ERR_TRANSPORT;
+}
+
+/* ---- create and free */
+
+static int check_calls(const tw_transport_calls *calls) {
+    TW_REQUIRE(calls, "calls");
+    TW_REQUIRE(calls->name, "calls.name");
+    /* A function pointer is no object pointer: compare, do not convert. */
+    if (calls->send == NULL || calls->recv == NULL || calls->test == NULL || calls->cancel == NULL)
+        return tw__fail(TW_ERR_NULL,
+                        "calls: send, recv, test and cancel are required, but %s is "
+                        "NULL",
+                        calls->send == NULL   ? "send"
+                        : calls->recv == NULL ? "recv"
+                        : calls->test == NULL ? "test"
+                                              : "cancel");
+    return TW_OK;
+}
+
+static int check_ranks(int rank, int nranks) {
+    if (nranks < 1 || nranks > TW__MAX_RANKS)
+        return tw__fail(TW_ERR_PARAM, "nranks: %d; accepted are 1 .. %d", nranks, TW__MAX_RANKS);
+    if (rank < 0 || rank >= nranks)
+        return tw__fail(TW_ERR_PARAM, "rank: %d; accepted are 0 .. nranks-1 = %d", rank,
+                        nranks - 1);
+    return TW_OK;
+}
+
+int tw_transport_custom(tw_transport **transport, const tw_transport_calls *calls, void *context,
+                        int rank, int nranks) {
+    TW_REQUIRE(transport, "transport");
+    *transport = NULL;
+    TW_TRY(check_calls(calls));
+    TW_TRY(check_ranks(rank, nranks));
+    size_t length = strlen(calls->name) + 1;
+    tw_transport *t = calloc(1, sizeof *t + length);
+    if (t == NULL)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *t + length);
+    t->calls = *calls;
+    t->calls.name = memcpy(t->name, calls->name, length);
+    t->context = context;
+    t->rank = rank;
+    t->nranks = nranks;
+    t->timeout = DEFAULT_TIMEOUT;
+    int status = tw__roll_create(&t->roll, &t->calls, context, rank, nranks);
+    if (status == TW_OK)
+        *transport = t;
+    else
+        free(t);
+    return status;
+}
+
+void tw_transport_free(tw_transport *transport) {
+    if (transport == NULL)
+        return;
+    tw__roll_free(&transport->roll);
+    if (transport->calls.close != NULL)
+        transport->calls.close(transport->context);
+    free(transport);
+}
+
+int tw_transport_info(const tw_transport *transport, const char **name, int *rank, int *nranks,
+                      tw_traffic *traffic) {
+    TW_REQUIRE(transport, "transport");
+    if (name != NULL)
+        *name = transport->name;
+    if (rank != NULL)
+        *rank = transport->rank;
+    if (nranks != NULL)
+        *nranks = transport->nranks;
+    if (traffic != NULL)
+        *traffic = transport->traffic;
+    return TW_OK;
+}
+
+void tw__transport_set_timeout(tw_transport *t, double seconds) {
+    if (!(seconds > 0.0))
+        t->timeout = DEFAULT_TIMEOUT;
+    else
+        t->timeout = (int64_t)((seconds < MOST_SECONDS ? seconds : MOST_SECONDS) * 1e9);
+}
+
+void tw__transport_abandon(tw_transport *t) {
+    t->abandoned = 1;
+}
+
+int tw__transport_acquire(tw_transport *t) {
+    if (t->acquired)
+        return tw__fail(TW_ERR_STATE, "transport: has a group already; free that one first");
+    if (t->failed)
+        return tw__fail(TW_ERR_STATE, "transport: failed before; make a new one");
+    t->acquired = 1;
+    return TW_OK;
+}
+
+void tw__transport_release(tw_transport *t) {
+    t->acquired = 0;
+}
+
+int tw__transport_rank(const tw_transport *t) {
+    return t->rank;
+}
+
+int tw__transport_nranks(const tw_transport *t) {
+    return t->nranks;
+}
+
+tw_traffic tw__transport_traffic(const tw_transport *t) {
+    return t->traffic;
+}
+
+/* ---- single messages */
+
+int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
+                       tw__message *message) {
+    *message = (tw__message){.peer = peer, .sending = 1, .cargo = cargo, .bytes = bytes};
+    int error = t->calls.send(t->context, peer, TW__TAG_DATA, data, bytes, &message->request);
+    if (error >= 0)
+        return TW_OK;
+    message->request = NULL;
+    return tw__transport_failed(&t->calls, "send to", peer, error);
+}
+
+int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
+                       tw__message *message) {
+    *message = (tw__message){.peer = peer, .cargo = cargo};
+    int error = t->calls.recv(t->context, peer, TW__TAG_DATA, data, capacity, &message->request);
+    if (error >= 0)
+        return TW_OK;
+    message->request = NULL;
+    return tw__transport_failed(&t->calls, "receive from", peer, error);
+}
+
+static void count(tw_traffic *traffic, const tw__message *message) {
+    int64_t bytes = (int64_t)message->bytes;
+    if (message->sending)
+        *(message->cargo == TW__PAYLOAD ? &traffic->payload_sent : &traffic->control_sent) += bytes;
+    else
+        *(message->cargo == TW__PAYLOAD ? &traffic->payload_received
+                                        : &traffic->control_received) += bytes;
+    traffic->messages_sent += message->sending;
+}
+
+int tw__transport_test(tw_transport *t, tw__message *message, int *done) {
+    size_t bytes = message->bytes;
+    *done = 1;
+    if (message->request == NULL)
+        return TW_OK;
+    int result = t->calls.test(t->context, message->request, &bytes);
+    *done = result != 0;
+    if (result == 0)
+        return TW_OK;
+    message->request = NULL;
+    if (result < 0)
+        return tw__transport_failed(&t->calls, message->sending ? "send to" : "receive from",
+                                    message->peer, result);
+    if (!message->sending)
+        message->bytes = bytes;
+    count(&t->traffic, message);
+    return TW_OK;
+}
+
+void tw__transport_cancel(tw_transport *t, tw__message *messages, int many) {
+    for (int i = 0; i < many; i++) {
+        if (messages[i].request == NULL)
+            continue;
+        t->calls.cancel(t->context, messages[i].request);
+        messages[i].request = NULL;
+        t->failed = 1;
+    }
+}
+
+/* ---- waiting */
+
+int tw__transport_give_up(tw_transport *t, int status) {
+    t->failed = 1;
+    tw__roll_leave(&t->roll, status);
+    return status;
+}
+
+int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
+    int64_t now = tw__clock();
+    if (patience->deadline == 0) {
+        patience->deadline = now + t->timeout;
+        patience->look = now + TW__ROLL_PERIOD;
+    }
+    if (t->abandoned)
+        return tw__fail(TW_ERR_STATE, "the group was freed while tensors were under way");
+    if (now >= patience->look) {
+        TW_TRY(tw__roll_look(&t->roll));
+        patience->look = now + TW__ROLL_PERIOD;
+    }
+    if (now >= patience->deadline)
+        return tw__roll_ask(&t->roll, t->timeout, awaited);
+    int64_t until = patience->look < patience->deadline ? patience->look : patience->deadline;
+    tw__roll_idle(&t->roll, until - now);
+    return TW_OK;
+}
+
+int tw__transport_test_all(tw_transport *t, tw__message *messages, int many,
+                           const tw__message **pending) {
+    int done = 0;
+    for (int i = 0; i < many; i++) {
+        TW_TRY(tw__transport_test(t, &messages[i], &done));
+        if (!done && *pending == NULL)
+            *pending = &messages[i];
+    }
+    return TW_OK;
+}
+
+int tw__transport_wait(tw_transport *t, tw__message *messages, int many) {
+    tw__patience patience = {0};
+    for (;;) {
+        const tw__message *pending = NULL;
+        int status = tw__transport_test_all(t, messages, many, &pending);
+        if (status == TW_OK && pending == NULL)
+            return TW_OK;
+        if (status == TW_OK)
+            status = tw__transport_pause(t, &patience, pending);
+        if (status != TW_OK) {
+            tw__transport_cancel(t, messages, many);
+            return tw__transport_give_up(t, status);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+/* transport.h - one rank's end of a set of ranks: messages, deadlines, counters
+ *
+ *   transport.c          create and free, single messages, waiting to a deadline
+ *   roll_call.c          who is missing, when a deadline has passed
+ *   transport_self.c     the rank that is alone
+ *   transport_threads.c  ranks as threads of one process
+ *   transport_mpi.c      over MPI; a library of its own, made of the public calls alone
+ *   rotation.c           what all ranks do together: everyone to everyone, sums, shared records
+ *
+ * A transport is a table of calls (tw_transport_calls) with a context. Everything above it goes
+ * through the functions here, which count bytes and keep deadlines. Nothing here knows what the
+ * bytes mean, and nothing is allocated after tw_transport_custom. */
+#ifndef TW_TRANSPORT_TRANSPORT_H
+#define TW_TRANSPORT_TRANSPORT_H
+
+#include "base/error.h"
+#include "thinwire.h"
+
+#define TW__MAX_RANKS 65536
+#define TW__TAG_DATA 0
+#define TW__TAG_ROLL_CALL 1
+/* Sends of a rotation that are under way at a time (Ok-Topk, section 4.1: 4 serve). */
+#define TW__WINDOW 4
+
+/* What a message is counted as. */
+typedef enum {
+    TW__PAYLOAD = 0,
+    TW__CONTROL = 1,
+} tw__cargo;
+
+/* A message under way, or none. */
+typedef struct tw__message {
+    void *request; /* the transport's; NULL: nothing is under way */
+    int peer;
+    int sending;
+    tw__cargo cargo;
+    size_t bytes; /* its length; of a received one once it is done */
+} tw__message;
+
+/* Start a message; the buffer must stay until it is done or cancelled.
+ * Errors: TW_ERR_TRANSPORT. */
+int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
+                       tw__message *message);
+int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
+                       tw__message *message);
+/* Look whether a message is done; *done is 0 or 1. Done ones have request NULL; so has one that
+ * failed. */
+int tw__transport_test(tw_transport *t, tw__message *message, int *done);
+/* Wait until all are done (those with request NULL are). On error all are cancelled.
+ * Errors: TW_ERR_TRANSPORT; TW_ERR_TIMEOUT naming the missing ranks. */
+int tw__transport_wait(tw_transport *t, tw__message *messages, int count);
+/* Give up those that are not done. The transport can not be acquired again after that. */
+void tw__transport_cancel(tw_transport *t, tw__message *messages, int count);
+
+/* Tell the other ranks that this one cannot go on, so that they fail with the same status and
+ * words instead of waiting: for errors that are found above the transport, as TW_ERR_PROTOCOL.
+ * Waits that fail do it themselves. Returns status. */
+int tw__transport_give_up(tw_transport *t, int status);
+
+/* Waiting in a loop of one's own: test, and pause when nothing is done.
+ *   patience  zero when the wait begins
+ *   awaited   a message that is not done, for the error text
+ * Errors: those of tw__transport_wait; nothing is cancelled and nobody is told. */
+typedef struct tw__patience {
+    int64_t deadline; /* ns */
+    int64_t look;     /* when to look at the roll call */
+} tw__patience;
+int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited);
+/* Test all. *pending, when NULL, becomes the first one that is not done, if any. */
+int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
+                           const tw__message **pending);
+/* What a negative result of one of the calls means: sets the text, returns TW_ERR_TRANSPORT. */
+int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error);
+
+/* From any thread: waits that are under way and all later ones fail with TW_ERR_STATE. */
+void tw__transport_abandon(tw_transport *t);
+/* Seconds that each wait lasts at most. */
+void tw__transport_set_timeout(tw_transport *t, double seconds);
+/* A group takes hold of the transport, or lets go. Errors: TW_ERR_STATE when it has one. */
+int tw__transport_acquire(tw_transport *t);
+void tw__transport_release(tw_transport *t);
+
+int tw__transport_rank(const tw_transport *t);
+int tw__transport_nranks(const tw_transport *t);
+tw_traffic tw__transport_traffic(const tw_transport *t);
+
+/* ---- rotation.c: every rank sends to every other
+ *
+ * Turn 1 sends to rank+1 and receives from rank-1, turn 2 to rank+2 and from rank-2, and so on:
+ * every turn is a permutation, so no rank is flooded, and no two ranks exchange with each other
+ * head-on but in the turn nranks/2. A parcel whose data is NULL is skipped, which both ends must
+ * know; one of 0 bytes is not. */
+
+typedef struct tw__parcel {
+    void *data;
+    size_t bytes;    /* to send; or received, once the rotation has ended */
+    size_t capacity; /* to receive at most; unused when sending */
+} tw__parcel;
+
+typedef struct tw__rotation {
+    tw_transport *transport;
+    tw__cargo cargo;
+    const tw__parcel *out; /* [nranks]; the one for this rank itself is not looked at */
+    tw__parcel *in;        /* [nranks]; likewise */
+    int started;           /* sends that were started */
+    tw__message sends[TW__WINDOW];
+    tw__message *recvs; /* [nranks] */
+} tw__rotation;
+
+/* Bytes of recvs for so many ranks. */
+size_t tw__rotation_memory(int nranks);
+/* Start: all receives and the first sends. `recvs` is memory of tw__rotation_memory bytes, kept
+ * until the end, as are out and in. Several rotations may be under way when all ranks begin them
+ * in the same order; a rotation begun earlier must have started all its sends first, which
+ * tw__rotation_flush sees to.
+ * Errors: TW_ERR_TRANSPORT. */
+int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const tw__parcel *out,
+                       tw__parcel *in, void *recvs);
+/* Start what can be started, without waiting. */
+int tw__rotation_poke(tw__rotation *r);
+/* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
+int tw__rotation_flush(tw__rotation *r);
+/* Wait for everything. Errors: as tw__transport_wait; the rotation is cancelled. */
+int tw__rotation_end(tw__rotation *r);
+/* Give it up. */
+void tw__rotation_cancel(tw__rotation *r);
+
+/* The same at once. `scratch` is memory of tw__rotation_memory bytes. */
+int tw__rotate(tw_transport *t, tw__cargo cargo, const tw__parcel *out, tw__parcel *in,
+               void *scratch);
+
+/* Every rank puts its record at records[rank * bytes]; afterwards all have all. Control.
+ * Errors: as tw__transport_wait; TW_ERR_PROTOCOL for a record of another size. */
+int tw__share(tw_transport *t, void *records, size_t bytes, void *scratch);
+size_t tw__share_memory(int nranks);
+
+/* counts[count] becomes the sum over ranks (modulo 2^32), in 8 * count bytes per rank. Control.
+ * scratch: tw__sum_memory(nranks, count) bytes, aligned to TW__ALIGNMENT.
+ * Errors: as tw__share. */
+int tw__sum(tw_transport *t, uint32_t *counts, int64_t count, void *scratch);
+size_t tw__sum_memory(int nranks, int64_t count);
+
+#endif
