@@ -45,3 +45,10 @@ void *buffer_create(int64_t count, size_t size) {
     memset(memory, 0, bytes);
     return memory;
 }
+
+float *buffer_vector(int64_t n) {
+    if (n >= (int64_t)(HUGE_PAGE / sizeof(float))) {
+        return buffer_create(n, sizeof(float));
+    }
+    return calloc((size_t)n + 1, sizeof(float));
+}

@@ -12,6 +12,10 @@
 /* count zeroed elements of `size` bytes; free() them. NULL when out of memory. */
 void *buffer_create(int64_t count, size_t size);
 
+/* A vector of one rank of many: n zeroed floats, whole huge pages only where they fill them. free()
+ * it. NULL when out of memory. */
+float *buffer_vector(int64_t n);
+
 /* Bytes that can be had safely, 7/8 of what Linux calls available; no limit where it says none. */
 size_t buffer_available(void);
 

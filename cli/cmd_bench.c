@@ -3,6 +3,8 @@
 
 static const command benches[] = {
     {"select", "time of one selection step against the bare pass e += g", bench_select},
+    {"allreduce", "time and bytes of one allreduce step against dense", bench_allreduce},
+    {"overlap", "many tensors, exchanged one by one and in the background", bench_overlap},
 };
 
 static const command_group bench = {
@@ -10,7 +12,8 @@ static const command_group bench = {
     .description = "Benchmarks. Each checks what it times.",
     .others = "help --help",
     .examples = "  thinwire bench select\n"
-                "  thinwire bench select --method exact,reuse --density 0.001 --json -\n",
+                "  thinwire bench select --method exact,reuse --density 0.001 --json -\n"
+                "  thinwire bench allreduce --ranks 8 --verify\n",
     .commands = benches,
     .ncommands = sizeof benches / sizeof benches[0],
 };

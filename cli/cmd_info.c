@@ -12,9 +12,20 @@
 #include "errors.h"
 #include "json.h"
 #include "options.h"
+#include "ranks_kinds.h"
 #include "thinwire.h"
 
 #define LINE_SIZE 256
+
+/* Those that the library always has. */
+static const struct {
+    const char *name;
+    const char *description;
+} transports[] = {
+    {"self", "the only rank of a job of one"},
+    {"threads", "ranks as threads of one process"},
+    {"custom", "functions of the caller's own"},
+};
 
 /* The CPU's name as Linux tells it, "unknown" elsewhere. */
 static void read_cpu_model(char model[LINE_SIZE]) {
@@ -62,6 +73,27 @@ static void print_methods(FILE *stream) {
     }
 }
 
+static void print_exchanges(FILE *stream) {
+    const char *name;
+    const char *description;
+    for (int i = 0; tw_exchange(i, &name, &description) == TW_OK; i++) {
+        fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "exchange" : "", name, description);
+    }
+    for (int i = 0; tw_scheme(i, &name, NULL, NULL, &description) == TW_OK; i++) {
+        fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "scheme" : "", name, description);
+    }
+}
+
+static void print_transports(FILE *stream) {
+    for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
+        fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "transport" : "", transports[i].name,
+                transports[i].description);
+    }
+    fprintf(stream, "%-10s %-10s %s\n", "", "mpi",
+            ranks_mpi_available() ? "one rank per process, started by mpirun"
+                                  : "not in this build: install libopenmpi-dev and rebuild");
+}
+
 static void print_info(FILE *stream, const char *cpu_model) {
     fprintf(stream, "%-10s %s\n", "thinwire", tw_version());
     fprintf(stream, "%-10s %s\n", "cpu", cpu_model);
@@ -69,6 +101,8 @@ static void print_info(FILE *stream, const char *cpu_model) {
     fprintf(stream, "%-10s %d by default; change with THINWIRE_THREADS=N (now: %s)\n", "threads",
             tw_default_threads(), environment("THINWIRE_THREADS"));
     print_methods(stream);
+    print_exchanges(stream);
+    print_transports(stream);
     fprintf(stream, "%-10s %s\n", "json",
             jsonl_available() ? "yes" : "no: install libjansson-dev and rebuild");
 }
@@ -89,6 +123,18 @@ static void write_json(jsonl *json, const char *cpu_model) {
     for (int i = 0; tw_select_method(i, &name, NULL) == TW_OK; i++) {
         jsonl_append(json, "methods", name);
     }
+    for (int i = 0; tw_exchange(i, &name, NULL) == TW_OK; i++) {
+        jsonl_append(json, "exchanges", name);
+    }
+    for (int i = 0; tw_scheme(i, &name, NULL, NULL, NULL) == TW_OK; i++) {
+        jsonl_append(json, "schemes", name);
+    }
+    for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
+        jsonl_append(json, "transports", transports[i].name);
+    }
+    if (ranks_mpi_available()) {
+        jsonl_append(json, "transports", "mpi");
+    }
     jsonl_write(json);
 }
 
@@ -103,7 +149,8 @@ int cmd_info(int argc, char **argv) {
     };
     const option_set set = {
         .command = "info",
-        .summary = "Show version, kernels, threads and selection methods, and how to choose them.",
+        .summary = "Show version, kernels, threads, selection methods, exchanges, schemes and "
+                   "transports, and how to choose them.",
         .examples = "  thinwire info\n"
                     "  thinwire info --json -\n"
                     "  THINWIRE_KERNELS=ref thinwire info\n",

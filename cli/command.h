@@ -32,5 +32,7 @@ int cmd_bounds(int argc, char **argv);
 
 /* The subcommands of `thinwire bench`. */
 int bench_select(int argc, char **argv);
+int bench_allreduce(int argc, char **argv);
+int bench_overlap(int argc, char **argv);
 
 #endif

@@ -12,8 +12,8 @@
 #include <stddef.h>
 
 #include "parallel.h"
+#include "random_bits.h"
 
-#define GOLDEN_GAMMA UINT64_C(0x9e3779b97f4a7c15) /* 2^64 / golden ratio: SplitMix64's stride */
 #define TWO_PI 6.28318530717958647692f
 #define SPIKE_SHARE 1000 /* one value in so many lies in the region of large ones */
 
@@ -29,24 +29,13 @@ typedef struct random_stream {
     uint64_t state;
 } random_stream;
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
-/* A well-mixed function of seed and counter: the random numbers behind everything here. */
-static uint64_t hash(uint64_t seed, uint64_t counter) {
-    return mix(mix(seed + GOLDEN_GAMMA) + counter * GOLDEN_GAMMA);
-}
-
 static random_stream stream_for(const vector_job *job, int64_t begin) {
-    return (random_stream){hash(job->seed, (uint64_t)(begin / PARALLEL_CHUNK))};
+    return (random_stream){random_hash(job->seed, (uint64_t)(begin / PARALLEL_CHUNK))};
 }
 
 static uint64_t next_bits(random_stream *stream) {
     stream->state += GOLDEN_GAMMA;
-    return mix(stream->state);
+    return random_mix(stream->state);
 }
 
 /* Uniform in (0, 1], never 0 so that its logarithm is finite; small values keep full precision. */
@@ -120,7 +109,7 @@ static void fill_constant(const vector_job *job, float *values, int64_t begin, i
 static void fill_spike(const vector_job *job, float *values, int64_t begin, int64_t end) {
     int64_t length = job->n / SPIKE_SHARE > 0 ? job->n / SPIKE_SHARE : 1;
     uint64_t room = (uint64_t)(job->n - length) + 1;
-    int64_t first = (int64_t)(hash(job->seed, UINT64_MAX) % room);
+    int64_t first = (int64_t)(random_hash(job->seed, UINT64_MAX) % room);
     random_stream stream = stream_for(job, begin);
     fill_gauss(job, values, begin, end);
     stream.state = ~stream.state; /* a stream apart from the one that made the normals */

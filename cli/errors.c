@@ -11,6 +11,8 @@
 #include "progress.h"
 #include "thinwire.h"
 
+#define LINE_SIZE 1024
+
 typedef struct error_hint {
     int error;
     const char *text;
@@ -24,6 +26,9 @@ static const error_hint hints[] = {
     {TW_ERR_PARAM, "`thinwire info` says what this build accepts"},
     {TW_ERR_NUMBER, "try --type f32, a --drift nearer to 1, or other data"},
     {TW_ERR_MEMORY, "try a smaller --n or a smaller --density"},
+    {TW_ERR_TRANSPORT, "see what the network's own messages say"},
+    {TW_ERR_TIMEOUT, "see what became of the missing ranks, or give a longer --timeout"},
+    {TW_ERR_MISMATCH, "start all ranks with the same build and the same options"},
 };
 
 static const char *hint_for(int error) {
@@ -35,7 +40,16 @@ static const char *hint_for(int error) {
     return "this looks like a bug in thinwire: please report the command line";
 }
 
+static bool is_hushed;
+
+void errors_hush(bool hushed) {
+    is_hushed = hushed;
+}
+
 static void print_line(const char *format, va_list arguments) {
+    if (is_hushed) {
+        return;
+    }
     progress_clear();
     fputs("thinwire: ", stderr);
     vfprintf(stderr, format, arguments);
@@ -58,10 +72,16 @@ int failure(const char *format, ...) {
     return STATUS_FAILED;
 }
 
-int library_failure(const char *doing, int error) {
+void library_failure_text(char *text, size_t size, const char *doing, int error) {
     const char *cause = tw_last_error();
     if (cause[0] == '\0') {
         cause = tw_error_text(error);
     }
-    return failure("%s: %s (hint: %s)", doing, cause, hint_for(error));
+    snprintf(text, size, "%s: %s (hint: %s)", doing, cause, hint_for(error));
+}
+
+int library_failure(const char *doing, int error) {
+    char text[LINE_SIZE];
+    library_failure_text(text, sizeof text, doing, error);
+    return failure("%s", text);
 }

@@ -6,6 +6,9 @@
 #ifndef CLI_ERRORS_H
 #define CLI_ERRORS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 enum {
     STATUS_OK = 0,
     STATUS_FAILED = 1, /* the work was understood but could not be done */
@@ -21,5 +24,12 @@ int failure(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A call of the library returned error while `doing` ("selecting", ...): prints tw_last_error()
  * and a hint on what to do. Returns STATUS_FAILED. */
 int library_failure(const char *doing, int error);
+
+/* The same as text[size], for a thread that leaves the printing to another. */
+void library_failure_text(char *text, size_t size, const char *doing, int error);
+
+/* Print nothing from here on, or print again: for the processes of a job that would only repeat
+ * what the first one says. */
+void errors_hush(bool hushed);
 
 #endif

@@ -92,6 +92,12 @@ void jsonl_flag(jsonl *out, const char *key, bool value) {
     }
 }
 
+void jsonl_null(jsonl *out, const char *key) {
+    if (out != NULL) {
+        set(out, key, json_null());
+    }
+}
+
 void jsonl_append(jsonl *out, const char *key, const char *value) {
     if (out == NULL) {
         return;
@@ -169,6 +175,10 @@ void jsonl_real(jsonl *out, const char *key, double value) {
 
 void jsonl_flag(jsonl *out, const char *key, bool value) {
     (void)out, (void)key, (void)value;
+}
+
+void jsonl_null(jsonl *out, const char *key) {
+    (void)out, (void)key;
 }
 
 void jsonl_append(jsonl *out, const char *key, const char *value) {

@@ -27,6 +27,7 @@ void jsonl_text(jsonl *out, const char *key, const char *value);
 void jsonl_integer(jsonl *out, const char *key, int64_t value);
 void jsonl_real(jsonl *out, const char *key, double value);
 void jsonl_flag(jsonl *out, const char *key, bool value);
+void jsonl_null(jsonl *out, const char *key);
 
 /* Add a string to the array under key, which starts empty. */
 void jsonl_append(jsonl *out, const char *key, const char *value);

@@ -13,7 +13,7 @@
 
 static const command commands[] = {
     {"info", "what this build has and what this machine uses", cmd_info},
-    {"bench", "measure: selection against the bare pass", cmd_bench},
+    {"bench", "measure: selection against the bare pass, allreduce against dense", cmd_bench},
     {"bounds", "what top-k leaves behind, against the bounds of theory", cmd_bounds},
 };
 
@@ -23,6 +23,7 @@ static const command_group thinwire = {
     .others = "help --help --version",
     .examples = "  thinwire info\n"
                 "  thinwire bench select --n 10M --density 0.01\n"
+                "  thinwire bench allreduce --ranks 8 --verify\n"
                 "  thinwire help bounds\n",
     .commands = commands,
     .ncommands = sizeof commands / sizeof commands[0],

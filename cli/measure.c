@@ -18,6 +18,7 @@
 
 #include "buffer.h"
 #include "errors.h"
+#include "median.h"
 #include "progress.h"
 #include "timer.h"
 #include "verify.h"
@@ -61,21 +62,6 @@ void bench_plan_free(bench_plan *plan) {
     free(plan->after);
     free(plan->samples);
     *plan = (bench_plan){0};
-}
-
-/* ---- Medians -------------------------------------------------------------------------------- */
-
-static int compare_doubles(const void *left, const void *right) {
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-/* Sorts values[count]. */
-static double median(double *values, int64_t count) {
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    int64_t middle = count / 2;
-    return count % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2.0;
 }
 
 /* ---- One step ------------------------------------------------------------------------------- */

@@ -11,27 +11,35 @@
 
 /* Left-aligned last columns get no trailing blanks: they would wrap on narrow terminals. */
 void table_text(table *out, const char *text) {
-    const char *separator = out->next > 0 ? "  " : "";
+    int gap = out->next > 0 ? out->gap : 0;
     bool last = out->next + 1 == out->ncolumns;
     int width = out->columns[out->next].width;
     if (last && width < 0) {
         width = 0;
     }
-    fprintf(out->stream, "%s%*s%s", separator, width, text, last ? "\n" : "");
+    fprintf(out->stream, "%*s%*s%s", gap, "", width, text, last ? "\n" : "");
     out->next = last ? 0 : out->next + 1;
     if (last) {
         fflush(out->stream);
     }
 }
 
-void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns) {
-    *out = (table){.stream = stream, .columns = columns, .ncolumns = ncolumns, .next = 0};
+static void begin(table *out, FILE *stream, const table_column *columns, int ncolumns, int gap) {
+    *out = (table){.stream = stream, .columns = columns, .ncolumns = ncolumns, .gap = gap};
     for (int i = 0; i < ncolumns; i++) {
         table_text(out, columns[i].name);
     }
     for (int i = 0; i < ncolumns; i++) {
         table_text(out, columns[i].unit);
     }
+}
+
+void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns) {
+    begin(out, stream, columns, ncolumns, 2);
+}
+
+void table_begin_narrow(table *out, FILE *stream, const table_column *columns, int ncolumns) {
+    begin(out, stream, columns, ncolumns, 1);
 }
 
 void table_integer(table *out, int64_t value) {

@@ -20,10 +20,14 @@ typedef struct table {
     const table_column *columns; /* [ncolumns] */
     int ncolumns;
     int next; /* column of the next cell */
+    int gap;  /* blanks between columns */
 } table;
 
 /* Print header and units. columns must outlive the table. */
 void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns);
+
+/* The same with one blank between columns instead of two, for tables of many. */
+void table_begin_narrow(table *out, FILE *stream, const table_column *columns, int ncolumns);
 
 /* The next cell of the row. The last column ends the line. */
 void table_text(table *out, const char *text);

@@ -1,0 +1,127 @@
+/* allreduce_check.c - conservation, element by element, without a tolerance
+ *
+ * Each rank checks n/P elements for all ranks. What the sums of gradients should be shares nothing
+ * with the library; the sum of residuals does use its dense exchange, and would show its mistakes
+ * too, as each of these sums stands on both sides of one step and the next.
+ */
+#include "allreduce_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "buffer.h"
+#include "errors.h"
+#include "float_bits.h"
+
+int allreduce_check_create(allreduce_check *check, side *beside, int64_t n) {
+    const rank_seat *seat = beside->seat;
+    *check = (allreduce_check){
+        .beside = beside,
+        .n = n,
+        .begin = n * seat->rank / seat->nranks,
+        .end = n * (seat->rank + 1) / seat->nranks,
+    };
+    int64_t share = check->end - check->begin;
+    check->residual = buffer_vector(n);
+    check->kept = buffer_vector(n);
+    check->before = buffer_vector(share);
+    check->given = buffer_vector(share);
+    check->gradient = buffer_vector(share);
+    if (check->residual == NULL || check->kept == NULL || check->before == NULL ||
+        check->given == NULL || check->gradient == NULL) {
+        allreduce_check_free(check);
+        return rank_failure(beside->seat, "not enough memory for --verify; try a smaller --n or "
+                                          "fewer --ranks");
+    }
+    return STATUS_OK;
+}
+
+void allreduce_check_free(allreduce_check *check) {
+    free(check->residual);
+    free(check->kept);
+    free(check->before);
+    free(check->given);
+    free(check->gradient);
+    *check = (allreduce_check){0};
+}
+
+void allreduce_check_begin(allreduce_check *check, const pattern_spec *made) {
+    check->made = *made;
+    memset(check->before, 0, (size_t)(check->end - check->begin) * sizeof *check->before);
+}
+
+/* What all ranks together put into the step, within this rank's share. */
+static void sum_gradients(allreduce_check *check, int64_t step) {
+    int64_t share = check->end - check->begin;
+    memset(check->given, 0, (size_t)share * sizeof *check->given);
+    for (int r = 0; r < check->beside->seat->nranks; r++) {
+        pattern_fill(&check->made, r, step, check->begin, check->end, check->gradient);
+        for (int64_t i = 0; i < share; i++) {
+            check->given[i] += check->gradient[i];
+        }
+    }
+}
+
+static int sum_residuals(allreduce_check *check, tw_group *group) {
+    int error = tw_group_get_residual(group, 0, check->residual);
+    if (error != TW_OK) {
+        return rank_library_failure(check->beside->seat, "reading the residual", error);
+    }
+    return side_sum(check->beside, check->residual, check->kept);
+}
+
+/* NaN differs from everything, so it counts as wrong. */
+static int64_t compare(allreduce_check *check, const float *out) {
+    const float *applied = out + check->begin;
+    const float *after = check->kept + check->begin;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < check->end - check->begin; i++) {
+        wrong += applied[i] + after[i] != check->before[i] + check->given[i];
+        check->before[i] = after[i];
+    }
+    return wrong;
+}
+
+/* The sparse result should be out's non-zero values, bit for bit and in order. */
+static int64_t compare_sparse(const tw_sparse *sparse, const float *out, int64_t n) {
+    int64_t wrong = 0;
+    int64_t nonzeros = 0;
+    int64_t previous = -1;
+    for (int64_t i = 0; i < n; i++) {
+        nonzeros += out[i] != 0.0f;
+    }
+    for (int64_t j = 0; j < sparse->count; j++) {
+        int64_t i = sparse->idx[j];
+        bool right = i > previous && i < n && sparse->val[j] != 0.0f &&
+                     float_to_bits(sparse->val[j]) == float_to_bits(out[i]);
+        wrong += !right;
+        previous = i;
+    }
+    return wrong + llabs(nonzeros - sparse->count);
+}
+
+int allreduce_check_step(allreduce_check *check, tw_group *group, int64_t step, const float *out,
+                         int64_t *wrong) {
+    tw_step_info info;
+    tw_sparse sparse;
+    int error = tw_group_info(group, 0, &info);
+    /* A dense result has no sparse form, and nothing stays behind. */
+    bool dense = error == TW_OK && strcmp(info.exchange, "dense") == 0;
+    if (error == TW_OK && !dense) {
+        error = tw_group_result(group, 0, &sparse);
+    }
+    if (error != TW_OK) {
+        return rank_library_failure(check->beside->seat, "reading the result", error);
+    }
+    if (dense) {
+        memset(check->kept, 0, (size_t)check->n * sizeof *check->kept);
+    } else {
+        *wrong += compare_sparse(&sparse, out, check->n);
+        if (sum_residuals(check, group) != STATUS_OK) {
+            return STATUS_FAILED;
+        }
+    }
+    sum_gradients(check, step);
+    *wrong += compare(check, out);
+    return STATUS_OK;
+}

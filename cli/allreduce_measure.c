@@ -1,0 +1,269 @@
+/* allreduce_measure.c - the timed loop of one row, as each rank runs it
+ *
+ *     make the gradient | all meet | tw_allreduce, timed | all meet | hash, check | tell the others
+ *
+ * Meeting keeps making and checking out of the times: a rank that is late would be waited for, and
+ * where ranks share cores, those that check would slow down those that are still at it. After each
+ * step every rank tells all others its figures (side.h); so all know the slowest and the busiest,
+ * and rank 0 can print without asking. The first ALLREDUCE_WARM_STEPS steps are not timed, but
+ * their bytes count.
+ */
+#include "allreduce_measure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "buffer.h"
+#include "errors.h"
+#include "hash.h"
+#include "median.h"
+#include "progress.h"
+#include "timer.h"
+
+/* What a rank tells about a step. */
+enum {
+    FACT_CALL, /* nanoseconds */
+    FACT_SELECT,
+    FACT_AGREE,
+    FACT_EXCHANGE,
+    FACT_APPLY,
+    FACT_TIMES, /* so many times */
+    FACT_SENT = FACT_TIMES,
+    FACT_RECEIVED,
+    FACT_CONTROL,
+    FACT_SELECTED,
+    FACT_APPLIED,
+    FACT_WRONG,
+    FACT_HASH,
+    FACTS,
+};
+
+_Static_assert(FACTS <= SIDE_VALUES, "a rank can tell all facts at once");
+
+/* ---- A rank, for all rows ------------------------------------------------------------------- */
+
+static int allocate(allreduce_rank *self) {
+    const allreduce_bench *bench = self->bench;
+    self->grad = buffer_vector(bench->n);
+    self->out = buffer_vector(bench->n);
+    self->samples = calloc((size_t)bench->steps, FACT_TIMES * sizeof *self->samples);
+    if (self->grad == NULL || self->out == NULL || self->samples == NULL) {
+        return rank_failure(self->seat,
+                            "not enough memory for gradients of %" PRId64
+                            " elements; try a smaller --n or fewer --ranks",
+                            bench->n);
+    }
+    return bench->verify ? allreduce_check_create(&self->check, &self->beside, bench->n)
+                         : STATUS_OK;
+}
+
+int allreduce_rank_create(allreduce_rank *self, const allreduce_bench *bench, rank_seat *seat) {
+    *self = (allreduce_rank){.bench = bench, .seat = seat};
+    int status = side_open(&self->beside, seat, bench->verify ? bench->n : 0, bench->timeout);
+    return status == STATUS_OK ? side_agree(&self->beside, allocate(self)) : status;
+}
+
+void allreduce_rank_free(allreduce_rank *self) {
+    allreduce_check_free(&self->check);
+    side_close(&self->beside);
+    free(self->grad);
+    free(self->out);
+    free(self->samples);
+    *self = (allreduce_rank){0};
+}
+
+/* ---- The group of a row --------------------------------------------------------------------- */
+
+static tw_group_params params_of(const allreduce_bench *bench, const allreduce_row *row) {
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = row->what->scheme;
+    if (!row->what->dense) {
+        params.exchange = row->what->exchange;
+        params.select.method = row->what->select;
+        params.select.k = row->k;
+    }
+    params.select.threads = (int)bench->threads;
+    params.select.seed = (uint64_t)bench->seed;
+    params.result = TW_SUM; /* no division that would round */
+    params.global = bench->global;
+    params.timeout = bench->timeout;
+    return params;
+}
+
+/* Refuse what the kernel would promise and then kill us for. */
+static int check_memory(allreduce_rank *self, tw_group *group) {
+    tw_memory memory;
+    int error = tw_group_memory(group, &memory);
+    if (error != TW_OK) {
+        return rank_library_failure(self->seat, "asking for the group's size", error);
+    }
+    /* Half of the undo space is more than a step touches. */
+    size_t bytes = (memory.total - memory.undo / 2) * (size_t)self->seat->neighbours;
+    if (bytes > buffer_available()) {
+        return rank_failure(self->seat,
+                            "%d ranks take %zu MB, more than is free; try a smaller --n or fewer "
+                            "--ranks",
+                            self->seat->neighbours, bytes / 1000000);
+    }
+    return STATUS_OK;
+}
+
+static int create_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
+    tw_group_params params = params_of(self->bench, row);
+    int error = tw_group_create(group, self->seat->transport, &params);
+    if (error == TW_OK) {
+        error = tw_group_add(*group, self->bench->n, NULL, NULL);
+    }
+    return error == TW_OK ? check_memory(self, *group)
+                          : rank_library_failure(self->seat, "creating the group", error);
+}
+
+static int open_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
+    if (side_agree(&self->beside, create_group(self, row, group)) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    int error = tw_group_open(*group);
+    return error == TW_OK ? STATUS_OK
+                          : rank_library_failure(self->seat, "opening the group", error);
+}
+
+/* ---- One step ------------------------------------------------------------------------------- */
+
+static int64_t nanoseconds(double seconds) {
+    return (int64_t)(seconds * 1e9 + 0.5);
+}
+
+/* What the library says about the step. */
+static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *result,
+                     int64_t facts[FACTS]) {
+    tw_step_info info;
+    int error = tw_group_info(group, 0, &info);
+    if (error != TW_OK) {
+        return rank_library_failure(self->seat, "asking the group", error);
+    }
+    const tw_traffic *bytes = &info.traffic;
+    bool sent_more = bytes->control_sent > bytes->control_received;
+    facts[FACT_SELECT] = nanoseconds(info.select_seconds);
+    facts[FACT_AGREE] = nanoseconds(info.agree_seconds);
+    facts[FACT_EXCHANGE] = nanoseconds(info.exchange_seconds);
+    facts[FACT_APPLY] = nanoseconds(info.apply_seconds);
+    facts[FACT_SENT] = bytes->payload_sent;
+    facts[FACT_RECEIVED] = bytes->payload_received;
+    facts[FACT_CONTROL] = sent_more ? bytes->control_sent : bytes->control_received;
+    facts[FACT_SELECTED] = info.selected;
+    facts[FACT_APPLIED] = info.applied;
+    result->k = strcmp(info.exchange, "dense") == 0 ? self->bench->n : info.k;
+    snprintf(result->exchange, sizeof result->exchange, "%s", info.exchange);
+    return STATUS_OK;
+}
+
+/* Gradient, allreduce, check: everything of a step but telling the others. */
+static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t step,
+                    allreduce_result *result, int64_t facts[FACTS]) {
+    int64_t n = self->bench->n;
+    pattern_fill(made, self->seat->rank, step, 0, n, self->grad);
+    if (side_meet(&self->beside) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    int64_t begin = timer_ns();
+    int error = tw_allreduce(group, 0, self->grad, self->out);
+    facts[FACT_CALL] = timer_ns() - begin;
+    if (error != TW_OK) {
+        return rank_library_failure(self->seat, "allreduce", error);
+    }
+    if (side_meet(&self->beside) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    int status = note_info(self, group, result, facts);
+    facts[FACT_HASH] = (int64_t)hash_floats(self->out, n, result->hash);
+    if (status == STATUS_OK && self->bench->verify) {
+        status = allreduce_check_step(&self->check, group, step, self->out, &facts[FACT_WRONG]);
+    }
+    return status;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* All ranks have told their facts. timed is negative for a step that is not. */
+static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *result) {
+    const side *told = &self->beside;
+    for (int i = 0; i < FACT_TIMES && timed >= 0; i++) {
+        self->samples[i * self->bench->steps + timed] = (double)side_largest(told, i) * 1e-3;
+    }
+    result->payload_sent = larger(result->payload_sent, side_largest(told, FACT_SENT));
+    result->payload_received = larger(result->payload_received, side_largest(told, FACT_RECEIVED));
+    result->control = larger(result->control, side_largest(told, FACT_CONTROL));
+    result->selected = side_largest(told, FACT_SELECTED);
+    result->applied = side_largest(told, FACT_APPLIED);
+    result->hash = (uint64_t)side_told(told, 0, FACT_HASH);
+    if (self->bench->verify) {
+        result->wrong += side_total(told, FACT_WRONG);
+        for (int r = 1; r < self->seat->nranks; r++) { /* all should have the same result */
+            result->wrong += side_told(told, r, FACT_HASH) != side_told(told, 0, FACT_HASH);
+        }
+    }
+}
+
+/* ---- All steps of a row --------------------------------------------------------------------- */
+
+static int run_steps(allreduce_rank *self, tw_group *group, const pattern_spec *made,
+                     allreduce_result *result) {
+    int64_t steps = ALLREDUCE_WARM_STEPS + self->bench->steps;
+    for (int64_t step = 0; step < steps; step++) {
+        int64_t facts[FACTS] = {0};
+        if (one_step(self, group, made, step, result, facts) != STATUS_OK ||
+            side_tell(&self->beside, facts, FACTS) != STATUS_OK) {
+            return STATUS_FAILED;
+        }
+        note_step(self, step - ALLREDUCE_WARM_STEPS, result);
+        self->progress++;
+        if (self->seat->rank == 0) {
+            progress_to(self->progress);
+        }
+    }
+    return STATUS_OK;
+}
+
+static int summarise(allreduce_rank *self, allreduce_result *result) {
+    double *times[FACT_TIMES] = {&result->time_us, &result->select_us, &result->agree_us,
+                                 &result->exchange_us, &result->apply_us};
+    int64_t steps = self->bench->steps;
+    for (int i = 0; i < FACT_TIMES; i++) {
+        *times[i] = median(self->samples + i * steps, steps);
+    }
+    tw_cost cost;
+    int error =
+        tw_exchange_cost(result->exchange, self->bench->n, result->k, self->seat->nranks, &cost);
+    if (error != TW_OK) {
+        return rank_library_failure(self->seat, "asking for the cost", error);
+    }
+    result->bound_words = cost.most;
+    return STATUS_OK;
+}
+
+int allreduce_measure(allreduce_rank *self, const allreduce_row *row, allreduce_result *result) {
+    pattern_spec made = {
+        .kind = row->pattern,
+        .n = self->bench->n,
+        .k = row->k,
+        .seed = (uint64_t)self->bench->seed,
+    };
+    tw_group *group = NULL;
+    *result = (allreduce_result){.wrong = self->bench->verify ? 0 : -1};
+    if (self->bench->verify) {
+        allreduce_check_begin(&self->check, &made);
+    }
+    int status = open_group(self, row, &group);
+    if (status == STATUS_OK) {
+        status = run_steps(self, group, &made, result);
+    }
+    if (status == STATUS_OK) {
+        status = summarise(self, result);
+    }
+    tw_group_free(group);
+    return status;
+}

@@ -1,0 +1,113 @@
+/* bench_allreduce.h - what the parts of `thinwire bench allreduce` share
+ *
+ *     bench_allreduce.c         every rank's way through the rows
+ *     bench_allreduce_options.c
+ *     bench_allreduce_cases.c   which pairs of selection and exchange are measured
+ *     allreduce_measure.c       one row
+ *     bench_allreduce_report.c  table and JSON
+ */
+#ifndef CLI_BENCH_ALLREDUCE_H
+#define CLI_BENCH_ALLREDUCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "json.h"
+#include "options.h"
+#include "ranks.h"
+#include "table.h"
+
+#define ALLREDUCE_WARM_STEPS 3
+
+/* A pair of selection and exchange. */
+typedef struct allreduce_case {
+    char name[64];      /* the scheme's, or "select+exchange" */
+    const char *scheme; /* for tw_group_params; NULL: only the pair counts */
+    const char *select; /* "" for dense */
+    const char *exchange;
+    bool dense;
+} allreduce_case;
+
+/* The settings of a run, as the options gave them. */
+typedef struct allreduce_bench {
+    choice_list schemes;  /* positions for tw_scheme; none: all, or the pair alone */
+    int select;           /* position for tw_select_method, -1: the scheme's */
+    int exchange;         /* position for tw_exchange, -1: the scheme's */
+    choice_list patterns; /* positions for pattern_name */
+    real_list densities;
+    int64_t n;
+    int64_t k; /* 0: use the densities */
+    int64_t ranks;
+    int64_t steps;   /* timed, after ALLREDUCE_WARM_STEPS */
+    int64_t threads; /* of a rank's selector; 0: the library's default; -1: not given */
+    int64_t seed;
+    double timeout; /* seconds */
+    int global;     /* tw_global */
+    bool verify;
+    const char *json_path; /* NULL: none */
+
+    const char *transport; /* settled by the job */
+    int nranks;
+    allreduce_case cases[OPTION_LIST_MAX + 1]; /* [ncases], dense first */
+    int ncases;
+} allreduce_bench;
+
+/* One row of the table. */
+typedef struct allreduce_row {
+    const allreduce_case *what;
+    int pattern;
+    int64_t k;
+} allreduce_row;
+
+/* What was measured, the same on all ranks. Bytes are those of the busiest rank in its worst step;
+ * times are medians over the timed steps of the largest over ranks. */
+typedef struct allreduce_result {
+    int64_t k;
+    int64_t selected; /* in the last step */
+    int64_t applied;
+    int64_t payload_sent;
+    int64_t payload_received;
+    int64_t control;
+    double bound_words; /* of payload, by the papers */
+    double time_us;     /* the whole call */
+    double select_us;
+    double agree_us;
+    double exchange_us;
+    double apply_us;
+    int64_t wrong;     /* -1: not checked */
+    uint64_t hash;     /* of all results of all steps */
+    char exchange[32]; /* that was used */
+} allreduce_result;
+
+typedef struct allreduce_report {
+    const allreduce_bench *bench;
+    jsonl *json;              /* NULL: none */
+    table_column columns[16]; /* as wide as the names */
+    table rows;
+    double dense_us;  /* of the pattern under way; 0: not measured */
+    int64_t wrong;    /* over all rows */
+    int over_bound;   /* rows of oktopk that sent more than they may */
+    int64_t small_k;  /* a k for which oktopk used another exchange; 0: none */
+    char instead[32]; /* which one */
+} allreduce_report;
+
+/* Read the options and settle how they go together. Returns as options_parse. */
+int allreduce_options(allreduce_bench *bench, int argc, char **argv);
+
+/* Make the cases. */
+void allreduce_cases(allreduce_bench *bench);
+
+/* Names by position, NULL past the last one. */
+const char *allreduce_scheme_at(int position);
+const char *allreduce_exchange_at(int position);
+const char *allreduce_method_at(int position);
+
+void allreduce_report_begin(allreduce_report *report, const allreduce_bench *bench, jsonl *json);
+/* The title and the head of one pattern's table. */
+void allreduce_report_pattern(allreduce_report *report, int pattern);
+void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
+                          const allreduce_result *result);
+/* Prints what was wrong, if anything. Returns the status. */
+int allreduce_report_end(allreduce_report *report);
+
+#endif

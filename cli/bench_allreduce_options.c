@@ -1,0 +1,184 @@
+/* bench_allreduce_options.c - the options of `thinwire bench allreduce` */
+#include <inttypes.h>
+
+#include "bench_allreduce.h"
+#include "errors.h"
+#include "patterns.h"
+
+#define DEFAULT_N 1000000
+#define DEFAULT_DENSITY 0.01
+#define DEFAULT_STEPS 20
+#define DEFAULT_TIMEOUT 300
+
+/* In the order of tw_global. */
+static const char *global_at(int position) {
+    static const char *const names[] = {"exact", "reuse"};
+    return position < (int)(sizeof names / sizeof names[0]) ? names[position] : NULL;
+}
+
+static const char help_summary[] =
+    "Time one step of allreduce (error feedback, selection, exchange, apply) for each scheme, "
+    "against dense in the same run. Ranks are threads of this process; under mpirun every process "
+    "is a rank and the MPI transport is used. Times are medians over steps of the slowest rank.";
+
+static const char help_notes[] =
+    "wire is the payload that the busiest rank sent in its worst step, bound the most that the "
+    "papers give for its exchange: only for oktopk is it a promise. Selections by threshold may "
+    "take more than k, dsa and dense have it for shares that come out even. With --verify every "
+    "step is checked element by element: result and residuals "
+    "must add up to gradients and earlier residuals exactly, and be the same on all ranks. "
+    "JSON: one object per row; bytes are the worst over ranks and all steps, times as in the "
+    "table, hash covers all results. Memory: about 20 n bytes per rank, 30 n with --verify.";
+
+static const char help_examples[] =
+    "  thinwire bench allreduce --ranks 8 --verify\n"
+    "  thinwire bench allreduce --scheme oktopk,gtopk --n 14728266 --density 0.001,0.01\n"
+    "  thinwire bench allreduce --select gaussian --exchange oktopk --pattern all --json -\n"
+    "  mpirun -n 4 thinwire bench allreduce --scheme oktopk\n";
+
+static int parse(allreduce_bench *bench, int argc, char **argv) {
+    const cli_option options[] = {
+        {.name = "scheme",
+         .placeholder = "LIST",
+         .kind = OPTION_CHOICES,
+         .to.choices = &bench->schemes,
+         .choice_at = allreduce_scheme_at,
+         .help = "schemes separated by commas, or all (default all)."},
+        {.name = "select",
+         .placeholder = "NAME",
+         .kind = OPTION_CHOICE,
+         .to.choice = &bench->select,
+         .choice_at = allreduce_method_at,
+         .help = "selection in place of the schemes' own."},
+        {.name = "exchange",
+         .placeholder = "NAME",
+         .kind = OPTION_CHOICE,
+         .to.choice = &bench->exchange,
+         .choice_at = allreduce_exchange_at,
+         .help = "exchange in place of the schemes' own; with --select and no --scheme, this pair "
+                 "alone."},
+        {.name = "ranks",
+         .placeholder = "P",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->ranks,
+         .min = 1,
+         .max = RANKS_MAX,
+         .help = "ranks as threads (default 8); mpirun decides where it started this"},
+        {.name = "n",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->n,
+         .min = 1,
+         .max = INT32_MAX,
+         .help = "elements (default 1M)"},
+        {.name = "density",
+         .placeholder = "LIST",
+         .kind = OPTION_REALS,
+         .to.reals = &bench->densities,
+         .min = 1e-10,
+         .max = 1,
+         .help = "k/n, one or more separated by commas (default 0.01)"},
+        {.name = "k",
+         .placeholder = "K",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->k,
+         .min = 1,
+         .max = INT32_MAX,
+         .help = "entries per rank and step, instead of --density"},
+        {.name = "pattern",
+         .placeholder = "LIST",
+         .kind = OPTION_CHOICES,
+         .to.choices = &bench->patterns,
+         .choice_at = pattern_name,
+         .help = "where the ranks' large values are, or all (default random)."},
+        {.name = "steps",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->steps,
+         .min = 1,
+         .max = 1e6,
+         .help = "timed steps, after 3 that are not (default 20)"},
+        {.name = "verify",
+         .kind = OPTION_FLAG,
+         .to.flag = &bench->verify,
+         .help = "check every step; status 1 if anything is wrong"},
+        {.name = "global",
+         .placeholder = "HOW",
+         .kind = OPTION_CHOICE,
+         .to.choice = &bench->global,
+         .choice_at = global_at,
+         .help = "oktopk's global selection (default exact)."},
+        {.name = "threads",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->threads,
+         .min = 0,
+         .max = 256,
+         .help = "of each rank's selection; 0: THINWIRE_THREADS or all cores (default 1, under "
+                 "mpirun 0)"},
+        {.name = "timeout",
+         .placeholder = "SECONDS",
+         .kind = OPTION_REAL,
+         .to.real = &bench->timeout,
+         .min = 0.01,
+         .max = 1e6,
+         .help = "that a rank waits for others (default 300)"},
+        {.name = "seed",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->seed,
+         .min = 0,
+         .max = 0x1p53,
+         .help = "of the gradients and of selection random (default 1)"},
+        {.name = "json",
+         .placeholder = "FILE",
+         .kind = OPTION_TEXT,
+         .to.text = &bench->json_path,
+         .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
+    };
+    const option_set set = {
+        .command = "bench allreduce",
+        .summary = help_summary,
+        .notes = help_notes,
+        .examples = help_examples,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+    };
+    return options_parse(&set, argc, argv);
+}
+
+/* What the rows of options cannot say: how they go together, and the defaults of lists. */
+static int settle(allreduce_bench *bench) {
+    if (bench->k > 0 && bench->densities.count > 0) {
+        return usage_error("bench allreduce: give --k or --density, not both");
+    }
+    if (bench->k > bench->n) {
+        return usage_error("bench allreduce: --k %" PRId64 " is more than --n %" PRId64
+                           "; give at most n",
+                           bench->k, bench->n);
+    }
+    if (bench->k > 0) {
+        bench->densities = (real_list){1, {(double)bench->k / (double)bench->n}};
+    } else if (bench->densities.count == 0) {
+        bench->densities = (real_list){1, {DEFAULT_DENSITY}};
+    }
+    if (bench->patterns.count == 0) {
+        bench->patterns = (choice_list){1, {0}};
+    }
+    allreduce_cases(bench);
+    return OPTIONS_CONTINUE;
+}
+
+int allreduce_options(allreduce_bench *bench, int argc, char **argv) {
+    *bench = (allreduce_bench){
+        .select = -1,
+        .exchange = -1,
+        .n = DEFAULT_N,
+        .steps = DEFAULT_STEPS,
+        .threads = -1,
+        .seed = 1,
+        .timeout = DEFAULT_TIMEOUT,
+    };
+    int status = parse(bench, argc, argv);
+    return status == OPTIONS_CONTINUE ? settle(bench) : status;
+}

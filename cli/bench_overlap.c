@@ -1,0 +1,462 @@
+/* bench_overlap.c - `thinwire bench overlap`: many tensors, one by one and in the background
+ *
+ * A backward pass of a given length makes the gradients of all tensors, one after the other. In the
+ * mode "one by one" each is exchanged before the pass goes on; in the mode "background" it is only
+ * started, and waited for at the end. The pass is played by waiting, as if it ran on a device:
+ * what is measured is how much of the exchange hides under it. Both modes do the same steps on the
+ * same gradients and must give bitwise the same results.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "buffer.h"
+#include "command.h"
+#include "errors.h"
+#include "hash.h"
+#include "json.h"
+#include "median.h"
+#include "options.h"
+#include "patterns.h"
+#include "progress.h"
+#include "random_bits.h"
+#include "side.h"
+#include "table.h"
+#include "timer.h"
+
+#define WARM_STEPS 2
+
+enum { ONE_BY_ONE, BACKGROUND, MODES };
+static const char *const mode_names[MODES] = {"one by one", "background"};
+
+typedef struct overlap_bench {
+    int scheme; /* position */
+    int64_t ranks;
+    int64_t tensors;
+    int64_t largest; /* elements of the largest tensor */
+    double density;
+    double compute; /* ms of the backward pass */
+    int64_t bucket;
+    int64_t steps;
+    int64_t seed;
+    double timeout;
+    const char *json_path;
+
+    int nranks;
+    int64_t *sizes; /* [tensors] in the order of the pass */
+    int64_t total;
+} overlap_bench;
+
+/* One rank's part. */
+typedef struct overlap_rank {
+    const overlap_bench *bench;
+    rank_seat *seat;
+    side beside;
+    tw_group *group;
+    float *base;      /* [largest + steps]: a step's gradients begin at its number */
+    float *out;       /* [total] */
+    uint64_t *hashes; /* [WARM_STEPS + steps][tensors] of the first mode */
+    double *samples;  /* [steps] ms */
+    int64_t wrong;
+} overlap_rank;
+
+/* What rank 0 learns. */
+typedef struct overlap_result {
+    double ms[MODES]; /* of a step, of the slowest rank */
+    int64_t wrong;
+} overlap_result;
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+static const char *scheme_at(int position) {
+    const char *name;
+    return tw_scheme(position, &name, NULL, NULL, NULL) == TW_OK ? name : NULL;
+}
+
+static int scheme_position(const char *wanted) {
+    int position = 0;
+    while (scheme_at(position) != NULL && strcmp(scheme_at(position), wanted) != 0) {
+        position++;
+    }
+    return position;
+}
+
+static const char help_summary[] =
+    "Steps of many tensors whose gradients come in one after the other, as in a backward pass: "
+    "each "
+    "exchanged as it comes (one by one), or started and waited for at the end (background). The "
+    "pass is played by waiting. Results of both must be bitwise the same.";
+
+static const char help_notes[] = "Sizes of the tensors are spread evenly over the orders of "
+                                 "magnitude from 1 to --largest. hidden "
+                                 "is the part of the exchange that the background mode takes off "
+                                 "the step. Memory: about 20 bytes "
+                                 "per element and rank.";
+
+static const char help_examples[] =
+    "  thinwire bench overlap --ranks 4\n"
+    "  thinwire bench overlap --tensors 100 --largest 10M --compute 500\n";
+
+static int parse(overlap_bench *bench, int argc, char **argv) {
+    const cli_option options[] = {
+        {.name = "scheme",
+         .placeholder = "NAME",
+         .kind = OPTION_CHOICE,
+         .to.choice = &bench->scheme,
+         .choice_at = scheme_at,
+         .help = "(default oktopk)."},
+        {.name = "ranks",
+         .placeholder = "P",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->ranks,
+         .min = 1,
+         .max = RANKS_MAX,
+         .help = "ranks as threads (default 8); mpirun decides where it started this"},
+        {.name = "tensors",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->tensors,
+         .min = 1,
+         .max = 1e5,
+         .help = "number of tensors (default 100)"},
+        {.name = "largest",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->largest,
+         .min = 1,
+         .max = INT32_MAX,
+         .help = "elements of the largest (default 1M)"},
+        {.name = "density",
+         .placeholder = "D",
+         .kind = OPTION_REAL,
+         .to.real = &bench->density,
+         .min = 1e-10,
+         .max = 1,
+         .help = "k/n (default 0.01)"},
+        {.name = "compute",
+         .placeholder = "MS",
+         .kind = OPTION_REAL,
+         .to.real = &bench->compute,
+         .min = 0,
+         .max = 1e6,
+         .help = "length of the backward pass in milliseconds (default 100)"},
+        {.name = "bucket",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->bucket,
+         .min = 0,
+         .max = INT32_MAX,
+         .help = "merge tensors up to so many elements (default 0: the library's)"},
+        {.name = "steps",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->steps,
+         .min = 1,
+         .max = 1e6,
+         .help = "timed steps, after 2 that are not (default 10)"},
+        {.name = "seed",
+         .placeholder = "N",
+         .kind = OPTION_INTEGER,
+         .to.integer = &bench->seed,
+         .min = 0,
+         .max = 0x1p53,
+         .help = "of sizes and gradients (default 1)"},
+        {.name = "timeout",
+         .placeholder = "SECONDS",
+         .kind = OPTION_REAL,
+         .to.real = &bench->timeout,
+         .min = 0.001,
+         .max = 1e6,
+         .help = "to wait for other ranks (default 300)"},
+        {.name = "json",
+         .placeholder = "FILE",
+         .kind = OPTION_TEXT,
+         .to.text = &bench->json_path,
+         .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
+    };
+    const option_set set = {
+        .command = "bench overlap",
+        .summary = help_summary,
+        .notes = help_notes,
+        .examples = help_examples,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+    };
+    return options_parse(&set, argc, argv);
+}
+
+/* From 1 to the largest, evenly over the orders of magnitude, in mixed order. */
+static int make_sizes(overlap_bench *bench) {
+    bench->sizes = calloc((size_t)bench->tensors, sizeof *bench->sizes);
+    if (bench->sizes == NULL) {
+        return failure("not enough memory for %" PRId64 " tensors", bench->tensors);
+    }
+    for (int64_t t = 0; t < bench->tensors; t++) {
+        double share = bench->tensors > 1 ? (double)t / (double)(bench->tensors - 1) : 1.0;
+        bench->sizes[t] = llround(pow((double)bench->largest, share));
+        bench->total += bench->sizes[t];
+    }
+    for (int64_t t = bench->tensors - 1; t > 0; t--) {
+        uint64_t random = random_hash((uint64_t)bench->seed, (uint64_t)t);
+        int64_t other = (int64_t)(random % (uint64_t)(t + 1));
+        int64_t size = bench->sizes[t];
+        bench->sizes[t] = bench->sizes[other];
+        bench->sizes[other] = size;
+    }
+    return STATUS_OK;
+}
+
+/* ---- One rank ------------------------------------------------------------------------------- */
+
+static int allocate(overlap_rank *self) {
+    const overlap_bench *bench = self->bench;
+    int64_t steps = WARM_STEPS + bench->steps;
+    self->base = buffer_vector(bench->largest + steps);
+    self->out = buffer_vector(bench->total);
+    self->hashes = calloc((size_t)(steps * bench->tensors), sizeof *self->hashes);
+    self->samples = calloc((size_t)bench->steps, sizeof *self->samples);
+    if (self->base == NULL || self->out == NULL || self->hashes == NULL || self->samples == NULL) {
+        return rank_failure(self->seat,
+                            "not enough memory for %" PRId64
+                            " elements; try a smaller --largest or fewer --ranks",
+                            bench->total);
+    }
+    int64_t n = bench->largest + steps;
+    pattern_spec made = {.kind = 0, .n = n, .k = n / 100 + 1, .seed = (uint64_t)bench->seed};
+    pattern_fill(&made, self->seat->rank, 0, 0, n, self->base);
+    return STATUS_OK;
+}
+
+static int open_group(overlap_rank *self) {
+    const overlap_bench *bench = self->bench;
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = scheme_at(bench->scheme);
+    params.select.density = bench->density;
+    params.select.threads = 1;
+    params.bucket = bench->bucket;
+    params.timeout = bench->timeout;
+    int error = tw_group_create(&self->group, self->seat->transport, &params);
+    for (int64_t t = 0; t < bench->tensors && error == TW_OK; t++) {
+        error = tw_group_add(self->group, bench->sizes[t], NULL, NULL);
+    }
+    if (error == TW_OK) {
+        error = tw_group_open(self->group);
+    }
+    return error == TW_OK ? STATUS_OK
+                          : rank_library_failure(self->seat, "opening the group", error);
+}
+
+/* The pass makes the next gradient: `done` elements of it are there afterwards. */
+static void compute_until(const overlap_bench *bench, int64_t *clock, int64_t elements) {
+    double ms = bench->compute * (double)elements / (double)bench->total;
+    *clock += (int64_t)(ms * 1e6);
+    struct timespec until = {*clock / 1000000000, *clock % 1000000000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0) {
+    }
+}
+
+/* One tensor after the other; returns the first error of the library. */
+static int run_step(overlap_rank *self, int mode, int64_t step) {
+    const overlap_bench *bench = self->bench;
+    const float *grad = self->base + step;
+    float *out = self->out;
+    int64_t clock = timer_ns();
+    int error = TW_OK;
+    for (int64_t t = 0; t < bench->tensors && error == TW_OK; t++) {
+        compute_until(bench, &clock, bench->sizes[t]);
+        if (mode == ONE_BY_ONE) {
+            error = tw_allreduce(self->group, (int)t, grad, out);
+            clock = timer_ns(); /* the pass stood still */
+        } else {
+            error = tw_allreduce_start(self->group, (int)t, grad, out);
+        }
+        out += bench->sizes[t];
+    }
+    if (mode == BACKGROUND && error == TW_OK) {
+        error = tw_allreduce_wait(self->group, TW_ALL);
+    }
+    return error;
+}
+
+/* The first mode leaves its results' hashes, the second is compared with them. */
+static void check_results(overlap_rank *self, int mode, int64_t step) {
+    const float *out = self->out;
+    for (int64_t t = 0; t < self->bench->tensors; t++) {
+        uint64_t *kept = &self->hashes[step * self->bench->tensors + t];
+        uint64_t hash = hash_floats(out, self->bench->sizes[t], 0);
+        out += self->bench->sizes[t];
+        if (mode == ONE_BY_ONE) {
+            *kept = hash;
+        } else {
+            self->wrong += hash != *kept;
+        }
+    }
+}
+
+static int timed_step(overlap_rank *self, int mode, int64_t step) {
+    if (side_meet(&self->beside) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    int64_t begin = timer_ns();
+    int error = run_step(self, mode, step);
+    int64_t ns = timer_ns() - begin;
+    if (error != TW_OK) {
+        return rank_library_failure(self->seat, "exchanging", error);
+    }
+    check_results(self, mode, step);
+    if (side_tell(&self->beside, &ns, 1) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    if (step >= WARM_STEPS) {
+        self->samples[step - WARM_STEPS] = (double)side_largest(&self->beside, 0) * 1e-6;
+    }
+    return STATUS_OK;
+}
+
+static int run_mode(overlap_rank *self, int mode, double *ms) {
+    int64_t steps = WARM_STEPS + self->bench->steps;
+    int status = open_group(self);
+    for (int64_t step = 0; step < steps && status == STATUS_OK; step++) {
+        status = timed_step(self, mode, step);
+        if (self->seat->rank == 0) {
+            progress_to(mode * steps + step + 1);
+        }
+    }
+    tw_group_free(self->group);
+    self->group = NULL;
+    *ms = median(self->samples, self->bench->steps);
+    return status;
+}
+
+typedef struct overlap_job {
+    const overlap_bench *bench;
+    overlap_result *result; /* written by rank 0 */
+} overlap_job;
+
+static int run_modes(overlap_rank *self, overlap_result *result) {
+    int status = side_agree(&self->beside, allocate(self));
+    for (int mode = 0; mode < MODES && status == STATUS_OK; mode++) {
+        status = run_mode(self, mode, &result->ms[mode]);
+    }
+    if (status == STATUS_OK) {
+        status = side_tell(&self->beside, &self->wrong, 1);
+    }
+    result->wrong = status == STATUS_OK ? side_total(&self->beside, 0) : 0;
+    return status;
+}
+
+static int play_rank(rank_seat *seat, void *context) {
+    const overlap_job *job = context;
+    overlap_rank self = {.bench = job->bench, .seat = seat};
+    overlap_result result = {0};
+    if (seat->rank == 0) {
+        progress_begin("bench overlap", MODES * (WARM_STEPS + job->bench->steps));
+    }
+    int status = side_open(&self.beside, seat, 0, job->bench->timeout);
+    if (status == STATUS_OK) {
+        status = run_modes(&self, &result);
+    }
+    if (seat->rank == 0) {
+        progress_end();
+        *job->result = result;
+    }
+    side_close(&self.beside);
+    free(self.base);
+    free(self.out);
+    free(self.hashes);
+    free(self.samples);
+    return status;
+}
+
+/* ---- Report --------------------------------------------------------------------------------- */
+
+static const table_column columns[] = {
+    {"mode", "", -12},    {"step", "ms", 10}, {"pass", "ms", 10},
+    {"beyond", "ms", 10}, {"hidden", "%", 8}, {"#wrong", "", 8},
+};
+
+/* What a step takes beyond the pass, and how much of it the background saves. */
+static void report(const overlap_bench *bench, const overlap_result *result, jsonl *json) {
+    table out;
+    FILE *stream = jsonl_table_stream(json);
+    fprintf(stream,
+            "# %s, %d ranks, %" PRId64 " tensors of 1 to %" PRId64 " elements, %" PRId64
+            " in all, density %g\n",
+            scheme_at(bench->scheme), bench->nranks, bench->tensors, bench->largest, bench->total,
+            bench->density);
+    table_begin(&out, stream, columns, sizeof columns / sizeof columns[0]);
+    double alone = result->ms[ONE_BY_ONE] - bench->compute;
+    for (int mode = 0; mode < MODES; mode++) {
+        double beyond = result->ms[mode] - bench->compute;
+        double hidden = alone > 0.0 ? 100.0 * (1.0 - beyond / alone) : 0.0;
+        table_text(&out, mode_names[mode]);
+        table_real(&out, result->ms[mode], 1);
+        table_real(&out, bench->compute, 1);
+        table_real(&out, beyond, 1);
+        table_real(&out, hidden, 1);
+        table_integer(&out, result->wrong);
+        jsonl_text(json, "mode", mode_names[mode]);
+        jsonl_text(json, "scheme", scheme_at(bench->scheme));
+        jsonl_integer(json, "nranks", bench->nranks);
+        jsonl_integer(json, "tensors", bench->tensors);
+        jsonl_integer(json, "elements", bench->total);
+        jsonl_real(json, "density", bench->density);
+        jsonl_real(json, "step_ms", result->ms[mode]);
+        jsonl_real(json, "pass_ms", bench->compute);
+        jsonl_real(json, "hidden", hidden / 100.0);
+        jsonl_integer(json, "wrong", result->wrong);
+        jsonl_write(json);
+    }
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+static int run_job(overlap_bench *bench, const rank_job *job) {
+    jsonl *json = NULL;
+    overlap_result result = {0};
+    bench->nranks = job->nranks;
+    int status = make_sizes(bench);
+    if (status == STATUS_OK && ranks_speaks(job)) {
+        status = jsonl_open(&json, bench->json_path);
+    }
+    status = ranks_worst(job, status);
+    if (status == STATUS_OK) {
+        status = ranks_run(job, play_rank, &(overlap_job){bench, &result});
+    }
+    if (status == STATUS_OK && ranks_speaks(job)) {
+        report(bench, &result, json);
+    }
+    int closed = jsonl_close(json);
+    free(bench->sizes);
+    if (status == STATUS_OK && result.wrong > 0) {
+        return failure("%" PRId64 " results differ between the modes: please report it",
+                       result.wrong);
+    }
+    return status != STATUS_OK ? status : closed;
+}
+
+int bench_overlap(int argc, char **argv) {
+    overlap_bench bench = {.scheme = scheme_position("oktopk"),
+                           .ranks = 0,
+                           .tensors = 100,
+                           .largest = 1000000,
+                           .density = 0.01,
+                           .compute = 100,
+                           .steps = 10,
+                           .seed = 1,
+                           .timeout = 300};
+    rank_job job;
+    ranks_hush();
+    int status = parse(&bench, argc, argv);
+    if (status != OPTIONS_CONTINUE) {
+        return status;
+    }
+    status = ranks_begin(&job, bench.ranks);
+    if (status != STATUS_OK) {
+        return status;
+    }
+    status = run_job(&bench, &job);
+    ranks_end(&job);
+    return status;
+}

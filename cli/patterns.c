@@ -1,0 +1,130 @@
+/* patterns.c - makes the gradients that patterns.h describes
+ *
+ * Everything is a function of counters. The k indices of a support are the first k numbers of a
+ * pseudo-random permutation of 0 .. n-1, so that none comes twice and none has to be remembered.
+ * The permutation is one of 2^b >= n numbers, made of steps that can each be undone (add, multiply
+ * by an odd number, xor with the own upper half); numbers past n are sent through it again, which
+ * ends, as the cycle leads back to where it began.
+ */
+#include "patterns.h"
+
+#include <stddef.h>
+
+#include "random_bits.h"
+
+#define UNIT 0x1p-10f
+#define LARGE_MIN 500 /* units */
+#define NOISE_MAX 3   /* units */
+#define REGION_STAY 8 /* steps until the one region jumps */
+#define DRIFT_LIFE 20 /* steps that an index of a drifting support stays: 5 % are new each step */
+
+/* What the hashes of a gradient are for, so that they have nothing in common. */
+enum { FOR_NOISE = 1, FOR_LARGE, FOR_SUPPORT, FOR_REGION };
+
+static uint64_t key_of(const pattern_spec *made, int purpose, int64_t step, int64_t rank) {
+    uint64_t key = random_hash(made->seed, (uint64_t)purpose);
+    return random_hash(random_hash(key, (uint64_t)step), (uint64_t)rank);
+}
+
+/* The number at position j of a permutation of 0 .. n-1; j < n. */
+static int64_t permuted(uint64_t key, int64_t n, int64_t j) {
+    int bits = 0;
+    while (INT64_C(1) << bits < n) {
+        bits++;
+    }
+    uint64_t mask = (UINT64_C(1) << bits) - 1;
+    int half = (bits + 1) / 2;
+    uint64_t x = (uint64_t)j;
+    do {
+        for (int turn = 0; turn < 3; turn++) {
+            x = ((x + (key >> (20 * turn))) * GOLDEN_GAMMA) & mask;
+            x ^= x >> half;
+        }
+    } while (x >= (uint64_t)n);
+    return (int64_t)x;
+}
+
+/* ---- The patterns: where a rank has its j-th large value ------------------------------------- */
+
+static int64_t random_index(const pattern_spec *made, int rank, int64_t step, int64_t j) {
+    return permuted(key_of(made, FOR_SUPPORT, step, rank), made->n, j);
+}
+
+static int64_t identical_index(const pattern_spec *made, int rank, int64_t step, int64_t j) {
+    (void)rank;
+    return permuted(key_of(made, FOR_SUPPORT, step, 0), made->n, j);
+}
+
+/* As far as n goes: with ranks * k > n some must meet. */
+static int64_t disjoint_index(const pattern_spec *made, int rank, int64_t step, int64_t j) {
+    return permuted(key_of(made, FOR_SUPPORT, step, 0), made->n, (rank * made->k + j) % made->n);
+}
+
+static int64_t region_index(const pattern_spec *made, int rank, int64_t step, int64_t j) {
+    int64_t width = 2 * made->k < made->n ? 2 * made->k : made->n;
+    uint64_t place = key_of(made, FOR_REGION, step / REGION_STAY, 0);
+    int64_t first = (int64_t)(place % (uint64_t)(made->n - width + 1));
+    return first + permuted(key_of(made, FOR_SUPPORT, step, rank), width, j);
+}
+
+/* A slot gets a new index every DRIFT_LIFE steps, each slot in another step. A few may coincide. */
+static int64_t drift_index(const pattern_spec *made, int rank, int64_t step, int64_t j) {
+    int64_t generation = (step + j % DRIFT_LIFE) / DRIFT_LIFE;
+    return permuted(key_of(made, FOR_SUPPORT, generation, rank), made->n, j);
+}
+
+typedef struct pattern_kind {
+    const char *name;
+    const char *description;
+    int64_t (*index)(const pattern_spec *made, int rank, int64_t step, int64_t j);
+} pattern_kind;
+
+static const pattern_kind kinds[] = {
+    {"random", "every rank and step other random indices", random_index},
+    {"identical", "the same random indices on all ranks", identical_index},
+    {"disjoint", "random indices, no two ranks share one", disjoint_index},
+    {"oneregion", "all within 2k neighbours, which jump every 8 steps", region_index},
+    {"drift", "random indices of which 5 % are new in each step", drift_index},
+};
+
+#define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
+
+const char *pattern_name(int position) {
+    return position < KINDS ? kinds[position].name : NULL;
+}
+
+const char *pattern_description(int position) {
+    return position < KINDS ? kinds[position].description : NULL;
+}
+
+/* ---- Values --------------------------------------------------------------------------------- */
+
+/* One hash serves eight neighbours. */
+static void fill_noise(uint64_t key, int64_t begin, int64_t end, float *values) {
+    for (int64_t i = begin; i < end;) {
+        uint64_t bits = random_mix(key + (uint64_t)(i / 8) * GOLDEN_GAMMA) >> (8 * (i % 8));
+        int64_t stop = i / 8 * 8 + 8 < end ? i / 8 * 8 + 8 : end;
+        for (; i < stop; i++, bits >>= 8) {
+            int units = (int)((bits & 0xff) * (2 * NOISE_MAX + 1) >> 8) - NOISE_MAX;
+            values[i - begin] = (float)units * UNIT;
+        }
+    }
+}
+
+static float large_value(uint64_t key, int64_t i) {
+    uint64_t bits = random_hash(key, (uint64_t)i);
+    int units = LARGE_MIN + (int)((bits >> 8) % (PATTERN_LARGE_MAX - LARGE_MIN + 1));
+    return (float)(bits & 1 ? units : -units) * UNIT;
+}
+
+void pattern_fill(const pattern_spec *made, int rank, int64_t step, int64_t begin, int64_t end,
+                  float *values) {
+    fill_noise(key_of(made, FOR_NOISE, step, rank), begin, end, values);
+    uint64_t key = key_of(made, FOR_LARGE, step, rank);
+    for (int64_t j = 0; j < made->k; j++) {
+        int64_t i = kinds[made->kind].index(made, rank, step, j);
+        if (i >= begin && i < end) {
+            values[i - begin] = large_value(key, i);
+        }
+    }
+}
