@@ -5,8 +5,8 @@ SECONDS ?= 60
 # Small enough for a tool that is 30 times slower; it hides AVX-512, so these run on AVX2.
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
-.PHONY: all help deps test test-release test-asan test-tsan test-valgrind fuzz bench bench-torch \
-        lint format install clean
+.PHONY: all help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
+        bench-torch bench-allreduce verify lint format install clean
 
 all: ## build the library and build/thinwire
 	@scripts/install-deps build
@@ -21,12 +21,18 @@ deps: ## install what building, testing and linting need
 
 test: ## install what is missing, build, run all tests, sanitizers and valgrind included
 	@scripts/install-deps build test
-	$(MAKE) test-release test-asan test-tsan test-valgrind
+	$(MAKE) test-release test-mpich test-asan test-tsan test-valgrind
 
 test-release:
 	cmake --preset release -DTHINWIRE_WERROR=ON
 	cmake --build build -j$(JOBS)
 	ctest --test-dir build --output-on-failure
+
+# The same MPI tests with the other MPI.
+test-mpich:
+	@if ! command -v mpicc.mpich >/dev/null; then echo "SKIP: no MPICH here"; exit 0; fi; \
+	set -ex; cmake --preset mpich -DTHINWIRE_WERROR=ON; cmake --build build-mpich -j$(JOBS); \
+	ctest --test-dir build-mpich --output-on-failure -R "mpi|cli"
 
 test-asan:
 	cmake --preset asan -DTHINWIRE_WERROR=ON
@@ -46,13 +52,21 @@ test-valgrind: test-release
 fuzz: ## look for crashes with libFuzzer for SECONDS (60) seconds
 	@scripts/install-deps build fuzz
 	cmake --preset fuzz
-	cmake --build build-fuzz -j$(JOBS) --target fuzz_selector
+	cmake --build build-fuzz -j$(JOBS) --target fuzz_selector fuzz_exchange
 	build-fuzz/tests/fuzz_selector -max_total_time=$(SECONDS) -max_len=4096
+	build-fuzz/tests/fuzz_exchange -max_total_time=$(SECONDS) -max_len=4096
 
 bench: all ## selection against the bare memory pass
 	build/thinwire bench select
 	build/thinwire bench select --cold --method exact
 	build/thinwire bench select --method exact --n 133547324
+
+bench-allreduce: all ## every scheme against dense, bytes against their bounds
+	build/thinwire bench allreduce --n 14728266 --density 0.001,0.01 --ranks 4
+	build/thinwire bench overlap --ranks 4
+
+verify: all ## every scheme, pattern and rank count up to 32, threads and both MPIs: half an hour
+	scripts/verify-exchange
 
 bench-torch: all ## exact selection against torch.topk on the CPU
 	@scripts/install-deps bench

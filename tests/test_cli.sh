@@ -1,8 +1,9 @@
 #!/bin/sh
 # test_cli.sh - the thinwire command as a user runs it: sh test_cli.sh PATH-TO-THINWIRE
 #
-# Help and info, tiny benchmarks whose JSON is parsed and whose selections must be exact, bounds on
-# a made vector and on a file with a known answer, and wrong options: status 2, nothing on stdout,
+# Help and info, tiny benchmarks whose JSON is parsed, whose selections must be exact and whose
+# allreduces must lose nothing, bounds on a made vector and on a file with a known answer, and wrong
+# options: status 2, nothing on stdout,
 # and one line on stderr that says what is accepted. Prints each failure; ends with their number.
 
 if [ $# -ne 1 ]; then
@@ -11,6 +12,7 @@ if [ $# -ne 1 ]; then
 fi
 thinwire=$1
 unset THINWIRE_KERNELS THINWIRE_THREADS
+unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 failures=0
@@ -73,7 +75,7 @@ lines() {
 
 # ---- help and info
 
-for command in "" bench "bench select" bounds info; do
+for command in "" bench "bench select" "bench allreduce" bounds info; do
     # shellcheck disable=SC2086
     succeeds $command --help
     says out "Usage: thinwire"
@@ -88,7 +90,12 @@ succeeds info
 for word in kernels ref threads exact reuse gaussian dgc random redsync; do
     says out "$word"
 done
+for word in dense topka topkdsa gtopk gaussiank randomk oktopk allgather self custom mpi; do
+    says out "$word"
+done
 has_json=$(sed -n 's/^json  *//p' "$dir/out")
+has_mpi=yes
+grep -q '^  *mpi  *not' "$dir/out" && has_mpi=no
 
 # ---- wrong options
 
@@ -124,6 +131,22 @@ refuses "gauss" bounds --data noise
 refuses "--points" bounds --points 0
 refuses "file" bounds --file "$dir/missing" --data gauss
 refuses "extra" bench select extra
+refuses "--scheme" bench allreduce --nonsense
+refuses "oktopk" bench allreduce --scheme oktop
+refuses "gtopk" bench allreduce --exchange ring
+refuses "exact" bench allreduce --select sorted
+refuses "oneregion" bench allreduce --pattern everywhere
+refuses "reuse" bench allreduce --global approximate
+refuses "--ranks" bench allreduce --ranks 0
+refuses "--ranks" bench allreduce --ranks 1025
+refuses "--n" bench allreduce --n 0
+refuses "--k" bench allreduce --n 10 --k 11
+refuses "density" bench allreduce --n 100 --k 5 --density 0.1
+refuses "--density" bench allreduce --density 0
+refuses "--steps" bench allreduce --steps 0
+refuses "--timeout" bench allreduce --timeout 0
+refuses "--threads" bench allreduce --threads 257
+refuses "at most" bench allreduce --verify --ranks 100 --steps 1000 --n 100
 
 # ---- bench select
 
@@ -160,6 +183,79 @@ if [ "$has_json" = yes ]; then
     lines 1
     json 'row["arch"] == "ref"'
     unset THINWIRE_KERNELS
+fi
+
+# ---- bench allreduce
+
+succeeds bench allreduce --ranks 3 --n 5000 --steps 2
+says out "baseline"
+if [ "$has_json" = yes ]; then
+    succeeds bench allreduce --ranks 4 --n 20000 --density 0.01 --verify --pattern all --steps 6 \
+        --json -
+    json 'all(key in row for key in ("scheme select exchange wire transport nranks n k density " +
+          "pattern step selected applied payload_sent_max payload_recv_max control_max " +
+          "bound_words payload_words_max time_us select_us agree_us exchange_us apply_us wrong " +
+          "hash exchange_used").split())'
+    json 'row["wrong"] == 0 and len(row["hash"]) == 16'
+    json 'len(rows) % 5 == 0 and row["baseline"] == (number % (len(rows) // 5) == 0)'
+    json 'row["nranks"] == 4 and row["n"] == 20000 and row["transport"] == "threads"'
+    json 'row["k"] == (20000 if row["scheme"] == "dense" else 200)'
+    json 'row["exchange_used"] != "oktopk" or row["bound_words"] == 1200'
+    json 'row["exchange_used"] != "oktopk" or row["payload_words_max"] <= row["bound_words"]'
+    json 'row["time_us"] >= max(row["select_us"], row["exchange_us"], row["apply_us"])'
+    cp "$dir/out" "$dir/first"
+    # The same again, without the check: the results are the same.
+    succeeds bench allreduce --ranks 4 --n 20000 --density 0.01 --pattern all --steps 6 \
+        --threads 2 --json -
+    json 'row["wrong"] is None'
+    json "row['hash'] == [json.loads(line) for line in open('$dir/first')][number]['hash']"
+
+    for ranks in 1 2 5 8; do
+        succeeds bench allreduce --ranks $ranks --n 3001 --k 30 --steps 3 --verify --seed 5 \
+            --pattern oneregion,random --global reuse --json -
+        json 'row["wrong"] == 0'
+    done
+    # A pair of its own, a scheme with another selection, and a k that is too small for oktopk
+    succeeds bench allreduce --ranks 4 --n 2000 --k 100 --steps 2 --verify --select gaussian \
+        --exchange oktopk --json -
+    lines 2
+    json 'row["wrong"] == 0 and row["scheme"] == ["dense", "gaussian+oktopk"][number]'
+    succeeds bench allreduce --ranks 4 --n 2000 --k 10 --steps 2 --verify --scheme oktopk --json -
+    says err "gtopk"
+    json 'row["wrong"] == 0 and row["exchange_used"] == ["dense", "gtopk"][number]'
+    succeeds bench allreduce --ranks 2 --n 2000 --density 0.01,0.1 --steps 2 --scheme gtopk,topka \
+        --select exact --json "$dir/rows"
+    says out "gtopk"
+    cp "$dir/rows" "$dir/out"
+    lines 5
+    json 'row["k"] == [2000, 20, 20, 200, 200][number]'
+    succeeds bench allreduce --ranks 3 --n 2 --k 2 --steps 2 --verify --json -
+    json 'row["wrong"] == 0'
+    run bench allreduce --ranks 2 --n 100 --steps 1 --json "$dir/missing/rows"
+    [ $status -eq 1 ] || fail "JSON to a missing folder: status $status, expected 1"
+fi
+
+# Ranks as processes: the same results as with threads.
+if [ "$has_json" = yes ] && [ "$has_mpi" = yes ] && command -v mpirun >/dev/null; then
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe
+    set -- bench allreduce --n 3001 --k 50 --steps 3 --verify --json -
+    succeeds "$@" --ranks 3
+    cp "$dir/out" "$dir/first"
+    mpirun -n 3 "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null || fail "mpirun: status $?"
+    json 'row["wrong"] == 0 and row["transport"] == "mpi" and row["nranks"] == 3'
+    json "row['hash'] == [json.loads(line) for line in open('$dir/first')][number]['hash']"
+    mpirun -n 2 "$thinwire" "$@" --ranks 3 >"$dir/out" 2>"$dir/err" </dev/null
+    says err "mpirun started 2"
+    [ "$(grep -c '^thinwire:' "$dir/err")" -eq 1 ] || fail "mpirun: expected one line"
+else
+    echo "SKIP: bench allreduce under mpirun: MPI ($has_mpi), JSON ($has_json)"
+fi
+if [ "$has_mpi" != yes ]; then
+    PMI_SIZE=2 "$thinwire" bench allreduce --n 1000 >"$dir/out" 2>"$dir/err" </dev/null
+    status=$?
+    [ $status -eq 1 ] || fail "mpirun and no MPI: status $status, expected 1"
+    says err "rebuild"
 fi
 
 # ---- bounds: 3 and 4 as float32; keeping the 4 leaves 9 of 25

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the build into a scratch prefix and builds against it as users do: with pkg-config, from
-# C++, and with find_package.
+# C++, and with find_package; over MPI too where the build has it.
 #
 #   test_install.sh BUILD_DIR SOURCE_DIR
 set -eu
@@ -18,6 +18,10 @@ flags=$(PKG_CONFIG_PATH="$(dirname "$pc")" pkg-config --define-variable=prefix="
 # shellcheck disable=SC2086
 cc "$source/examples/select_step.c" $flags -o "$scratch/shared"
 LD_LIBRARY_PATH="$lib" "$scratch/shared" | grep 'given .* = sent .* + kept'
+
+# shellcheck disable=SC2086
+cc "$source/examples/custom_transport.c" $flags -o "$scratch/custom"
+LD_LIBRARY_PATH="$lib" "$scratch/custom" | grep 'rank 0: .* means exact'
 
 echo "C++"
 cat >"$scratch/plus.cpp" <<EOF
@@ -47,3 +51,53 @@ cmake --build "$scratch/consumer/build" >/dev/null
 "$scratch/consumer/build/consumer" | grep 'given .* = sent .* + kept'
 
 "$scratch/prefix/bin/thinwire" --version
+
+if readelf -d "$lib/libthinwire.so" | grep -i 'NEEDED.*mpi'; then
+    echo "libthinwire needs MPI, which it must not" >&2
+    exit 1
+fi
+if [ ! -f "$lib/pkgconfig/thinwire_mpi.pc" ]; then
+    echo "SKIP the MPI library: this build has none"
+    exit 0
+fi
+
+echo "MPI"
+# A job of one rank needs no mpiexec.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+cat >"$scratch/over_mpi.c" <<EOF
+#include <stdio.h>
+#include <thinwire_mpi.h>
+int main(int argc, char **argv) {
+    tw_transport *transport;
+    const char *name = "";
+    int nranks = 0;
+    if (tw_transport_mpi(&transport, MPI_COMM_WORLD) != TW_ERR_STATE)
+        return 1;
+    MPI_Init(&argc, &argv);
+    if (tw_transport_mpi(&transport, MPI_COMM_WORLD) != TW_OK)
+        return 1;
+    tw_transport_info(transport, &name, NULL, &nranks, NULL);
+    printf("transport %s of %d", name, nranks);
+    tw_transport_free(transport);
+    return MPI_Finalize();
+}
+EOF
+mpicc=$(sed -n 's/^MPI_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
+flags=$(PKG_CONFIG_PATH="$(dirname "$pc")" pkg-config --define-variable=prefix="$scratch/prefix" \
+    --cflags --libs thinwire_mpi)
+# shellcheck disable=SC2086
+"$mpicc" "$scratch/over_mpi.c" $flags -o "$scratch/over_mpi"
+LD_LIBRARY_PATH="$lib" "$scratch/over_mpi" | grep 'transport mpi of 1'
+
+mkdir "$scratch/mpi_consumer"
+cat >"$scratch/mpi_consumer/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.22)
+project(mpi_consumer C)
+find_package(thinwire 0.1 REQUIRED COMPONENTS mpi)
+add_executable(mpi_consumer $scratch/over_mpi.c)
+target_link_libraries(mpi_consumer thinwire::mpi)
+EOF
+cmake -S "$scratch/mpi_consumer" -B "$scratch/mpi_consumer/build" -DMPI_C_COMPILER="$mpicc" \
+    -DCMAKE_PREFIX_PATH="$scratch/prefix" >/dev/null
+cmake --build "$scratch/mpi_consumer/build" >/dev/null
+"$scratch/mpi_consumer/build/mpi_consumer" | grep 'transport mpi of 1'

@@ -1,0 +1,342 @@
+/* exchange_oracle.c - all ranks of an exchange in one loop, and gradients to feed it with */
+#include "exchange_oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "thinwire.h"
+
+static void *allocate(int64_t count, int64_t size) {
+    void *memory = calloc((size_t)count, (size_t)size);
+    if (!memory)
+        abort();
+    return memory;
+}
+
+static oracle_entries entries_alloc(int64_t most) {
+    oracle_entries e = {.idx = allocate(most, sizeof *e.idx), .val = allocate(most, sizeof *e.val)};
+    return e;
+}
+
+static void entries_free(oracle_entries *e) {
+    free(e->idx);
+    free(e->val);
+}
+
+static void entries_add(oracle_entries *e, int32_t idx, float val) {
+    e->idx[e->count] = idx;
+    e->val[e->count++] = val;
+}
+
+static void entries_copy(oracle_entries *to, const oracle_entries *from) {
+    to->count = 0;
+    for (int64_t j = 0; j < from->count; j++)
+        entries_add(to, from->idx[j], from->val[j]);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, int64_t n,
+                          int64_t k, int result) {
+    *o = (exchange_oracle){.exchange = exchange, .nranks = nranks, .n = n, .k = k};
+    o->oktopk_from = 8 * (int64_t)nranks;
+    o->result = result;
+    o->residual = allocate(nranks, sizeof *o->residual);
+    o->velocity = allocate(nranks, sizeof *o->velocity);
+    o->fallen = allocate(nranks, sizeof *o->fallen);
+    o->lists = allocate(nranks, sizeof *o->lists);
+    o->own = allocate(nranks, sizeof *o->own);
+    for (int r = 0; r < nranks; r++) {
+        o->residual[r] = allocate(n, sizeof(float));
+        o->velocity[r] = allocate(n, sizeof(float));
+        o->fallen[r] = allocate(n, sizeof(float));
+        o->lists[r] = entries_alloc(n);
+        o->own[r] = entries_alloc(n);
+    }
+    o->applied = entries_alloc(n);
+    o->kept = entries_alloc(n);
+    o->dropped = entries_alloc(n);
+    o->sum = allocate(n, sizeof *o->sum);
+    o->present = allocate(n, 1);
+    o->out = allocate(n, sizeof *o->out);
+}
+
+void exchange_oracle_close(exchange_oracle *o) {
+    for (int r = 0; r < o->nranks; r++) {
+        free(o->residual[r]);
+        free(o->velocity[r]);
+        free(o->fallen[r]);
+        entries_free(&o->lists[r]);
+        entries_free(&o->own[r]);
+    }
+    free(o->residual);
+    free(o->velocity);
+    free(o->fallen);
+    free(o->lists);
+    free(o->own);
+    entries_free(&o->applied);
+    entries_free(&o->kept);
+    entries_free(&o->dropped);
+    free(o->sum);
+    free(o->present);
+    free(o->out);
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+/* acc = grad + residual into the residual, and the best k of it into the rank's list. */
+static void fold_and_select(exchange_oracle *o, int r, const float *grad) {
+    float *acc = o->residual[r], *u = o->velocity[r];
+    for (int64_t i = 0; i < o->n; i++) {
+        const float kept = o->momentum * u[i];
+        u[i] = o->momentum > 0 ? kept + grad[i] : grad[i];
+        acc[i] = o->feedback == TW_FEEDBACK_ON ? u[i] + acc[i] : grad[i];
+    }
+    o->lists[r].count = oracle_topk(acc, o->n, o->k, o->lists[r].idx, o->lists[r].val);
+}
+
+static void leave(exchange_oracle *o, int r, int32_t i) {
+    o->residual[r][i] = 0.0f;
+    o->velocity[r][i] = 0.0f;
+}
+
+static void leave_all(exchange_oracle *o, int r) {
+    for (int64_t j = 0; j < o->lists[r].count; j++)
+        leave(o, r, o->lists[r].idx[j]);
+}
+
+/* For gtopk: the list leaves the residual at once, and the velocity once it is known what fell. */
+static void leave_residual(exchange_oracle *o, int r) {
+    memset(o->fallen[r], 0, (size_t)o->n * sizeof(float));
+    for (int64_t j = 0; j < o->lists[r].count; j++)
+        o->residual[r][o->lists[r].idx[j]] = 0.0f;
+    entries_copy(&o->own[r], &o->lists[r]);
+}
+
+/* Sums, element by element: begin, add lists one after the other, take what is not zero. */
+static void sum_begin(exchange_oracle *o) {
+    memset(o->present, 0, (size_t)o->n);
+}
+
+static void sum_add(exchange_oracle *o, const oracle_entries *list) {
+    for (int64_t j = 0; j < list->count; j++) {
+        const int32_t i = list->idx[j];
+        o->sum[i] = o->present[i] ? o->sum[i] + list->val[j] : list->val[j];
+        o->present[i] = 1;
+    }
+}
+
+static void sum_take(const exchange_oracle *o, oracle_entries *sums) {
+    sums->count = 0;
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->present[i] && o->sum[i] != 0.0f)
+            entries_add(sums, (int32_t)i, o->sum[i]);
+}
+
+/* The best k of all stay in it, the rest goes to o->dropped. */
+static void keep_best(exchange_oracle *o, oracle_entries *all) {
+    oracle_entries best = entries_alloc(o->k);
+    const int64_t count = oracle_topk(all->val, all->count, o->k, best.idx, best.val);
+    o->kept.count = o->dropped.count = 0;
+    for (int64_t j = 0, next = 0; j < all->count; j++) {
+        const int is_best = next < count && best.idx[next] == j; /* its places ascend */
+        entries_add(is_best ? &o->kept : &o->dropped, all->idx[j], all->val[j]);
+        next += is_best;
+    }
+    entries_copy(all, &o->kept);
+    entries_free(&best);
+}
+
+/* ---- The exchanges --------------------------------------------------------------------------- */
+
+static void sum_all_lists(exchange_oracle *o) {
+    sum_begin(o);
+    for (int r = 0; r < o->nranks; r++)
+        sum_add(o, &o->lists[r]);
+    sum_take(o, &o->applied);
+}
+
+static void exchange_allgather(exchange_oracle *o) {
+    sum_all_lists(o);
+    for (int r = 0; r < o->nranks; r++)
+        leave_all(o, r);
+}
+
+static void exchange_oktopk(exchange_oracle *o) {
+    sum_all_lists(o);
+    keep_best(o, &o->applied);
+    sum_begin(o);
+    sum_add(o, &o->applied); /* marks in `present` what is in the result */
+    for (int r = 0; r < o->nranks; r++)
+        for (int64_t j = 0; j < o->lists[r].count; j++)
+            if (o->present[o->lists[r].idx[j]])
+                leave(o, r, o->lists[r].idx[j]);
+}
+
+/* Rank r takes in the list of rank s. */
+static void merge_lists(exchange_oracle *o, int r, int s) {
+    sum_begin(o);
+    sum_add(o, &o->lists[r]);
+    sum_add(o, &o->lists[s]);
+    sum_take(o, &o->lists[r]);
+    keep_best(o, &o->lists[r]);
+    for (int64_t j = 0; j < o->dropped.count; j++)
+        o->fallen[r][o->dropped.idx[j]] += o->dropped.val[j];
+}
+
+/* What fell stays with the rank that dropped it, so its velocity does too. */
+static void pick_up_fallen(exchange_oracle *o, int r) {
+    for (int64_t j = 0; j < o->own[r].count; j++)
+        if (o->fallen[r][o->own[r].idx[j]] == 0.0f)
+            o->velocity[r][o->own[r].idx[j]] = 0.0f;
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->fallen[r][i] != 0.0f)
+            o->residual[r][i] += o->fallen[r][i];
+}
+
+static void exchange_gtopk(exchange_oracle *o) {
+    for (int r = 0; r < o->nranks; r++)
+        leave_residual(o, r);
+    for (int d = 1; d < o->nranks; d *= 2)
+        for (int r = 0; r + d < o->nranks; r += 2 * d)
+            merge_lists(o, r, r + d);
+    for (int r = 0; r < o->nranks; r++)
+        pick_up_fallen(o, r);
+    entries_copy(&o->applied, &o->lists[0]);
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+static float mean_or_sum(const exchange_oracle *o, float sum) {
+    return o->result == TW_MEAN ? sum / (float)o->nranks : sum;
+}
+
+static void step_dense(exchange_oracle *o, float *const *grads) {
+    for (int64_t i = 0; i < o->n; i++) {
+        float sum = grads[0][i];
+        for (int r = 1; r < o->nranks; r++)
+            sum += grads[r][i];
+        o->out[i] = mean_or_sum(o, sum);
+    }
+}
+
+static void step_sparse(exchange_oracle *o, float *const *grads) {
+    const int small = strcmp(o->exchange, "oktopk") == 0 && o->k < o->oktopk_from;
+    o->used = small ? "gtopk" : o->exchange;
+    for (int r = 0; r < o->nranks; r++)
+        fold_and_select(o, r, grads[r]);
+    if (strcmp(o->used, "gtopk") == 0)
+        exchange_gtopk(o);
+    else if (strcmp(o->used, "oktopk") == 0)
+        exchange_oktopk(o);
+    else
+        exchange_allgather(o);
+    memset(o->out, 0, (size_t)o->n * sizeof *o->out);
+    for (int64_t j = 0; j < o->applied.count; j++)
+        o->out[o->applied.idx[j]] = mean_or_sum(o, o->applied.val[j]);
+    for (int r = 0; o->feedback == TW_FEEDBACK_OFF && r < o->nranks; r++)
+        memset(o->residual[r], 0, (size_t)o->n * sizeof(float));
+}
+
+void exchange_oracle_step(exchange_oracle *o, float *const *grads) {
+    o->used = o->exchange;
+    if (strcmp(o->exchange, "dense") == 0)
+        step_dense(o, grads);
+    else
+        step_sparse(o, grads);
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
+const char *support_name(support_kind kind) {
+    static const char *const names[] = {
+#define ORACLE_SUPPORT_TEXT(name, text) text,
+        ORACLE_SUPPORTS(ORACLE_SUPPORT_TEXT)
+#undef ORACLE_SUPPORT_TEXT
+    };
+    return names[kind];
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Somewhere in the width elements from start on, beyond the end from the beginning again. */
+static int64_t within(const support *s, oracle_rng *rng, int64_t start, int64_t width) {
+    return (start + oracle_below(rng, width > 0 ? width : 1)) % s->n;
+}
+
+static int64_t disjoint(const support *s, oracle_rng *rng, int rank) {
+    const int64_t turns = (s->n - rank + s->nranks - 1) / s->nranks;
+    return turns > 0 ? rank + s->nranks * oracle_below(rng, turns) : 0;
+}
+
+/* In clump j mod P. */
+static int64_t clump(const support *s, oracle_rng *rng, int64_t j) {
+    const int64_t start = j % s->nranks * s->n / s->nranks + s->n / (2 * s->nranks);
+    return within(s, rng, start, 2 * s->k / s->nranks + 1);
+}
+
+/* The kind that an alternating support has here. */
+static support_kind alternate(int rank, int step) {
+    static const support_kind turn[] = {SUPPORT_START, SUPPORT_END, SUPPORT_RANDOM,
+                                        SUPPORT_NEIGHBOUR, SUPPORT_CLUMPS};
+    return turn[(step + (step % 3 == 2 ? rank : 0)) % 5];
+}
+
+/* Where entry j of k lies. */
+static int64_t place(const support *s, support_kind kind, oracle_rng *rng, int rank, int step,
+                     int64_t j) {
+    const int64_t n = s->n, part = n / s->nranks;
+    switch (kind) {
+    case SUPPORT_RANDOM:
+    case SUPPORT_IDENTICAL: /* by the seed */
+        return within(s, rng, 0, n);
+    case SUPPORT_DRIFT:
+        return within(s, rng, step * (n / 40 + 1), n / 4);
+    case SUPPORT_DISJOINT:
+        return disjoint(s, rng, rank);
+    case SUPPORT_REGION:
+        return within(s, rng, n / 3, smaller(n, 2 * s->k));
+    case SUPPORT_NEIGHBOUR:
+        return within(s, rng, (rank + 1) % s->nranks * part, part);
+    case SUPPORT_CLUMPS:
+        return clump(s, rng, j);
+    case SUPPORT_NEEDLES:
+        return (j % s->nranks * n / s->nranks + part / 2 + j / s->nranks) % n;
+    case SUPPORT_START:
+        return j;
+    case SUPPORT_MIDDLE:
+        return (n - s->k) / 2 + j;
+    case SUPPORT_END:
+        return n - s->k + j;
+    case SUPPORT_ALTERNATING:
+        return place(s, alternate(rank, step), rng, rank, step, j);
+    case SUPPORT_KINDS:
+        break;
+    }
+    abort();
+}
+
+static float noise(const support *s, oracle_rng *rng) {
+    if (s->summable)
+        return (float)(oracle_below(rng, 201) - 100) * 0x1p-10f;
+    return 0.1f * (float)oracle_gauss(rng);
+}
+
+static float large(const support *s, oracle_rng *rng) {
+    if (!s->summable)
+        return 10.0f * (float)oracle_gauss(rng);
+    const int64_t magnitude = 1000 + oracle_below(rng, 2001);
+    return (float)(oracle_next(rng) & 1 ? magnitude : -magnitude) * 0x1p-10f;
+}
+
+void support_fill(const support *s, int rank, int step, float *x) {
+    const uint64_t seed = (s->seed * 1009 + (uint64_t)step) * 65537;
+    oracle_rng places = {seed + (s->kind == SUPPORT_IDENTICAL ? 0 : (uint64_t)rank + 1)};
+    oracle_rng values = {seed * 31 + (uint64_t)rank};
+    for (int64_t i = 0; i < s->n; i++)
+        x[i] = s->noise ? noise(s, &values) : 0.0f;
+    for (int64_t j = 0; j < s->k; j++)
+        x[place(s, s->kind, &places, rank, step, j)] = large(s, &values);
+}
