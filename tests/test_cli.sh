@@ -1,16 +1,17 @@
 #!/bin/sh
-# test_cli.sh - the thinwire command as a user runs it: sh test_cli.sh PATH-TO-THINWIRE
+# test_cli.sh - the thinwire command as a user runs it: sh test_cli.sh PATH-TO-THINWIRE [MPIRUN]
 #
 # Help and info, tiny benchmarks whose JSON is parsed, whose selections must be exact and whose
 # allreduces must lose nothing, bounds on a made vector and on a file with a known answer, and wrong
-# options: status 2, nothing on stdout,
-# and one line on stderr that says what is accepted. Prints each failure; ends with their number.
+# options: status 2, nothing on stdout, and one line on stderr that says what is accepted. MPIRUN is
+# that of the MPI in the build. Prints each failure; ends with their number.
 
-if [ $# -ne 1 ]; then
-    echo "usage: sh test_cli.sh PATH-TO-THINWIRE" >&2
+if [ $# -lt 1 ]; then
+    echo "usage: sh test_cli.sh PATH-TO-THINWIRE [MPIRUN]" >&2
     exit 2
 fi
 thinwire=$1
+mpirun=${2:-mpirun}
 unset THINWIRE_KERNELS THINWIRE_THREADS
 unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK
 dir=$(mktemp -d) || exit 1
@@ -236,16 +237,16 @@ if [ "$has_json" = yes ]; then
 fi
 
 # Ranks as processes: the same results as with threads.
-if [ "$has_json" = yes ] && [ "$has_mpi" = yes ] && command -v mpirun >/dev/null; then
+if [ "$has_json" = yes ] && [ "$has_mpi" = yes ] && command -v "$mpirun" >/dev/null; then
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
     export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe
     set -- bench allreduce --n 3001 --k 50 --steps 3 --verify --json -
     succeeds "$@" --ranks 3
     cp "$dir/out" "$dir/first"
-    mpirun -n 3 "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null || fail "mpirun: status $?"
+    "$mpirun" -n 3 "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null || fail "mpirun: status $?"
     json 'row["wrong"] == 0 and row["transport"] == "mpi" and row["nranks"] == 3'
     json "row['hash'] == [json.loads(line) for line in open('$dir/first')][number]['hash']"
-    mpirun -n 2 "$thinwire" "$@" --ranks 3 >"$dir/out" 2>"$dir/err" </dev/null
+    "$mpirun" -n 2 "$thinwire" "$@" --ranks 3 >"$dir/out" 2>"$dir/err" </dev/null
     says err "mpirun started 2"
     [ "$(grep -c '^thinwire:' "$dir/err")" -eq 1 ] || fail "mpirun: expected one line"
 else
