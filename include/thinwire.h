@@ -258,7 +258,8 @@ typedef enum {
 } tw_result;
 
 typedef enum {
-    TW_GLOBAL_EXACT = 0, /* oktopk: exactly the k largest of the sums, every step */
+    TW_GLOBAL_EXACT = 0, /* oktopk: exactly the k largest of the sums, every step; where extreme
+                            crowding would break the bound, of what the ranks could send */
     TW_GLOBAL_REUSE = 1, /* oktopk: the sums above the threshold of earlier steps, as long as that
                             gives 2k/3 .. k of them; else exact. Fewer messages per step */
 } tw_global;

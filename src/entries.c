@@ -15,6 +15,8 @@ int64_t tw__list_lower_bound(const tw__list *list, int64_t bound) {
 }
 
 tw__list tw__list_between(const tw__list *list, int64_t lo, int64_t hi) {
+    if (list->count == 0)
+        return *list;
     int64_t from = tw__list_lower_bound(list, lo);
     int64_t to = tw__list_lower_bound(list, hi);
     return (tw__list){list->at + from, to > from ? to - from : 0};

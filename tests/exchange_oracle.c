@@ -277,6 +277,11 @@ static int64_t clump(const support *s, oracle_rng *rng, int64_t j) {
     return within(s, rng, start, 2 * s->k / s->nranks + 1);
 }
 
+static int64_t needle(const support *s, int64_t j) {
+    const int64_t needles = s->nranks * 2 / 3 + 1;
+    return (j % needles * s->n / needles + s->n / (2 * s->nranks) + j / needles) % s->n;
+}
+
 /* The kind that an alternating support has here. */
 static support_kind alternate(int rank, int step) {
     static const support_kind turn[] = {SUPPORT_START, SUPPORT_END, SUPPORT_RANDOM,
@@ -303,7 +308,7 @@ static int64_t place(const support *s, support_kind kind, oracle_rng *rng, int r
     case SUPPORT_CLUMPS:
         return clump(s, rng, j);
     case SUPPORT_NEEDLES:
-        return (j % s->nranks * n / s->nranks + part / 2 + j / s->nranks) % n;
+        return needle(s, j);
     case SUPPORT_START:
         return j;
     case SUPPORT_MIDDLE:

@@ -66,7 +66,7 @@ void exchange_oracle_step(exchange_oracle *o, float *const *grads);
     X(SUPPORT_REGION, "one region")       /* all within 2k elements */                             \
     X(SUPPORT_NEIGHBOUR, "neighbour")     /* of rank r in the (r+1)-th of P equal parts */         \
     X(SUPPORT_CLUMPS, "clumps")           /* in P narrow clumps */                                 \
-    X(SUPPORT_NEEDLES, "needles")         /* P dense clumps, the same on all ranks */              \
+    X(SUPPORT_NEEDLES, "needles")         /* 2P/3 dense clumps, the same on all ranks */           \
     X(SUPPORT_START, "start")             /* the first k elements */                               \
     X(SUPPORT_MIDDLE, "middle")           /* k elements side by side */                            \
     X(SUPPORT_END, "end")                 /* the last k elements */                                \

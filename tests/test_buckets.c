@@ -203,8 +203,8 @@ static void test_schemes(void **state) {
 /* A tensor's reused threshold does not depend on how those of its neighbours fare. */
 static void test_global_reuse(void **state) {
     (void)state;
-    compare_buckets("oktopk", TW_GLOBAL_REUSE, 0, 20, 30000, 20);
-    compare_buckets("oktopk", TW_GLOBAL_REUSE, 20000, 20, 30000, 20);
+    compare_buckets("oktopk", TW_GLOBAL_REUSE, 0, 20, 200000, 10);
+    compare_buckets("oktopk", TW_GLOBAL_REUSE, 20000, 20, 200000, 10);
 }
 
 static void test_small(void **state) {

@@ -22,6 +22,7 @@ typedef struct search {
     int64_t greater; /* sums known to be above the threshold, of all ranks */
     uint32_t bits;   /* the threshold's bits as far as known */
     int done;
+    int exact; /* it was searched for, not reused */
 } search;
 
 typedef struct space {
@@ -74,6 +75,8 @@ static void fix_digit(search *s, int digit, const uint32_t *bins) {
 
 /* A threshold for each segment: sums of this magnitude and above are enough for k. */
 static int find_thresholds(tw__job *job, space *w) {
+    for (int i = 0; i < job->shape.nsegments; i++)
+        w->searches[i].exact = !w->searches[i].done;
     for (int digit = 0; digit < DIGITS; digit++) {
         int64_t active = 0;
         for (int i = 0; i < job->shape.nsegments; i++)
@@ -118,26 +121,34 @@ static int64_t total_held(const tw__job *job, const space *w, int segment) {
     return total;
 }
 
-/* Whether the thresholds of earlier steps serve all segments. */
-static int reuse_thresholds(tw__job *job, space *w, int *serves) {
-    *serves = 0;
+/* Tries the thresholds of earlier steps: the segments that they serve are done. */
+static int reuse_thresholds(tw__job *job, space *w) {
+    int any = 0;
     for (int i = 0; i < job->shape.nsegments; i++)
-        if ((w->searches[i].bits = *job->segments[i].threshold) == 0)
-            return TW_OK;
+        any |= (w->searches[i].bits = *job->segments[i].threshold) != 0;
+    if (!any)
+        return TW_OK;
     TW_TRY(share_holdings(job, w));
-    *serves = 1;
     for (int i = 0; i < job->shape.nsegments; i++) {
-        int64_t k = w->searches[i].k, total = total_held(job, w, i);
-        *serves = *serves && total <= k && 3 * total >= 2 * k;
+        search *s = &w->searches[i];
+        int64_t total = total_held(job, w, i);
+        s->done = s->bits != 0 && total <= s->k && 3 * total >= 2 * s->k;
+        s->bits = s->done ? s->bits : 0;
     }
     return TW_OK;
 }
 
-/* A twelfth above the exact threshold: an eighth of the way to the next power of two. */
-static void remember_thresholds(tw__job *job, const space *w) {
+static int all_done(const tw__job *job, const space *w) {
+    int done = 1;
     for (int i = 0; i < job->shape.nsegments; i++)
-        if (w->searches[i].bits < TW__INFINITY_BITS)
-            *job->segments[i].threshold = w->searches[i].bits + ((uint32_t)1 << 20);
+        done &= w->searches[i].done;
+    return done;
+}
+
+/* A twelfth above the exact threshold: an eighth of the way to the next power of two. */
+static void remember_threshold(const tw__segment *segment, const search *s) {
+    if (s->bits < TW__INFINITY_BITS)
+        *segment->threshold = s->bits + ((uint32_t)1 << 20);
 }
 
 /* Cuts this rank's part of the segment down to what it may keep; counts what every rank keeps. */
@@ -168,20 +179,19 @@ static void begin(tw__job *job, space *w, const tw__list *reduced) {
 int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch) {
     tw__arena arena = {scratch, 0};
     space w = layout(&arena, job->shape.nranks, job->shape.nsegments);
-    int serves = 0;
     begin(job, &w, reduced);
     if (job->global == TW_GLOBAL_REUSE)
-        TW_TRY(reuse_thresholds(job, &w, &serves));
-    if (!serves) {
-        begin(job, &w, reduced);
+        TW_TRY(reuse_thresholds(job, &w));
+    if (!all_done(job, &w)) {
         TW_TRY(find_thresholds(job, &w));
-        remember_thresholds(job, &w);
         TW_TRY(share_holdings(job, &w));
     }
     memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
     reduced->count = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
         keep_share(job, &w, i, holdings);
+        if (w.searches[i].exact)
+            remember_threshold(&job->segments[i], &w.searches[i]);
         const tw__list *part = &w.searches[i].part;
         memmove(reduced->at + reduced->count, part->at, sizeof(tw__entry) * (size_t)part->count);
         reduced->count += part->count;

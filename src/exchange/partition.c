@@ -11,11 +11,12 @@
  *     edge    0     4     8    12    16        P = 2: cut where 5 of 10 entries are below:
  *     below   0     1     7     9    10        4 + (5 - 1) / (7 - 1) * (8 - 4) = 6.67 -> 6
  *
- * A part between two cuts can then hold at most what all bins that it touches hold. Bins that hold
- * a cut and more than 1/(2P) of all entries are those that are split, so a part holds at most 2/P
- * of all: 2k entries. Where even the last round left such a bin, which takes more than k/2 entries
- * of all ranks crowded into a ten-thousandth of the index space, several times over, the partition
- * says by how much it may be off and the ranks hold back entries. */
+ * In a bin with more than 1/(2P) of all entries that would be too rough: there the cut moves to the
+ * nearer edge, where the number is known. With more than 1/P the bin is split. So a part holds at
+ * most 2/P of all: 1/P, and at each end half of 1/P or all of 1/(2P). That is 2k entries. Where the
+ * last round left a bin with more, parts may still come out right. If not, which takes far more
+ * than k entries of all ranks crowded into a ten-thousandth of the index space, at several places,
+ * the partition says how many a part may hold, and the ranks hold back entries. */
 #include "exchange/exchange.h"
 
 #define ROUNDS 4
@@ -129,7 +130,7 @@ static int64_t target(const edges *e, int64_t c, int64_t cuts) {
 /* Lists the bins that hold a cut between ranks, and too much. */
 static int64_t find_heavy(space *w, int nranks) {
     const edges *e = &w->edges;
-    int64_t limit = total_of(e) / (2 * (int64_t)nranks), count = 0, bin = 0;
+    int64_t limit = total_of(e) / nranks, count = 0, bin = 0;
     for (int c = 1; c < nranks; c++) {
         while (bin + 2 < e->count && e->below[bin + 1] < target(e, c, nranks))
             bin++;
@@ -152,8 +153,9 @@ static int refine(tw__job *job, space *w) {
     return TW_OK;
 }
 
-/* The index below which target(c) entries lie, if they lie evenly within the bin. */
-static int64_t cut_at(const edges *e, int64_t *bin, int64_t want) {
+/* The index below which `want` entries lie, if they lie evenly within the bin; for a heavy bin its
+ * nearer edge. */
+static int64_t cut_at(const edges *e, int64_t *bin, int64_t want, int64_t heavy) {
     while (*bin + 2 < e->count && e->below[*bin + 1] < want)
         ++*bin;
     int64_t weight = e->below[*bin + 1] - e->below[*bin];
@@ -161,6 +163,8 @@ static int64_t cut_at(const edges *e, int64_t *bin, int64_t want) {
     if (weight <= 0)
         return e->at[*bin];
     double share = (double)(want - e->below[*bin]) / (double)weight;
+    if (weight > heavy)
+        share = share < 0.5 ? 0.0 : 1.0;
     return e->at[*bin] + (int64_t)(share * (double)width);
 }
 
@@ -186,11 +190,12 @@ int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, void 
     push(&w.edges, job->shape.span, 0);
     TW_TRY(refine(job, &w));
 
-    int64_t bin = 0;
+    int64_t bin = 0, heavy = total_of(&w.edges) / (2 * (int64_t)nranks);
     bounds[0] = 0;
-    for (int c = 1; c < parts; c++)
-        bounds[c] = clamp(cut_at(&w.edges, &bin, target(&w.edges, c, parts)), bounds[c - 1],
-                          job->shape.span);
+    for (int c = 1; c < parts; c++) {
+        int64_t cut = cut_at(&w.edges, &bin, target(&w.edges, c, parts), heavy);
+        bounds[c] = clamp(cut, bounds[c - 1], job->shape.span);
+    }
     bounds[parts] = job->shape.span;
     bin = 0;
     for (int r = 0; r < nranks; r++) {
