@@ -26,23 +26,23 @@ test: ## install what is missing, build, run all tests, sanitizers and valgrind 
 test-release:
 	cmake --preset release -DTHINWIRE_WERROR=ON
 	cmake --build build -j$(JOBS)
-	ctest --test-dir build --output-on-failure
+	ctest --test-dir build --output-on-failure -j$(JOBS)
 
 # The same MPI tests with the other MPI.
 test-mpich:
 	@if ! command -v mpicc.mpich >/dev/null; then echo "SKIP: no MPICH here"; exit 0; fi; \
 	set -ex; cmake --preset mpich -DTHINWIRE_WERROR=ON; cmake --build build-mpich -j$(JOBS); \
-	ctest --test-dir build-mpich --output-on-failure -R "mpi|cli"
+	ctest --test-dir build-mpich --output-on-failure -j$(JOBS) -R "mpi|cli"
 
 test-asan:
 	cmake --preset asan -DTHINWIRE_WERROR=ON
 	cmake --build build-asan -j$(JOBS)
-	ctest --test-dir build-asan --output-on-failure
+	ctest --test-dir build-asan --output-on-failure -j$(JOBS)
 
 test-tsan:
 	cmake --preset tsan -DTHINWIRE_WERROR=ON
 	cmake --build build-tsan -j$(JOBS)
-	ctest --test-dir build-tsan --output-on-failure -L threads
+	ctest --test-dir build-tsan --output-on-failure -j$(JOBS) -L threads
 
 test-valgrind: test-release
 	for part in $(VALGRIND_PARTS); do \
