@@ -386,7 +386,7 @@ static void subject_open(subject *s) {
     const plan *p = s->plan;
     REQUIRE(tw_transport_custom(&s->transport, &calls, &s->end, s->end.rank, p->nranks) == TW_OK);
     REQUIRE(tw_group_create(&s->group, s->transport, &p->params) == TW_OK);
-    for (int i = 0; i < p->tensors; i++) {
+    for (int i = 0; i < p->tensors && i < TENSORS; i++) {
         s->end.n += p->n[i];
         s->grad[i] = allocate((size_t)p->n[i], sizeof(float));
         s->out[i] = allocate((size_t)p->n[i], sizeof(float));
@@ -398,7 +398,7 @@ static void subject_close(subject *s) {
     tw_group_free(s->group);
     tw_transport_free(s->transport);
     REQUIRE(s->end.requests == 0);
-    for (int i = 0; i < s->plan->tensors; i++) {
+    for (int i = 0; i < TENSORS; i++) {
         free(s->grad[i]);
         free(s->out[i]);
     }

@@ -172,7 +172,7 @@ static int step_both(ranks *r, int rank, void *context) {
     int error = tw_allreduce(r->groups[rank], 0, grad, out);
     if (!error)
         error = tw_allreduce(other->groups[rank], 0, grad, grad);
-    return error ? error : memcmp(out, grad, sizeof out) == 0 ? TW_OK : TW_ERR_STATE;
+    return error ? error : oracle_difference(out, grad, 50) < 0 ? TW_OK : TW_ERR_STATE;
 }
 
 static void test_two_groups(void **state) {

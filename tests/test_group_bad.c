@@ -488,6 +488,30 @@ static void test_residual_overflows(void **state) {
     }
 }
 
+/* gtopk: what rank 0 drops at a merge overflows with what its residual holds there. */
+static void test_dropped_sum_overflows(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t n = 8;
+    tw_group_params params = params_of("gtopk", 0);
+    params.select.k = 1;
+    float **grads = rows_alloc(RANKS, n), **before = rows_alloc(RANKS, n);
+    check_scene("gtopk: a dropped sum overflows with the residual");
+    ranks_open(&r, RANKS, &params, &n, 1);
+    grads[0][3] = 3.3e38f; /* stays in the list; 3.2e38 at 5 stays behind */
+    grads[0][5] = 3.2e38f;
+    grads[1][5] = 3e38f; /* is dropped by rank 0 */
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_error(&r, TW_ERR_NUMBER);
+    ranks_check_residuals(&r, 0, before, n);
+    grads[0][5] = 0;
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_ok(&r);
+    rows_free(grads);
+    rows_free(before);
+    ranks_close(&r);
+}
+
 /* ---- NULL on one rank -------------------------------------------------------------------------------- */
 
 static void test_null_on_one_rank(void **state) {
@@ -630,6 +654,7 @@ int main(void) {
         cmocka_unit_test(test_several_bad),
         cmocka_unit_test(test_sum_overflows),
         cmocka_unit_test(test_residual_overflows),
+        cmocka_unit_test(test_dropped_sum_overflows),
         cmocka_unit_test(test_null_on_one_rank),
         cmocka_unit_test(test_dense_needs_out),
         cmocka_unit_test(test_absent_in_step),
