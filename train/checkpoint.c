@@ -1,0 +1,336 @@
+/* checkpoint.c - save a run so that it can go on bit for bit
+ *
+ * A checkpoint is a directory, which all ranks must see:
+ *
+ *     DIR/step-000000100/model.bin     rank 0: parameters and optimiser, the same on all ranks
+ *                        rank-0.bin    every rank: running statistics, what is carried, counters
+ *                        rank-0.state  every rank: its residuals and thresholds (tw_group_save)
+ *
+ * It is written under another name and renamed when all ranks are done, so a directory called
+ * step-... is complete. The two newest are kept. Resuming takes the newest that is whole on all
+ * ranks; one that is damaged is named, and the one before it is tried. A file is a header, vectors
+ * of floats, and a checksum. */
+#include "worker.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC "twtrain1"
+#define KEPT 2
+#define PATH_ROOM 1024
+
+typedef struct header {
+    char magic[8];
+    int64_t step;
+    int64_t optimizer_steps;
+    int64_t skipped, skipped_in_row;
+    int64_t nranks;
+    int64_t carries;
+    int64_t floats; /* in the vectors that follow */
+    double elapsed;
+} header;
+
+static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
+    const char *at = data;
+    for (size_t i = 0; i < bytes; i += 4) {
+        uint32_t word;
+        memcpy(&word, at + i, 4);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* The vectors of one file, in their order. */
+typedef struct vectors {
+    float *at[4];
+    int64_t n[4];
+    int count;
+} vectors;
+
+static void add_vector(vectors *v, float *at, int64_t n) {
+    v->at[v->count] = at;
+    v->n[v->count++] = n;
+}
+
+static vectors model_vectors(worker *w) {
+    vectors v = {.count = 0};
+    add_vector(&v, w->model->values, w->model->n);
+    for (int i = 0; i < w->optimizer.nslots; i++)
+        add_vector(&v, w->optimizer.slots[i], w->model->n);
+    return v;
+}
+
+static vectors rank_vectors(worker *w) {
+    vectors v = {.count = 0};
+    add_vector(&v, w->model->state, w->model->nstate);
+    add_vector(&v, w->carry, w->model->n);
+    return v;
+}
+
+static int64_t total_floats(const vectors *v) {
+    int64_t total = 0;
+    for (int i = 0; i < v->count; i++)
+        total += v->n[i];
+    return total;
+}
+
+static header header_of(const worker *w, const vectors *v) {
+    header h = {.step = w->step,
+                .optimizer_steps = w->optimizer.steps,
+                .skipped = w->skipped,
+                .skipped_in_row = w->skipped_in_row,
+                .nranks = w->nranks,
+                .carries = w->carries,
+                .floats = total_floats(v),
+                .elapsed = w->elapsed};
+    memcpy(h.magic, MAGIC, sizeof h.magic);
+    return h;
+}
+
+/* ---- one file */
+
+static int put(FILE *file, uint64_t *hash, const void *data, size_t bytes) {
+    *hash = checksum(*hash, data, bytes);
+    return fwrite(data, 1, bytes, file) == bytes;
+}
+
+static int write_file(worker *w, const char *path, const vectors *v) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL)
+        return worker_fail(w, TW_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
+    header h = header_of(w, v);
+    uint64_t hash = 0;
+    int fine = put(file, &hash, &h, sizeof h);
+    for (int i = 0; i < v->count && fine; i++)
+        fine = put(file, &hash, v->at[i], sizeof(float) * (size_t)v->n[i]);
+    fine = fine && fwrite(&hash, sizeof hash, 1, file) == 1;
+    fine = fflush(file) == 0 && fsync(fileno(file)) == 0 && fine;
+    if (fclose(file) != 0 || !fine)
+        return worker_fail(w, TW_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
+    return TW_OK;
+}
+
+/* Reads a whole file and checks it against what this run expects. NULL, with *why saying what is
+ * wrong, or memory to free. */
+static char *read_file(const char *path, const vectors *v, const char **why) {
+    size_t bytes = sizeof(header) + sizeof(float) * (size_t)total_floats(v) + sizeof(uint64_t);
+    FILE *file = fopen(path, "rb");
+    char *data = file == NULL ? NULL : malloc(bytes + 1);
+    size_t got = data == NULL ? 0 : fread(data, 1, bytes + 1, file);
+    uint64_t sum = 0;
+    header h;
+    *why = file == NULL ? "cannot be read" : data == NULL ? "does not fit into memory" : NULL;
+    if (file != NULL)
+        fclose(file);
+    if (*why == NULL && got != bytes)
+        *why = "is truncated, or of another model";
+    if (*why == NULL && data != NULL) {
+        memcpy(&h, data, sizeof h);
+        memcpy(&sum, data + bytes - sizeof sum, sizeof sum);
+        if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0 || h.floats != total_floats(v))
+            *why = "is not a checkpoint of this model";
+        else if (sum != checksum(0, data, bytes - sizeof sum))
+            *why = "does not match its checksum";
+    }
+    if (*why != NULL) {
+        free(data);
+        return NULL;
+    }
+    return data;
+}
+
+static void take_vectors(const char *data, const vectors *v) {
+    const char *at = data + sizeof(header);
+    for (int i = 0; i < v->count; i++) {
+        memcpy(v->at[i], at, sizeof(float) * (size_t)v->n[i]);
+        at += sizeof(float) * (size_t)v->n[i];
+    }
+}
+
+/* ---- directories */
+
+static void directory_name(const worker *w, char *path, int64_t step, const char *suffix) {
+    snprintf(path, PATH_ROOM, "%s/step-%09lld%s", w->spec->checkpoints, (long long)step, suffix);
+}
+
+static void remove_directory(const char *path) {
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        char file[PATH_ROOM + 300];
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        if (entry->d_name[0] != '.')
+            (void)unlink(file);
+    }
+    if (directory != NULL)
+        closedir(directory);
+    (void)rmdir(path);
+}
+
+static int newest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* The steps of complete checkpoints, newest first, at most `room`. */
+static int list_steps(const worker *w, int64_t *steps, int room) {
+    DIR *directory = opendir(w->spec->checkpoints);
+    struct dirent *entry;
+    int count = 0;
+    while (directory != NULL && (entry = readdir(directory)) != NULL && count < room) {
+        char *end = NULL;
+        if (strncmp(entry->d_name, "step-", 5) != 0)
+            continue;
+        int64_t step = strtoll(entry->d_name + 5, &end, 10);
+        if (*end == '\0' && end != entry->d_name + 5)
+            steps[count++] = step;
+    }
+    if (directory != NULL)
+        closedir(directory);
+    qsort(steps, (size_t)count, sizeof *steps, newest_first);
+    return count;
+}
+
+enum { LISTED = 256 };
+
+static void remove_old(const worker *w) {
+    int64_t steps[LISTED];
+    int count = list_steps(w, steps, LISTED);
+    for (int i = KEPT; i < count; i++) {
+        char path[PATH_ROOM];
+        directory_name(w, path, steps[i], "");
+        remove_directory(path);
+    }
+}
+
+/* ---- save */
+
+/* Whether all ranks are fine: the error of this one, or that another failed. Collective. */
+static int all_fine(worker *w, int status) {
+    memset(w->sums, 0, sizeof w->sums);
+    w->sums[SUM_FLAG] = status == TW_OK ? 0.0f : 1.0f;
+    int shared = worker_add_up(w);
+    if (status != TW_OK || shared != TW_OK)
+        return status != TW_OK ? status : shared;
+    return w->sums[SUM_FLAG] == 0.0f ? TW_OK : TW_ERR_FILE;
+}
+
+static int make_directory(worker *w, const char *path) {
+    if (mkdir(w->spec->checkpoints, 0777) != 0 && errno != EEXIST)
+        return worker_fail(w, TW_ERR_FILE, "cannot make the directory '%s': %s",
+                           w->spec->checkpoints, strerror(errno));
+    remove_directory(path);
+    if (mkdir(path, 0777) != 0)
+        return worker_fail(w, TW_ERR_FILE, "cannot make the directory '%s': %s", path,
+                           strerror(errno));
+    return TW_OK;
+}
+
+static int write_parts(worker *w, const char *directory) {
+    char path[PATH_ROOM + 40];
+    vectors mine = rank_vectors(w), shared = model_vectors(w);
+    snprintf(path, sizeof path, "%s/rank-%d.bin", directory, w->rank);
+    int status = write_file(w, path, &mine);
+    if (status != TW_OK)
+        return status;
+    snprintf(path, sizeof path, "%s/rank-%d.state", directory, w->rank);
+    status = tw_group_save(w->group, path);
+    if (status != TW_OK)
+        return worker_fail_library(w, "saving residuals", status);
+    snprintf(path, sizeof path, "%s/model.bin", directory);
+    return w->rank == 0 ? write_file(w, path, &shared) : TW_OK;
+}
+
+int checkpoint_save(worker *w) {
+    char part[PATH_ROOM], whole[PATH_ROOM];
+    directory_name(w, part, w->step, ".part");
+    directory_name(w, whole, w->step, "");
+    int status = all_fine(w, w->rank == 0 ? make_directory(w, part) : TW_OK);
+    if (status == TW_OK)
+        status = all_fine(w, write_parts(w, part));
+    if (status == TW_OK && w->rank == 0) {
+        remove_directory(whole);
+        if (rename(part, whole) != 0)
+            status = worker_fail(w, TW_ERR_FILE, "cannot rename '%s': %s", part, strerror(errno));
+        remove_old(w);
+    }
+    status = all_fine(w, status);
+    if (status != TW_OK)
+        (void)worker_fail(w, status, "another rank could not write its part of the checkpoint");
+    return status;
+}
+
+/* ---- resume */
+
+/* Residuals of the ranks that saved: this rank takes its own, or every nranks-th. */
+static int load_residuals(worker *w, const char *directory, int saved) {
+    int count = w->rank < saved ? (saved - 1 - w->rank) / w->nranks + 1 : 0;
+    char(*paths)[PATH_ROOM + 40] = calloc((size_t)count + 1, sizeof *paths);
+    const char **list = calloc((size_t)count + 1, sizeof *list);
+    for (int i = 0; paths != NULL && list != NULL && i < count; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/rank-%d.state", directory, w->rank + i * w->nranks);
+        list[i] = paths[i];
+    }
+    int status =
+        paths == NULL || list == NULL ? TW_ERR_MEMORY : tw_group_load(w->group, list, count);
+    free(paths);
+    free(list);
+    return status;
+}
+
+/* Loads a checkpoint whose files are whole; *why says what is wrong if they are not. */
+static int load(worker *w, const char *directory, const char **why) {
+    char path[PATH_ROOM + 40];
+    vectors shared = model_vectors(w), mine = rank_vectors(w);
+    header h = {.nranks = 1};
+    snprintf(path, sizeof path, "%s/model.bin", directory);
+    char *model_data = read_file(path, &shared, why);
+    if (model_data != NULL)
+        memcpy(&h, model_data, sizeof h);
+    int another = h.nranks != w->nranks && w->rank >= h.nranks; /* nothing of its own was saved */
+    snprintf(path, sizeof path, "%s/rank-%d.bin", directory, another ? 0 : w->rank);
+    char *rank_data = model_data == NULL ? NULL : read_file(path, &mine, why);
+    int status = all_fine(w, rank_data == NULL ? TW_ERR_DAMAGED : TW_OK);
+    if (status == TW_OK) {
+        status = load_residuals(w, directory, (int)h.nranks);
+        *why = status == TW_OK ? NULL : tw_last_error();
+    }
+    if (status == TW_OK && model_data != NULL && rank_data != NULL) {
+        take_vectors(model_data, &shared);
+        take_vectors(rank_data, &mine);
+        w->step = h.step;
+        w->optimizer.steps = h.optimizer_steps;
+        w->skipped = h.skipped;
+        w->skipped_in_row = h.skipped_in_row;
+        w->carries = h.carries != 0;
+        w->elapsed = h.elapsed;
+    }
+    free(model_data);
+    free(rank_data);
+    return status;
+}
+
+int checkpoint_resume(worker *w) {
+    int64_t steps[LISTED];
+    int count = w->spec->checkpoints == NULL ? 0 : list_steps(w, steps, LISTED);
+    for (int i = 0; i < count; i++) {
+        char directory[PATH_ROOM];
+        const char *why = NULL;
+        directory_name(w, directory, steps[i], "");
+        if (load(w, directory, &why) == TW_OK) {
+            worker_note(w, "resumed at step %lld from '%s'", (long long)w->step, directory);
+            return TW_OK;
+        }
+        worker_note(w, "checkpoint '%s' is not used: %s", directory,
+                    why != NULL ? why : "another rank cannot read its part");
+        w->error->text[0] = '\0';
+    }
+    worker_note(w, "no checkpoint to resume from: starting at step 0");
+    return TW_OK;
+}

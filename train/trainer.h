@@ -1,0 +1,111 @@
+/* trainer.h - data-parallel training of one rank, through the public API of libthinwire alone
+ *
+ *     batch -> forward -> backward --ready--> tw_allreduce_start     (in the background)
+ *                             |                    |
+ *                             +-------> tw_allreduce_wait -> optimiser -> next batch
+ *
+ * All ranks start from the same parameters and apply the same mean gradients, so they stay bitwise
+ * equal. A gradient with NaN or infinity on any rank makes all ranks skip the step. What happens is
+ * told to a watcher on each rank; nothing is printed.
+ */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+
+#include "dataset.h"
+#include "model.h"
+#include "optimizer.h"
+#include "thinwire.h"
+
+#define TRAINER_BINS 64
+
+typedef struct trainer_spec {
+    model_spec model;
+    optimizer_spec optimizer;
+    schedule_spec schedule;
+    tw_group_params group;
+    batch_form form;
+    int batch;  /* samples a rank takes per step */
+    int length; /* tokens in a sequence; 0 for images */
+    bool augment;
+    uint64_t seed;
+    int64_t steps;           /* to train */
+    int64_t evaluate_every;  /* steps; 0: only at the end */
+    int64_t snapshot_every;  /* steps; 0: never */
+    int64_t most_skipped;    /* steps in a row that may be skipped; then the run stops */
+    const char *checkpoints; /* directory, or NULL */
+    int64_t checkpoint_every;
+    bool resume;
+} trainer_spec;
+
+/* Where a step's time goes, in seconds. The first five are one after the other and make up the
+ * step; the others run in the background. */
+typedef struct trainer_times {
+    double data, forward, backward;
+    double exposed; /* waiting for the exchange after the backward pass */
+    double optimiser;
+    double select;
+    double wait; /* for the slowest rank */
+    double exchange, apply;
+} trainer_times;
+
+typedef struct trainer_step {
+    int64_t step, epoch;
+    double loss, accuracy; /* of all ranks' batches */
+    double rate;
+    int64_t k, selected, applied; /* all tensors; selected by this rank */
+    tw_traffic traffic;           /* of this rank, in this step */
+    trainer_times times;
+    double elapsed;  /* since the run began, evaluations and checkpoints left out */
+    int64_t skipped; /* steps so far that were */
+} trainer_step;
+
+typedef struct trainer_evaluation {
+    int64_t step, epoch;
+    double loss, accuracy;
+    double elapsed;
+} trainer_evaluation;
+
+/* acc = gradient + residual of this rank, and what top-k leaves of it. */
+typedef struct trainer_snapshot {
+    int64_t step, n, k;
+    double low, high;
+    int64_t counts[TRAINER_BINS];
+    double contraction; /* |u - Top_k(u)|^2 / |u|^2 */
+} trainer_snapshot;
+
+/* A stage of a step as it was seen by the clock, for a timeline. */
+typedef struct trainer_span {
+    const char *name; /* "forward", "exchange" ... */
+    bool background;
+    int64_t step;
+    double begin, end; /* seconds on CLOCK_MONOTONIC */
+} trainer_span;
+
+/* Called on every rank, from the thread that runs the rank. Any may be NULL. */
+typedef struct trainer_watch {
+    void *context;
+    void (*step)(void *context, const trainer_step *step);
+    void (*evaluation)(void *context, const trainer_evaluation *evaluation);
+    void (*snapshot)(void *context, const trainer_snapshot *snapshot);
+    void (*span)(void *context, const trainer_span *span);
+    void (*note)(void *context, const char *text); /* worth a line: resumed, damaged checkpoint */
+} trainer_watch;
+
+typedef struct trainer_end {
+    int64_t steps, skipped;
+    double loss, accuracy; /* on the test data */
+    double seconds;
+    uint64_t hash; /* of the parameters */
+} trainer_end;
+
+typedef struct trainer_error {
+    char text[1200];
+} trainer_error;
+
+/* Train one rank. `transport` carries gradients, `beside` losses and the like; both have the same
+ * ranks. Collective. Returns TW_OK, or an error of tw_errors with words in *error. */
+int trainer_run(const trainer_spec *spec, const dataset *data, tw_transport *transport,
+                tw_transport *beside, const trainer_watch *watch, trainer_end *end,
+                trainer_error *error);
+
+#endif
