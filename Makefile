@@ -5,13 +5,16 @@ SECONDS ?= 60
 # Small enough for a tool that is 30 times slower; it hides AVX-512, so these run on AVX2.
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
-.PHONY: all help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
-        bench-torch bench-allreduce verify lint format install clean
+.PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
+        bench-torch bench-allreduce bench-vgg16 verify lint format install clean
 
 all: ## build the library and build/thinwire
 	@scripts/install-deps build
 	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX)
 	cmake --build build -j$(JOBS)
+
+demo: all ## train under six schemes and compare: two minutes, then look at report.html
+	build/thinwire demo
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +35,7 @@ test-release:
 test-mpich:
 	@if ! command -v mpicc.mpich >/dev/null; then echo "SKIP: no MPICH here"; exit 0; fi; \
 	set -ex; cmake --preset mpich -DTHINWIRE_WERROR=ON; cmake --build build-mpich -j$(JOBS); \
-	ctest --test-dir build-mpich --output-on-failure -j$(JOBS) -R "mpi|cli"
+	ctest --test-dir build-mpich --output-on-failure -j$(JOBS) -R "mpi|cli|train"
 
 test-asan:
 	cmake --preset asan -DTHINWIRE_WERROR=ON
@@ -67,6 +70,11 @@ bench-allreduce: all ## every scheme against dense, bytes against their bounds
 
 verify: all ## every scheme, pattern and rank count up to 32, threads and both MPIs: half an hour
 	scripts/verify-exchange
+
+bench-vgg16: all ## forward and backward of vgg16 against PyTorch on the same cores
+	@scripts/install-deps bench
+	cmake --build build --target bench_vgg16
+	bench/torch_vgg16.py
 
 bench-torch: all ## exact selection against torch.topk on the CPU
 	@scripts/install-deps bench

@@ -158,7 +158,7 @@ int bench_allreduce(int argc, char **argv) {
     if (status != OPTIONS_CONTINUE) {
         return ranks_status_alone(status);
     }
-    status = ranks_begin(&job, bench.ranks);
+    status = ranks_begin(&job, bench.ranks, 8);
     if (status != STATUS_OK) {
         return ranks_status_alone(status);
     }

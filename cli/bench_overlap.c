@@ -112,7 +112,7 @@ static int parse(overlap_bench *bench, int argc, char **argv) {
          .to.integer = &bench->ranks,
          .min = 1,
          .max = RANKS_MAX,
-         .help = "ranks as threads (default 8); mpirun decides where it started this"},
+         .help = "ranks as threads (default 4); mpirun decides where it started this"},
         {.name = "tensors",
          .placeholder = "N",
          .kind = OPTION_INTEGER,
@@ -452,7 +452,7 @@ int bench_overlap(int argc, char **argv) {
     if (status != OPTIONS_CONTINUE) {
         return status;
     }
-    status = ranks_begin(&job, bench.ranks);
+    status = ranks_begin(&job, bench.ranks, 4);
     if (status != STATUS_OK) {
         return status;
     }

@@ -29,6 +29,9 @@ int command_dispatch(const command_group *group, int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bounds(int argc, char **argv);
+int cmd_report(int argc, char **argv);
+int cmd_train(int argc, char **argv);
+int cmd_demo(int argc, char **argv);
 
 /* The subcommands of `thinwire bench`. */
 int bench_select(int argc, char **argv);

@@ -98,15 +98,24 @@ void jsonl_null(jsonl *out, const char *key) {
     }
 }
 
-void jsonl_append(jsonl *out, const char *key, const char *value) {
-    if (out == NULL) {
-        return;
-    }
+static void append(jsonl *out, const char *key, json_t *value) {
     if (json_object_get(out->record, key) == NULL) {
         set(out, key, json_array());
     }
-    if (json_array_append_new(json_object_get(out->record, key), json_string(value)) != 0) {
+    if (json_array_append_new(json_object_get(out->record, key), value) != 0) {
         note_error(out, ENOMEM);
+    }
+}
+
+void jsonl_append(jsonl *out, const char *key, const char *value) {
+    if (out != NULL) {
+        append(out, key, json_string(value));
+    }
+}
+
+void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
+    if (out != NULL) {
+        append(out, key, json_integer(value));
     }
 }
 
@@ -182,6 +191,10 @@ void jsonl_null(jsonl *out, const char *key) {
 }
 
 void jsonl_append(jsonl *out, const char *key, const char *value) {
+    (void)out, (void)key, (void)value;
+}
+
+void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
     (void)out, (void)key, (void)value;
 }
 

@@ -29,8 +29,9 @@ void jsonl_real(jsonl *out, const char *key, double value);
 void jsonl_flag(jsonl *out, const char *key, bool value);
 void jsonl_null(jsonl *out, const char *key);
 
-/* Add a string to the array under key, which starts empty. */
+/* Add a string or a number to the array under key, which starts empty. */
 void jsonl_append(jsonl *out, const char *key, const char *value);
+void jsonl_append_integer(jsonl *out, const char *key, int64_t value);
 
 /* Write the object as one line and begin the next. */
 void jsonl_write(jsonl *out);

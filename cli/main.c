@@ -12,9 +12,12 @@
 #include "thinwire.h"
 
 static const command commands[] = {
+    {"demo", "train under six schemes and compare, in two minutes", cmd_demo},
+    {"train", "train a model with workers that exchange sparse gradients", cmd_train},
     {"info", "what this build has and what this machine uses", cmd_info},
     {"bench", "measure: selection against the bare pass, allreduce against dense", cmd_bench},
     {"bounds", "what top-k leaves behind, against the bounds of theory", cmd_bounds},
+    {"report", "a page with tables and plots from the logs of training runs", cmd_report},
 };
 
 static const command_group thinwire = {

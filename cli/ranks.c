@@ -62,12 +62,12 @@ static int begin_mpi(rank_job *job, int64_t wanted) {
     return status;
 }
 
-int ranks_begin(rank_job *job, int64_t wanted) {
+int ranks_begin(rank_job *job, int64_t wanted, int otherwise) {
     *job = (rank_job){.mpi = launched_rank() >= 0};
     if (job->mpi) {
         return begin_mpi(job, wanted);
     }
-    job->nranks = wanted > 0 ? (int)wanted : RANKS_DEFAULT;
+    job->nranks = wanted > 0 ? (int)wanted : otherwise;
     return STATUS_OK;
 }
 

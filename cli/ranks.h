@@ -5,7 +5,7 @@
  * one for what is measured, and one beside it, as a transport carries one group at a time.
  *
  *     ranks_hush(); parse options, return ranks_status_alone(status) if they are wrong;
- *     ranks_begin(&job, wanted); ranks_run(&job, work, context); ranks_end(&job);
+ *     ranks_begin(&job, wanted, 8); ranks_run(&job, work, context); ranks_end(&job);
  */
 #ifndef CLI_RANKS_H
 #define CLI_RANKS_H
@@ -15,7 +15,6 @@
 
 #include "thinwire.h"
 
-#define RANKS_DEFAULT 8
 #define RANKS_MAX 1024 /* as threads */
 #define RANK_TEXT 1024
 
@@ -46,9 +45,9 @@ void ranks_hush(void);
  * was wrong, as mpirun ends all others at the first that does, printed or not. */
 int ranks_status_alone(int status);
 
-/* Set up the job; wanted is the number of ranks asked for, 0 if none was.
- * Returns STATUS_OK, or prints why not. */
-int ranks_begin(rank_job *job, int64_t wanted);
+/* Set up the job; wanted is the number of ranks asked for, 0 if none was: then mpirun decides, or
+ * there are `otherwise` threads. Returns STATUS_OK, or prints why not. */
+int ranks_begin(rank_job *job, int64_t wanted, int otherwise);
 
 /* Whether rank 0, which prints, is in this process. */
 bool ranks_speaks(const rank_job *job);

@@ -368,6 +368,7 @@ typedef struct tw_step_info {
     const char *exchange; /* that was used: oktopk leaves tensors with k < 8P to gtopk */
     int tensors;          /* in the bucket */
     tw_traffic traffic;   /* of this rank */
+    double began;         /* seconds on CLOCK_MONOTONIC; the stages follow each other from here */
     double select_seconds;
     double agree_seconds; /* until all ranks were there: waiting for the slowest */
     double exchange_seconds;

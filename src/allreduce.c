@@ -131,6 +131,7 @@ static int select_all(step *s) {
     }
     double selected = tw__seconds();
     error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count);
+    s->info.began = begin;
     s->info.select_seconds = selected - begin;
     s->info.agree_seconds = tw__seconds() - selected;
     return error;

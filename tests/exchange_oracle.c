@@ -277,9 +277,12 @@ static int64_t clump(const support *s, oracle_rng *rng, int64_t j) {
     return within(s, rng, start, 2 * s->k / s->nranks + 1);
 }
 
-static int64_t needle(const support *s, int64_t j) {
-    const int64_t needles = s->nranks * 2 / 3 + 1;
-    return (j % needles * s->n / needles + s->n / (2 * s->nranks) + j / needles) % s->n;
+/* Each needle holds a little more than 2k entries of all ranks together, and lies anywhere in its
+ * part of the vector. */
+static int64_t needle(const support *s, int step, int64_t j) {
+    const int64_t needles = s->nranks < 3 ? 1 : s->nranks * 29 / 64, part = s->n / needles;
+    oracle_rng rng = {(s->seed * 1009 + (uint64_t)step) * 65537 + (uint64_t)(j % needles)};
+    return (j % needles * part + oracle_below(&rng, part + 1) + j / needles) % s->n;
 }
 
 /* The kind that an alternating support has here. */
@@ -308,7 +311,7 @@ static int64_t place(const support *s, support_kind kind, oracle_rng *rng, int r
     case SUPPORT_CLUMPS:
         return clump(s, rng, j);
     case SUPPORT_NEEDLES:
-        return needle(s, j);
+        return needle(s, step, j);
     case SUPPORT_START:
         return j;
     case SUPPORT_MIDDLE:
@@ -332,7 +335,7 @@ static float noise(const support *s, oracle_rng *rng) {
 static float large(const support *s, oracle_rng *rng) {
     if (!s->summable)
         return 10.0f * (float)oracle_gauss(rng);
-    const int64_t magnitude = 1000 + oracle_below(rng, 2001);
+    const int64_t magnitude = (1000 + oracle_below(rng, 2001)) >> oracle_below(rng, 4);
     return (float)(oracle_next(rng) & 1 ? magnitude : -magnitude) * 0x1p-10f;
 }
 

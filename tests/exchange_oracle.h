@@ -66,7 +66,7 @@ void exchange_oracle_step(exchange_oracle *o, float *const *grads);
     X(SUPPORT_REGION, "one region")       /* all within 2k elements */                             \
     X(SUPPORT_NEIGHBOUR, "neighbour")     /* of rank r in the (r+1)-th of P equal parts */         \
     X(SUPPORT_CLUMPS, "clumps")           /* in P narrow clumps */                                 \
-    X(SUPPORT_NEEDLES, "needles")         /* 2P/3 dense clumps, the same on all ranks */           \
+    X(SUPPORT_NEEDLES, "needles")         /* P/2.2 dense clumps, the same on all ranks */          \
     X(SUPPORT_START, "start")             /* the first k elements */                               \
     X(SUPPORT_MIDDLE, "middle")           /* k elements side by side */                            \
     X(SUPPORT_END, "end")                 /* the last k elements */                                \
@@ -86,7 +86,7 @@ typedef struct support {
     int nranks;
     int64_t n, k;
     uint64_t seed;
-    int summable; /* values are integers up to 3000 times 2^-10; else gaussian */
+    int summable; /* values are 125 .. 3000 times 2^-10, noise 100 at most; else gaussian */
     int noise;    /* small values everywhere else; else zeros */
 } support;
 

@@ -33,6 +33,7 @@ typedef struct trial {
     int data;          /* oracle_data, or -1: support */
     support_kind kind; /* of large entries */
     int summable;      /* exactly; else gaussian */
+    int quiet;         /* nothing but large entries */
     int shift;         /* bytes by which grad and out are misaligned */
     uint64_t seed;
 } trial;
@@ -113,7 +114,7 @@ static void scene_fill(scene *s, int step) {
                            .k = t->k,
                            .seed = t->seed,
                            .summable = t->summable,
-                           .noise = 1};
+                           .noise = !t->quiet};
     for (int rank = 0; rank < t->nranks; rank++) {
         if (t->data >= 0)
             oracle_fill(s->grad[rank], t->n, (oracle_data)t->data,
@@ -301,6 +302,23 @@ static void test_edge_of_oktopk(void **state) {
                 t.summable = more == 0;
                 run_trial(&t);
             }
+}
+
+/* Clumps much narrower than what oktopk first divides the vector into. */
+static void test_clumps(void **state) {
+    (void)state;
+    const support_kind kinds[] = {SUPPORT_START, SUPPORT_MIDDLE, SUPPORT_END, SUPPORT_NEEDLES,
+                                  SUPPORT_CLUMPS};
+    for (int p = 2; p <= 8; p += 3)
+        for (int i = 0; i < 5; i++) {
+            trial t = usual("oktopk", p);
+            t.n = 60000 * p;
+            t.k = 8 * p;
+            t.kind = kinds[i];
+            t.quiet = 1;
+            t.summable = i % 2;
+            run_trial(&t);
+        }
 }
 
 /* A tensor larger than the windows and chunks in which the library works. */
@@ -586,19 +604,13 @@ static void test_self(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_oracle),
-        cmocka_unit_test(test_all_exchanges_are_here),
-        cmocka_unit_test(test_self),
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_few_ranks),
-        cmocka_unit_test(test_many_ranks),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_edge_of_oktopk),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_kinds_of_data),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_types),
-        cmocka_unit_test(test_schemes_conserve),
+        cmocka_unit_test(test_the_oracle),     cmocka_unit_test(test_all_exchanges_are_here),
+        cmocka_unit_test(test_self),           cmocka_unit_test(test_small),
+        cmocka_unit_test(test_few_ranks),      cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_edge_of_oktopk),
+        cmocka_unit_test(test_clumps),         cmocka_unit_test(test_large),
+        cmocka_unit_test(test_kinds_of_data),  cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_types),          cmocka_unit_test(test_schemes_conserve),
         cmocka_unit_test(test_pairs_conserve),
     };
     if (argc > 1)

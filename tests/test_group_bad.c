@@ -28,7 +28,7 @@ static tw_group_params usual(void) {
 
 static void fill(float **grads, int step) {
     for (int rank = 0; rank < RANKS; rank++)
-        oracle_fill(grads[rank], N, DATA_GAUSS, (uint64_t)(100 * step + rank));
+        oracle_fill(grads[rank], N, DATA_POWER5, (uint64_t)(100 * step + rank));
 }
 
 static double now(void) {
@@ -444,13 +444,15 @@ static void test_sum_overflows(void **state) {
     for (int e = 0; e < EXCHANGES; e++)
         for (int result = TW_MEAN; result <= TW_SUM; result++) {
             pair p;
-            tw_group_params params = params_of(exchanges[e], 0);
+            tw_group_params params = params_of(exchanges[e], result); /* with reuse too */
             params.result = result;
             pair_open(&p, &params);
             for (int i = 0; i < 3; i++) {
                 check_scene("%s: sum over ranks overflows, %d", exchanges[e], i);
                 good_step(&p);
                 fill(p.grads, 600 + i);
+                for (int64_t at = 0; at < N; at++)
+                    p.grads[3][at] *= 1000.0f; /* a threshold learned here would show */
                 p.grads[i][77] = p.grads[i + 1][77] = 3e38f;
                 bad_step_into(&p, TW_ERR_NUMBER, e == 0 ? apart : p.grads);
             }

@@ -1,0 +1,229 @@
+/* cmd_report.c - `thinwire report RUN... --out report.html`: one page from the logs of runs
+ *
+ * Reads all logs, makes the page in memory, and writes it as a whole. The sections are in
+ * report_*.c, in the order that report_page.h gives.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "command.h"
+#include "errors.h"
+#include "options.h"
+#include "report_file.h"
+#include "report_page.h"
+#include "report_series.h"
+
+#define MAX_RUNS 64
+#define DEFAULT_OUT "report.html"
+#define DEFAULT_TITLE "Thinwire training report"
+#define LINE_WIDTH 2.0
+#define DASHES 5
+
+typedef struct report_settings {
+    const char *out;
+    const char *title;
+    char **paths; /* [npaths] */
+    int npaths;
+} report_settings;
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+static int parse_options(report_settings *settings, int argc, char **argv, bool is_help) {
+    const cli_option options[] = {
+        {.name = "out",
+         .placeholder = "FILE",
+         .kind = OPTION_TEXT,
+         .to.text = &settings->out,
+         .help = "the page to write (default " DEFAULT_OUT "), or - for stdout"},
+        {.name = "title",
+         .placeholder = "TEXT",
+         .kind = OPTION_TEXT,
+         .to.text = &settings->title,
+         .help = "headline of the page"},
+    };
+    const option_set set = {
+        .command = is_help ? "report RUN..." : "report",
+        .summary = "Make one self-contained HTML page from the logs (JSON lines) of training runs: "
+                   "convergence per step, byte and second, the breakdown of an iteration, traffic, "
+                   "selection, contraction against theory, histograms. gnuplot draws the plots; "
+                   "without it the tables remain. A log that was cut off is shown as far as it "
+                   "goes. The page is replaced as a whole or not at all.",
+        .examples = "  thinwire report dense.jsonl oktopk.jsonl --out report.html\n"
+                    "  thinwire report runs/*.jsonl --title 'VGG-16, 8 workers'\n",
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+    };
+    return options_parse(&set, argc, argv);
+}
+
+static bool is_help(const char *argument) {
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
+
+/* Part argv into options, which keep their order in kept[*nkept], and paths. Every option takes a
+ * value; a "--" alone ends them. */
+static bool split(report_settings *settings, int argc, char **argv, char **kept, int *nkept) {
+    bool help = false, ended = false;
+    for (int i = 1; i < argc; i++) {
+        bool is_option = !ended && argv[i][0] == '-' && argv[i][1] != '\0';
+        if (is_option && strcmp(argv[i], "--") == 0) {
+            ended = true;
+        } else if (!is_option) {
+            settings->paths[settings->npaths++] = argv[i];
+        } else {
+            help = help || is_help(argv[i]);
+            kept[(*nkept)++] = argv[i];
+            bool takes_next = strchr(argv[i], '=') == NULL && !is_help(argv[i]);
+            if (takes_next && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) {
+                kept[(*nkept)++] = argv[++i];
+            }
+        }
+    }
+    return help;
+}
+
+static int parse(report_settings *settings, int argc, char **argv) {
+    char **kept = calloc((size_t)argc + 1, sizeof *kept);
+    if (kept == NULL) {
+        return failure("report: out of memory");
+    }
+    int nkept = 1;
+    kept[0] = argv[0];
+    bool help = split(settings, argc, argv, kept, &nkept);
+    int status = parse_options(settings, nkept, kept, help);
+    free(kept);
+    if (status == OPTIONS_CONTINUE && settings->npaths == 0) {
+        status = usage_error("report: give the logs of one or more runs: report RUN... --out FILE");
+    } else if (status == OPTIONS_CONTINUE && settings->npaths > MAX_RUNS) {
+        status = usage_error("report: %d runs are too many for one page; give at most %d",
+                             settings->npaths, MAX_RUNS);
+    }
+    return status;
+}
+
+/* A page in place of a log that it was made from would lose the log. */
+static int refuse_own_log(const report_settings *settings) {
+    struct stat out, log;
+    bool exists = stat(settings->out, &out) == 0;
+    for (int i = 0; i < settings->npaths && exists; i++) {
+        if (stat(settings->paths[i], &log) == 0 && log.st_dev == out.st_dev &&
+            log.st_ino == out.st_ino) {
+            return usage_error("report: --out %s is one of the logs; give another name",
+                               settings->out);
+        }
+    }
+    return OPTIONS_CONTINUE;
+}
+
+/* ---- Runs ----------------------------------------------------------------------------------- */
+
+/* The run's name, or its file's; the second of a name gets a number. */
+static char *make_label(const run_log *runs, int i) {
+    const char *slash = strrchr(runs[i].path, '/');
+    const char *file = slash != NULL ? slash + 1 : runs[i].path;
+    const char *name = runs[i].name[0] != '\0' ? runs[i].name : file;
+    int earlier = 0;
+    for (int j = 0; j < i; j++) {
+        earlier += strcmp(runs[j].name, runs[i].name) == 0;
+    }
+    char *label = NULL;
+    int length =
+        earlier > 0 ? asprintf(&label, "%s (%d)", name, earlier + 1) : asprintf(&label, "%s", name);
+    return length >= 0 ? label : NULL;
+}
+
+/* The first dense run is drawn in ink, the others in the palette, with other dashes each time that
+ * it is used up. */
+static void choose_styles(const run_log *runs, int nruns, plot_style *styles) {
+    bool has_dense = false;
+    int used = 0;
+    for (int i = 0; i < nruns; i++) {
+        styles[i] = (plot_style){.line = COLOR_INK, .width = LINE_WIDTH};
+        if (has_dense || !run_is_dense(&runs[i])) {
+            styles[i].line = (color)(COLOR_RUN + used % RUN_COLORS);
+            styles[i].dash = used / RUN_COLORS % DASHES;
+            used++;
+        }
+        has_dense = has_dense || run_is_dense(&runs[i]);
+    }
+}
+
+static int read_runs(const report_settings *settings, run_log *runs, char **labels) {
+    int status = STATUS_OK;
+    for (int i = 0; i < settings->npaths && status == STATUS_OK; i++) {
+        status = run_log_read(&runs[i], settings->paths[i]);
+        if (status == STATUS_OK) {
+            labels[i] = make_label(runs, i);
+            status = labels[i] != NULL ? STATUS_OK : failure("report: out of memory");
+        }
+        if (status == STATUS_OK && !runs[i].has_end) {
+            (void)failure("report: warning: %s: cut off after %lld steps", settings->paths[i],
+                          (long long)runs[i].nsteps);
+        }
+    }
+    return status;
+}
+
+/* ---- The page ------------------------------------------------------------------------------- */
+
+static int write_page(const report_settings *settings, report_page *page) {
+    char *text = NULL;
+    size_t size = 0;
+    page->out = open_memstream(&text, &size);
+    if (page->out == NULL) {
+        return failure("report: out of memory");
+    }
+    int status = page_write(page);
+    if (fclose(page->out) != 0 && status == STATUS_OK) {
+        status = failure("report: out of memory for the page");
+    }
+    if (status == STATUS_OK) {
+        status = report_file_write(settings->out, text, size);
+    }
+    free(text);
+    if (status == STATUS_OK && !page->has_gnuplot) {
+        (void)failure("report: warning: no plots, since gnuplot is missing; install gnuplot-nox");
+    }
+    if (status == STATUS_OK && strcmp(settings->out, "-") != 0) {
+        printf("%s: %d run%s, %d plots, %zu kB\n", settings->out, page->nruns,
+               page->nruns == 1 ? "" : "s", page->nplots, (size + 999) / 1000);
+    }
+    return status;
+}
+
+static int report_runs(const report_settings *settings) {
+    run_log runs[MAX_RUNS] = {0};
+    char *labels[MAX_RUNS] = {0};
+    plot_style styles[MAX_RUNS];
+    int status = read_runs(settings, runs, labels);
+    if (status == STATUS_OK) {
+        choose_styles(runs, settings->npaths, styles);
+        report_page page = {.runs = runs,
+                            .nruns = settings->npaths,
+                            .labels = labels,
+                            .styles = styles,
+                            .title = settings->title};
+        status = write_page(settings, &page);
+    }
+    for (int i = 0; i < settings->npaths; i++) {
+        run_log_free(&runs[i]);
+        free(labels[i]);
+    }
+    return status;
+}
+
+int cmd_report(int argc, char **argv) {
+    report_settings settings = {.out = DEFAULT_OUT, .title = DEFAULT_TITLE};
+    settings.paths = calloc((size_t)argc, sizeof *settings.paths);
+    int status =
+        settings.paths != NULL ? parse(&settings, argc, argv) : failure("report: out of memory");
+    if (status == OPTIONS_CONTINUE) {
+        status = refuse_own_log(&settings);
+    }
+    if (status == OPTIONS_CONTINUE) {
+        status = report_runs(&settings);
+    }
+    free(settings.paths);
+    return status;
+}

@@ -1,0 +1,75 @@
+/* report_page.h - the page of `thinwire report` under way, and its sections in reading order
+ *
+ * One HTML file that needs nothing else: no scripts, no fonts, no pictures from elsewhere. Sections
+ * write to page->out; figures draw their plot at once and put it inline. Without gnuplot no figure
+ * begins and the tables remain.
+ */
+#ifndef CLI_REPORT_PAGE_H
+#define CLI_REPORT_PAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "report_plot.h"
+#include "run_reader.h"
+
+typedef struct report_page {
+    FILE *out;
+    const run_log *runs; /* [nruns] */
+    int nruns;
+    char **labels;      /* [nruns] names, made unique */
+    plot_style *styles; /* [nruns] the line of each run in all plots */
+    const char *title;
+    bool has_gnuplot;
+    int nplots;     /* drawn */
+    int nfailed;    /* could not be drawn */
+    int64_t window; /* steps that a loss is smoothed over */
+    int64_t bin;    /* steps that a point of other curves stands for */
+} report_page;
+
+/* Write the whole page. Returns STATUS_OK, or prints why not and returns another status. */
+int page_write(report_page *page);
+
+/* ---- For the sections */
+
+void section_begin(report_page *page, const char *id, const char *title, const char *text);
+void section_end(report_page *page);
+
+/* Begin the row of run i in a table: its name and colour. */
+void row_begin(const report_page *page, int i);
+
+/* Which line is which run; nothing where there are no lines. */
+void legend_write(report_page *page);
+
+/* One entry of a legend of its own, between <ul class="legend"> and </ul>. */
+void legend_item(report_page *page, color mark, const char *style, const char *text);
+
+/* Figures stand between plots_begin and plots_end, `across` of them in a row on a wide screen.
+ * plots_end says in the page if none was drawn since. */
+int plots_begin(report_page *page, int across);
+void plots_end(report_page *page, int before);
+
+/* Begin a figure's plot. Returns false if it cannot be drawn: then it has no end either. */
+bool figure_begin(report_page *page, plot *drawing, int height, const char *x, const char *y);
+
+/* The two halves of figure_end, for a legend of the figure's own in between. figure_draw returns
+ * false for a figure without a line, which has no caption either. */
+bool figure_draw(report_page *page, plot *drawing, const char *title);
+void figure_caption(report_page *page, const char *title, const char *caption);
+
+/* Draw it. The title is text and gets escaped; the caption, format and all, is HTML. A figure
+ * without a line in it is left out. */
+void figure_end(report_page *page, plot *drawing, const char *title, const char *caption, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* ---- The sections */
+
+void section_summary(report_page *page);
+void section_convergence(report_page *page);
+void section_breakdown(report_page *page);
+void section_traffic(report_page *page);
+void section_contraction(report_page *page);
+void section_histograms(report_page *page);
+
+#endif

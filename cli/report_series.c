@@ -1,0 +1,181 @@
+/* report_series.c - means, sums and curves of a run */
+#include "report_series.h"
+
+#include <math.h>
+#include <string.h>
+
+#define WORD 4.0 /* bytes */
+#define MEGABYTE 1e6
+#define WINDOW_SHARE 40 /* of the run's steps */
+
+/* A mean under way. */
+typedef struct mean {
+    double sum;
+    double count;
+} mean;
+
+static void mean_add(mean *of, double value) {
+    if (!isnan(value)) {
+        of->sum += value;
+        of->count++;
+    }
+}
+
+static double mean_value(const mean *of) {
+    return of->count > 0 ? of->sum / of->count : NAN;
+}
+
+/* ---- Values of a step ----------------------------------------------------------------------- */
+
+double step_loss(const run_step *step) {
+    return step->loss;
+}
+
+double step_sent(const run_step *step) {
+    return step->payload_sent + (isnan(step->control) ? 0.0 : step->control);
+}
+
+double step_selected(const run_step *step) {
+    return step->k > 0 ? step->selected / step->k : NAN;
+}
+
+double step_time(const run_step *step) {
+    return step->time_s;
+}
+
+double step_member(const run_step *step, size_t offset) {
+    double value;
+    memcpy(&value, (const char *)step + offset, sizeof value);
+    return value;
+}
+
+/* ---- Values of a run ------------------------------------------------------------------------ */
+
+double run_last(const run_log *run, step_value value, int64_t window) {
+    mean of = {0};
+    for (int64_t i = run->nsteps > window ? run->nsteps - window : 0; i < run->nsteps; i++) {
+        mean_add(&of, value(&run->steps[i]));
+    }
+    return mean_value(&of);
+}
+
+double run_mean(const run_log *run, step_value value) {
+    return run_last(run, value, run->nsteps);
+}
+
+double run_mean_member(const run_log *run, size_t offset) {
+    mean of = {0};
+    for (int64_t i = 0; i < run->nsteps; i++) {
+        mean_add(&of, step_member(&run->steps[i], offset));
+    }
+    return mean_value(&of);
+}
+
+double run_dense_bytes(const run_log *run) {
+    return 2.0 * WORD * run->parameters * (run->nranks - 1.0) / run->nranks;
+}
+
+bool run_is_dense(const run_log *run) {
+    return strcmp(run->scheme, "dense") == 0;
+}
+
+double run_seconds(const run_log *run) {
+    if (run->has_end && !isnan(run->end_seconds)) {
+        return run->end_seconds;
+    }
+    return run->nsteps > 0 ? run->steps[run->nsteps - 1].elapsed_s : NAN;
+}
+
+double run_accuracy(const run_log *run) {
+    if (run->nevaluations > 0) {
+        return run->evaluations[run->nevaluations - 1].accuracy;
+    }
+    return run->has_end ? run->end_accuracy : NAN;
+}
+
+/* ---- Curves --------------------------------------------------------------------------------- */
+
+static int64_t longest(const run_log *runs, int nruns) {
+    int64_t steps = 0;
+    for (int i = 0; i < nruns; i++) {
+        steps = runs[i].nsteps > steps ? runs[i].nsteps : steps;
+    }
+    return steps;
+}
+
+int64_t series_window(const run_log *runs, int nruns) {
+    int64_t window = longest(runs, nruns) / WINDOW_SHARE;
+    return window > 1 ? window : 1;
+}
+
+int64_t series_bin(const run_log *runs, int nruns) {
+    int64_t bin = (longest(runs, nruns) + SERIES_POINTS - 1) / SERIES_POINTS;
+    return bin > 1 ? bin : 1;
+}
+
+/* The step that point p of `points` shows, out of `steps`: evenly spaced, the last included. */
+static int64_t step_of_point(int64_t p, int64_t points, int64_t steps) {
+    return points > 1 ? p * (steps - 1) / (points - 1) : steps - 1;
+}
+
+/* What the axis says at the end of a step, given the bytes sent until then. */
+static double axis_value(const run_step *step, series_axis axis, double bytes) {
+    switch (axis) {
+    case AXIS_MEGABYTES:
+        return bytes / MEGABYTE;
+    case AXIS_SECONDS:
+        return step->elapsed_s;
+    case AXIS_STEP:
+        break;
+    }
+    return step->step;
+}
+
+static double mean_until(const run_log *run, int64_t last, step_value value, int64_t window) {
+    mean of = {0};
+    for (int64_t i = last >= window ? last - window + 1 : 0; i <= last; i++) {
+        mean_add(&of, value(&run->steps[i]));
+    }
+    return mean_value(&of);
+}
+
+void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
+                     int64_t window) {
+    int64_t points = run->nsteps < SERIES_POINTS ? run->nsteps : SERIES_POINTS;
+    mean bytes = {0};
+    curve->count = 0;
+    for (int64_t i = 0; i < run->nsteps; i++) {
+        mean_add(&bytes, step_sent(&run->steps[i]));
+        if (i == step_of_point(curve->count, points, run->nsteps)) {
+            curve->x[curve->count] = axis_value(&run->steps[i], axis, bytes.sum);
+            curve->y[curve->count++] = mean_until(run, i, value, window);
+        }
+    }
+}
+
+void series_binned(series *curve, const run_log *run, step_value value, int64_t bin) {
+    curve->count = 0;
+    for (int64_t first = 0; first < run->nsteps && curve->count < SERIES_POINTS; first += bin) {
+        int64_t last = first + bin < run->nsteps ? first + bin - 1 : run->nsteps - 1;
+        curve->x[curve->count] = run->steps[first].step;
+        curve->y[curve->count++] = mean_until(run, last, value, last - first + 1);
+    }
+}
+
+void series_accuracy(series *curve, const run_log *run, series_axis axis) {
+    int64_t points = run->nevaluations < SERIES_POINTS ? run->nevaluations : SERIES_POINTS;
+    mean bytes = {0};
+    int64_t at = 0; /* the first step that is not in bytes yet */
+    curve->count = 0;
+    for (int64_t i = 0; i < run->nevaluations; i++) {
+        const run_evaluation *evaluation = &run->evaluations[i];
+        while (at < run->nsteps && run->steps[at].step < evaluation->step) {
+            mean_add(&bytes, step_sent(&run->steps[at++]));
+        }
+        if (i == step_of_point(curve->count, points, run->nevaluations)) {
+            run_step then = {.step = evaluation->step, .elapsed_s = evaluation->elapsed_s};
+            curve->x[curve->count] = axis_value(&then, axis, bytes.sum);
+            curve->y[curve->count++] = 100.0 * evaluation->accuracy;
+        }
+    }
+}

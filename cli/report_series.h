@@ -1,0 +1,71 @@
+/* report_series.h - the numbers behind a report: means, sums and curves of a run
+ *
+ * A curve has at most SERIES_POINTS points, however long the run: a page stays small, and more
+ * could not be told apart in a plot. NaN is left out of means; a point that has no value is NaN.
+ */
+#ifndef CLI_REPORT_SERIES_H
+#define CLI_REPORT_SERIES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "run_reader.h"
+
+#define SERIES_POINTS 300
+
+typedef enum series_axis { AXIS_STEP, AXIS_MEGABYTES, AXIS_SECONDS } series_axis;
+
+typedef struct series {
+    int count;
+    double x[SERIES_POINTS];
+    double y[SERIES_POINTS];
+} series;
+
+typedef double (*step_value)(const run_step *step);
+
+/* Values of a step. */
+double step_loss(const run_step *step);
+double step_sent(const run_step *step);     /* bytes: payload and control of the busiest rank */
+double step_selected(const run_step *step); /* count/k */
+double step_time(const run_step *step);
+
+/* The member at an offset: offsetof(run_step, ...). */
+double step_member(const run_step *step, size_t offset);
+
+/* Means over all steps of the run; NaN if there are none. */
+double run_mean(const run_log *run, step_value value);
+double run_mean_member(const run_log *run, size_t offset);
+
+/* The mean of the last `window` steps. */
+double run_last(const run_log *run, step_value value, int64_t window);
+
+/* What a dense allreduce sends per step and rank: 2n(P-1)/P words of 4 bytes. */
+double run_dense_bytes(const run_log *run);
+
+/* Whether everything is sent: nothing is selected. */
+bool run_is_dense(const run_log *run);
+
+/* Wall time of the run so far in seconds. */
+double run_seconds(const run_log *run);
+
+/* The accuracy of the last evaluation, or of the end line; NaN if there is none. */
+double run_accuracy(const run_log *run);
+
+/* Steps to smooth the loss over: a fortieth of the longest run. */
+int64_t series_window(const run_log *runs, int nruns);
+
+/* Steps that one point of series_binned stands for, in the longest run. */
+int64_t series_bin(const run_log *runs, int nruns);
+
+/* value over the axis, each point the mean of the `window` steps that end there. */
+void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
+                     int64_t window);
+
+/* value over steps, each point the mean of its own steps; the bin of series_bin. */
+void series_binned(series *curve, const run_log *run, step_value value, int64_t bin);
+
+/* Test accuracy in percent over the axis. */
+void series_accuracy(series *curve, const run_log *run, series_axis axis);
+
+#endif

@@ -1,0 +1,339 @@
+#!/bin/sh
+# test_report.sh - `thinwire report` as a user runs it: sh test_report.sh PATH-TO-THINWIRE [KEEP]
+#
+# Logs are made here, the same each time: three ordinary runs, one that was killed, one that was
+# resumed, names that would break a page or a script, one step, one rank. Pages are parsed; damaged
+# logs and places that cannot be written must give one line and leave the old page alone. KEEP is a
+# folder for the pages, to be looked at. Prints each failure; ends with their number.
+
+if [ $# -lt 1 ]; then
+    echo "usage: sh test_report.sh PATH-TO-THINWIRE [KEEP]" >&2
+    exit 2
+fi
+thinwire=$1
+keep=${2:-}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failures=0
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+    sed 's/^/    stdout: /' "$dir/out" | head -5
+    sed 's/^/    stderr: /' "$dir/err" | head -5
+}
+
+run() {
+    "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    status=$?
+}
+
+# report ARGS...: makes $dir/page.html with status 0
+report() {
+    run report "$@" --out "$dir/page.html"
+    [ $status -eq 0 ] || fail "report $*: status $status, expected 0"
+}
+
+# refuses STATUS TEXT ARGS...: that status and exactly one line on stderr, which holds the text
+refuses() {
+    expected=$1
+    text=$2
+    shift 2
+    run report "$@"
+    [ $status -eq "$expected" ] || fail "report $*: status $status, expected $expected"
+    [ ! -s "$dir/out" ] || fail "report $*: wrote to stdout"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "report $*: expected one line on stderr"
+    grep -qF -- "$text" "$dir/err" || fail "report $*: stderr does not say: $text"
+}
+
+# has TEXT, lacks TEXT: whether the page holds it
+has() {
+    grep -qF -- "$1" "$dir/page.html" || fail "the page does not say: $1"
+}
+lacks() {
+    ! grep -qF -- "$1" "$dir/page.html" || fail "the page says: $1"
+}
+
+# log NAME SCHEME STEPS RANKS: a run on stdout, through to its end
+log() {
+    awk -v name="$1" -v scheme="$2" -v steps="$3" -v ranks="$4" '
+    function wobble(i) { return sin(i * 12.9898 + length(scheme)) }
+    BEGIN {
+        n = 93322; k = scheme == "dense" ? n : 933; pi = 3.14159265
+        printf "{\"kind\":\"run\",\"version\":1,\"name\":\"%s\",\"model\":\"cnn\"," \
+            "\"parameters\":%d,\"data\":\"fashion-mnist\",\"scheme\":\"%s\",\"select\":\"exact\"," \
+            "\"exchange\":\"%s\",\"density\":%g,\"nranks\":%d,\"transport\":\"threads\"," \
+            "\"batch\":32,\"steps\":%d,\"epochs\":1,\"seed\":1,\"optimizer\":\"sgd\",\"lr\":0.05}\n",
+            name, n, scheme, scheme, k / n, ranks, steps
+        for (s = 0; s < steps; s++) {
+            goal = scheme == "randomk" ? 0.5 : 0.88
+            accuracy = 0.1 + (goal - 0.1) * (1 - exp(-5 * s / steps)) + 0.01 * wobble(s)
+            loss = 2.3 * exp(-4 * s / steps) + 2 * (1 - goal) + 0.05 * wobble(3 * s)
+            count = scheme == "oktopk" ? int(k * (1 + 0.2 * sin(s / 7))) : k
+            sent = ranks == 1 ? 0 : scheme == "dense" ? int(8 * n * (ranks - 1) / ranks) : 14 * count
+            time = 0.010 + 0.001 * wobble(s)
+            elapsed += time
+            printf "{\"kind\":\"step\",\"step\":%d,\"epoch\":0,\"loss\":%.6f,\"accuracy\":%.4f," \
+                "\"lr\":0.05,\"k\":%d,\"selected\":%d,\"applied\":%d,\"payload_sent\":%d," \
+                "\"payload_recv\":%d,\"control\":%d,\"time_s\":%.6f,\"data_s\":0.0004," \
+                "\"forward_s\":0.003,\"backward_s\":0.0045,\"select_s\":%g,\"exchange_s\":0.0012," \
+                "\"apply_s\":0.0001,\"optimiser_s\":0.0003,\"wait_s\":0.0004,\"exposed_s\":0.0007," \
+                "\"elapsed_s\":%.6f,\"skipped\":0,\"later\":[1]}\n",
+                s, loss, accuracy, k, count, k, sent, sent, k == n ? 0 : 900, time,
+                k == n ? 0 : 0.0005, elapsed
+            if (s % 20 == 19) {
+                printf "{\"kind\":\"evaluation\",\"step\":%d,\"epoch\":1,\"loss\":%.6f," \
+                    "\"accuracy\":%.4f,\"elapsed_s\":%.6f}\n", s + 1, loss, accuracy, elapsed
+            }
+            if (s % 40 == 0 && k < n) {
+                width = 0.002 * (1 + 3 * s / steps)
+                printf "{\"kind\":\"snapshot\",\"step\":%d,\"low\":%g,\"high\":%g,\"counts\":[",
+                    s, -6 * width, 6 * width
+                for (b = 0; b < 64; b++) {
+                    x = (b - 31.5) * 12 / 64
+                    printf "%s%d", b ? "," : "", n * 12 / 64 / sqrt(2 * pi) * exp(-x * x / 2)
+                }
+                printf "],\"n\":%d,\"k\":%d,\"contraction\":%.6f,\"bound_topk\":%.6f," \
+                    "\"bound_random\":%.6f}\n", n, k, 0.55 + 0.2 * s / steps + 0.01 * wobble(s),
+                    (1 - k / n) ^ 2, 1 - k / n
+            }
+        }
+        print "{\"kind\":\"weather\",\"rain\":true}"
+        printf "{\"kind\":\"end\",\"steps\":%d,\"seconds\":%.3f,\"accuracy\":%.4f,\"skipped\":0}\n",
+            steps, elapsed, accuracy
+    }'
+}
+
+# check PLOTS: the page is well-formed and whole, with that many plots, and needs nothing else
+check() {
+    if ! command -v python3 >/dev/null; then
+        return
+    fi
+    python3 - "$dir/page.html" "$1" <<'PYTHON' >"$dir/out" 2>"$dir/err" || fail "the page is not well"
+import html.parser, re, sys, xml.etree.ElementTree as tree
+
+text = open(sys.argv[1], encoding="utf-8").read()
+alone = {"meta", "br"}
+
+class Page(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.figures, self.captions = [], [], 0, 0
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        assert tag not in ("script", "link", "img", "iframe", "object", "use", "image"), tag
+        assert not any(name.startswith("on") or name in ("src", "href") for name in values), values
+        assert all("url(" not in (value or "") for value in values.values()), values
+        if "id" in values:
+            self.ids.append(values["id"])
+        self.figures += tag == "figure"
+        self.captions += tag == "figcaption"
+        if tag not in alone:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        assert "svg" in self.open, tag
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, (tag, self.open)
+        self.open.pop()
+
+page = Page()
+page.feed(text)
+page.close()
+assert page.open == [], page.open
+assert len(page.ids) == len(set(page.ids)), page.ids
+assert {"convergence", "breakdown", "traffic", "contraction", "histograms"} <= set(page.ids)
+assert text.startswith("<!DOCTYPE html>") and "@import" not in text and "url(" not in text
+assert "prefers-color-scheme:dark" in text and 'name="viewport"' in text
+assert set(re.findall(r"https?://[^\"' <]*", text)) <= {"http://www.w3.org/2000/svg"}
+drawings = re.findall(r"<svg.*?</svg>", text, re.S)
+assert len(drawings) == page.figures == page.captions == int(sys.argv[2]), (len(drawings), page.figures)
+for drawing in drawings:
+    svg = tree.fromstring(drawing)
+    names = [item.tag.split("}")[1] for item in svg.iter()]
+    assert "path" in names or "polygon" in names, names
+    assert set(names) <= {"svg", "g", "rect", "path", "polygon", "circle", "text"}, set(names)
+    assert "rgb(" not in drawing and "TWLABEL" not in drawing and "nan" not in drawing.lower()
+for name in set(re.findall(r"var\(--([a-z0-9]+)", text)):
+    assert text.count("--%s:#" % name) == 2, name
+PYTHON
+    [ -z "$keep" ] || cp "$dir/page.html" "$keep/report-$1.html"
+}
+
+# ---- help and wrong options
+
+run report --help
+[ $status -eq 0 ] || fail "report --help: status $status"
+grep -qF "Usage: thinwire report RUN... [options]" "$dir/out" || fail "report --help: no usage"
+for scheme in dense oktopk randomk; do
+    log $scheme $scheme 200 4 >"$dir/$scheme.jsonl"
+done
+run report "$dir/dense.jsonl" --out "$dir/page.html"
+if grep -q "lacks JSON" "$dir/err"; then
+    [ $status -eq 2 ] || fail "without JSON: status $status"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "without JSON: expected one line"
+    echo "SKIP: report: this build lacks JSON"
+    echo "$failures failures"
+    exit $failures
+fi
+rm -f "$dir/page.html"
+refuses 2 "RUN" --out "$dir/page.html"
+refuses 2 "--title" "$dir/dense.jsonl" --nonsense
+refuses 2 "--out" "$dir/dense.jsonl" --out
+refuses 2 "one of the logs" "$dir/dense.jsonl" --out "$dir/dense.jsonl"
+
+# ---- an ordinary page
+
+plots=yes
+command -v gnuplot >/dev/null || plots=no
+if [ $plots = yes ]; then
+    report "$dir/dense.jsonl" "$dir/oktopk.jsonl" "$dir/randomk.jsonl" --title 'Three & more'
+    [ ! -s "$dir/err" ] || fail "report: said something on stderr"
+    grep -qF "3 runs, 13 plots" "$dir/out" || fail "report: 13 plots expected"
+    check 13
+    has "<h1>Three &amp; more</h1>"
+    has "3 runs of cnn (93,322 parameters) on fashion-mnist"
+    has "mean of the last 5 steps"
+    has "560 kB" # 8 n (P-1)/P bytes
+    has "<td>baseline</td>"
+    has "less)</small>"
+    lacks "notice\""
+    # The same logs give the same page, and - is stdout.
+    cp "$dir/page.html" "$dir/first.html"
+    run report "$dir/dense.jsonl" "$dir/oktopk.jsonl" "$dir/randomk.jsonl" --title 'Three & more' \
+        --out -
+    cmp -s "$dir/out" "$dir/first.html" || fail "report: two pages of the same logs differ"
+else
+    echo "SKIP: report with plots: no gnuplot; 'make deps' installs it"
+fi
+
+# ---- without gnuplot the tables remain
+
+mkdir "$dir/empty"
+PATH=$dir/empty "$thinwire" report "$dir/dense.jsonl" "$dir/oktopk.jsonl" --out "$dir/page.html" \
+    >"$dir/out" 2>"$dir/err" </dev/null || fail "without gnuplot: status $?"
+[ "$(wc -l <"$dir/err")" -eq 1 ] || fail "without gnuplot: expected one line"
+grep -qF "gnuplot-nox" "$dir/err" || fail "without gnuplot: the package is not named"
+check 0
+has "gnuplot-nox"
+has "oktopk"
+
+# ---- runs that were cut off, resumed, or hardly began
+
+killed() { # killed STEPS: the first lines of oktopk, and half of the next
+    awk -v last="$1" '/"step":/ && /"kind":"step"/ && seen++ == last {
+        printf "%s", substr($0, 1, 100)
+        exit
+    } { print }' "$dir/oktopk.jsonl"
+}
+killed 90 >"$dir/killed.jsonl"
+report "$dir/killed.jsonl"
+grep -qF "cut off after 90 steps" "$dir/err" || fail "killed: no warning"
+has "stops after 90 of 200 steps, in the middle of a line"
+killed 0 >"$dir/begun.jsonl"
+report "$dir/begun.jsonl"
+has "stops after 0 of 200 steps"
+{
+    awk '/"kind":"step"/ && seen++ == 50 { exit } { print }' "$dir/oktopk.jsonl"
+    head -1 "$dir/oktopk.jsonl"
+    awk '/"kind":"step"/ { seen++ } seen > 40' "$dir/oktopk.jsonl"
+} >"$dir/resumed.jsonl"
+report "$dir/oktopk.jsonl" "$dir/resumed.jsonl"
+has "oktopk (2)"
+lacks "notice\"><strong>"
+if [ $plots = yes ] && command -v python3 >/dev/null; then
+    # A resumed run that went over ten steps again is the run without the interruption.
+    report "$dir/oktopk.jsonl"
+    sed 's/resumed.jsonl/oktopk.jsonl/' "$dir/page.html" >"$dir/first.html"
+    report "$dir/resumed.jsonl"
+    sed 's/resumed.jsonl/oktopk.jsonl/' "$dir/page.html" | cmp -s - "$dir/first.html" ||
+        fail "a resumed run differs from one that was not"
+fi
+log short oktopk 1 4 >"$dir/short.jsonl"
+log alone topka 30 1 >"$dir/alone.jsonl"
+sed 's/"loss":[0-9.]*/"loss":null/' "$dir/oktopk.jsonl" >"$dir/nan.jsonl"
+sed 's/"skipped":0}$/"skipped":7}/' "$dir/oktopk.jsonl" >"$dir/skipped.jsonl"
+sed 's/"low":[^,]*,"high":[^,]*/"low":0,"high":0/' "$dir/short.jsonl" >"$dir/flat.jsonl"
+report "$dir/short.jsonl" "$dir/alone.jsonl" "$dir/nan.jsonl" "$dir/skipped.jsonl" "$dir/flat.jsonl"
+[ ! -s "$dir/err" ] || fail "odd runs: said something on stderr"
+[ $plots = no ] || check 15
+has "skipped 7 steps"
+
+# ---- names that would break a page or a script
+
+log '</title><script>alert(1)</script>' dense 60 4 >"$dir/evil1.jsonl"
+log "\`touch $dir/owned\`'; system 'touch $dir/owned' #" oktopk 60 4 >"$dir/evil2.jsonl"
+log '%s %n \\\" & \u0001\u0000b é日本語 a-name-that-goes-on-and-on-and-on-and-on-and-on-and-on' topka 60 4 |
+    sed 's/\\u0000/\\u0007/' >"$dir/evil3.jsonl"
+report "$dir/evil1.jsonl" "$dir/evil2.jsonl" "$dir/evil3.jsonl"
+lacks "<script"
+has "&lt;script&gt;"
+has "日本語"
+[ ! -e "$dir/owned" ] || fail "a name was run as a command"
+[ $plots = no ] || check 13
+
+# ---- more runs than colours
+
+set --
+for i in 1 2 3 4 5 6 7 8 9 10 11; do
+    log "run-$i" oktopk $((20 + i)) 4 >"$dir/many$i.jsonl"
+    set -- "$@" "$dir/many$i.jsonl"
+done
+report "$@"
+has "class=\"dashed\""
+[ $plots = no ] || check 22
+
+# ---- damaged logs: one line with file and line, and the page stays as it was
+
+report "$dir/dense.jsonl"
+cp "$dir/page.html" "$dir/first.html"
+damaged() { # damaged TEXT COMMAND...: a log that the command writes is refused with the text
+    text=$1
+    shift
+    "$@" >"$dir/damaged.jsonl"
+    refuses 1 "$text" "$dir/dense.jsonl" "$dir/damaged.jsonl" --out "$dir/page.html"
+    grep -qF "damaged.jsonl" "$dir/err" || fail "damaged: the file is not named"
+}
+good=$dir/oktopk.jsonl
+damaged 'line 7: damaged' sed '7s/.$//' "$good"
+damaged 'line 7: "loss" is not a number' sed '7s/"loss":/"loss":"x","x":/' "$good"
+damaged '"payload_sent" is negative' sed '7s/"payload_sent":/"payload_sent":-/' "$good"
+damaged 'line 7: "step" is missing' sed '7s/"step":/"stop":/' "$good"
+damaged 'line 7: no line of a run log' sed '7s/.*/[1,2]/' "$good"
+damaged 'line 7: no line of a run log' sed '7s/"kind"/"sort"/' "$good"
+damaged 'line 7: damaged' sed '7s/:/: \o377/' "$good"
+damaged 'line 1: log version 2' sed 's/"version":1/"version":2/' "$good"
+damaged 'histogram' sed 's/"low":/"low":9,"x":/' "$good"
+damaged '"counts" is not a number' sed 's/"counts":\[/"counts":["a",/' "$good"
+damaged 'line 1: the first line' sed 1d "$good"
+damaged 'another run' cat "$good" "$dir/dense.jsonl"
+damaged 'no run in it' printf ''
+damaged 'line 1: damaged' printf '\177ELF'
+refuses 1 "missing.jsonl" "$dir/missing.jsonl" --out "$dir/page.html"
+refuses 1 "cannot read" "$dir/empty" --out "$dir/page.html"
+cmp -s "$dir/page.html" "$dir/first.html" || fail "a failed report touched the page"
+
+# ---- places that cannot be written
+
+refuses 1 "cannot write" "$dir/dense.jsonl" --out "$dir/nowhere/page.html"
+refuses 1 "not an ordinary file" "$dir/dense.jsonl" --out "$dir/empty"
+refuses 1 "not an ordinary file" "$dir/dense.jsonl" --out /dev/null
+[ -c /dev/null ] || fail "/dev/null was replaced"
+ln -s page.html "$dir/link.html"
+run report "$dir/dense.jsonl" --out "$dir/link.html"
+[ -h "$dir/link.html" ] || fail "a link was replaced by the page"
+(
+    ulimit -f 8 # a disk that fills up; the signal would kill, the write must fail
+    trap '' XFSZ
+    "$thinwire" report "$dir/dense.jsonl" --out "$dir/page.html" >"$dir/out" 2>"$dir/err" </dev/null
+)
+status=$?
+[ $status -eq 1 ] || fail "full disk: status $status, expected 1"
+grep -qF "cannot write" "$dir/err" || fail "full disk: no reason given"
+cmp -s "$dir/page.html" "$dir/first.html" || fail "half a page replaced a good one"
+[ "$(find "$dir" -name 'page.html.*' | wc -l)" -eq 0 ] || fail "a temporary file was left behind"
+
+echo "$failures failures"
+[ $failures -eq 0 ]
