@@ -163,6 +163,7 @@ static void add_segment(step *s, int job_at, int tensor) {
                                       .n = t->n,
                                       .k = k_now(g, t),
                                       .threshold = &t->threshold,
+                                      .acc = t->selector != NULL ? t->selector->residual : NULL,
                                       .grad = t->grad,
                                       .type = t->params.type,
                                       .out = t->out};

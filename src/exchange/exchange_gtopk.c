@@ -93,24 +93,54 @@ static void select_again(const tw__job *job, const tw__list *merged, tw__list *l
     }
 }
 
+/* Whether what a segment keeps would overflow this rank's residual: acc, and of what it sent only
+ * the sum itself. */
+static int overflows(const tw__job *job, const tw__segment *s) {
+    tw__list kept = tw__list_between(&job->kept, s->base, s->base + s->n);
+    tw__list sent = tw__list_between(&job->own, s->base, s->base + s->n);
+    int64_t at = 0;
+    for (int64_t i = 0; i < kept.count && s->acc != NULL; i++) {
+        while (at < sent.count && sent.at[at].idx < kept.at[i].idx)
+            at++;
+        int own = at < sent.count && sent.at[at].idx == kept.at[i].idx;
+        float stays = own ? 0.0f : s->acc[kept.at[i].idx - s->base];
+        if (tw__magnitude(stays + kept.at[i].val) >= TW__INFINITY_BITS)
+            return 1;
+    }
+    return 0;
+}
+
+/* This rank has merged all that it will: what it dropped becomes what it keeps. Where that cannot
+ * be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks all sums,
+ * so it reaches the result. */
+static void end_merging(tw__job *job, space *w, tw__list *list, int merges) {
+    job->kept.at = w->kept;
+    tw__list_reduce(w->drops, merges, &job->kept, w->window);
+    for (int i = 0; i < job->shape.nsegments && list->count > 0; i++)
+        if (overflows(job, &job->segments[i]))
+            list->at[0].val = tw__from_bits(TW__MAGNITUDE_MASK);
+}
+
 /* Up the tree. Afterwards rank 0's list is the result. */
-static int merge_up(tw__job *job, space *w, tw__list *list, int *merges) {
-    *merges = 0;
+static int merge_up(tw__job *job, space *w, tw__list *list) {
+    int merges = 0;
     for (int d = 1; d < job->shape.nranks; d *= 2) {
         if (job->rank % (2 * d) != 0) {
+            end_merging(job, w, list, merges);
             TW_TRY(send_list(job, job->rank - d, list, &w->sends[0]));
             return tw__transport_wait(job->transport, &w->sends[0], 1);
         }
         if (job->rank + d >= job->shape.nranks)
             continue;
         tw__list received = {w->received, 0}, merged = {w->merged, 0};
-        tw__list *dropped = &w->drops[*merges];
-        dropped->at = w->dropped + *merges * job->shape.k;
+        tw__list *dropped = &w->drops[merges];
+        dropped->at = w->dropped + merges * job->shape.k;
         TW_TRY(receive_list(job, job->rank + d, &received));
         tw__list_merge(list, &received, &merged);
         select_again(job, &merged, list, dropped);
-        ++*merges;
+        merges++;
     }
+    end_merging(job, w, list, merges);
     return TW_OK;
 }
 
@@ -139,15 +169,12 @@ static int broadcast(tw__job *job, space *w, tw__list *list) {
 
 static int run(tw__job *job) {
     space w = layout(&job->arena, &job->shape);
-    int merges = 0;
     tw__job_trim_own(job);
     job->result = (tw__list){w.list, job->own.count};
     memcpy(w.list, job->own.at, sizeof(tw__entry) * (size_t)job->own.count);
-    TW_TRY(merge_up(job, &w, &job->result, &merges));
+    TW_TRY(merge_up(job, &w, &job->result));
     TW_TRY(broadcast(job, &w, &job->result));
     job->left = job->own;
-    job->kept.at = w.kept;
-    tw__list_reduce(w.drops, merges, &job->kept, w.window);
     return TW_OK;
 }
 
