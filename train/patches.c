@@ -17,19 +17,35 @@ int patches_lines(const patches *g, int lines) {
     return made > 1 ? (int)made : 1;
 }
 
+/* Pieces of images with few channels are so short that calling memcpy would be most of the work. */
+#define SHORT 16
+
+static void copy(real *restrict to, const real *restrict from, int64_t n) {
+    if (n > SHORT) {
+        memcpy(to, from, (size_t)n * sizeof *to);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = from[i];
+    }
+}
+
+static void clear(real *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = 0;
+    }
+}
+
 /* One line of a neighbourhood whose taps are neighbours in the source: [kernel][channels]. */
 static void gather_dense(const patches *g, const real *line, int left, real *out) {
-    const size_t pixel = (size_t)g->channels;
+    const int64_t pixel = g->channels;
     int begin = left < 0 ? -left : 0;
     int end = left + g->kernel > g->width ? g->width - left : g->kernel;
     begin = begin < g->kernel ? begin : g->kernel;
     end = end > begin ? end : begin;
-    memset(out, 0, (size_t)begin * pixel * sizeof *out);
-    if (end > begin) {
-        memcpy(out + (size_t)begin * pixel, line + (size_t)(left + begin) * pixel,
-               (size_t)(end - begin) * pixel * sizeof *out);
-    }
-    memset(out + (size_t)end * pixel, 0, (size_t)(g->kernel - end) * pixel * sizeof *out);
+    clear(out, begin * pixel);
+    copy(out + begin * pixel, line + (left + begin) * pixel, (end - begin) * pixel);
+    clear(out + end * pixel, (g->kernel - end) * pixel);
 }
 
 /* The same where only every spread-th tap meets a source pixel. */
