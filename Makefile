@@ -13,7 +13,7 @@ all: ## build the library and build/thinwire
 	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX)
 	cmake --build build -j$(JOBS)
 
-demo: all ## train under six schemes and compare: two minutes, then look at report.html
+demo: all ## train under six schemes and compare: a minute, then look at report.html
 	build/thinwire demo
 
 help: ## this list

@@ -1,4 +1,4 @@
-/* cmd_demo.c - `thinwire demo`: what sparsification buys and what it costs, in two minutes
+/* cmd_demo.c - `thinwire demo`: what sparsification buys and what it costs, in a minute
  *
  * Trains the small network on the embedded images with 4 workers under six schemes, one after the
  * other, from the same start and with the same batches; prints the comparison and writes the page.
@@ -37,7 +37,7 @@ typedef struct demo {
 static const char help_summary[] =
     "Train a small network on the embedded images with 4 workers under six schemes: dense, topka, "
     "gaussiank, gtopk, oktopk and randomk. Prints accuracy, traffic and where the time goes, and "
-    "writes a page with the curves. Takes about two minutes on 2 cores.";
+    "writes a page with the curves. Takes under a minute on 2 cores.";
 
 static const char help_examples[] = "  thinwire demo\n"
                                     "  thinwire demo --density 0.001 --epochs 4\n";

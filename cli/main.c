@@ -12,7 +12,7 @@
 #include "thinwire.h"
 
 static const command commands[] = {
-    {"demo", "train under six schemes and compare, in two minutes", cmd_demo},
+    {"demo", "train under six schemes and compare, in a minute", cmd_demo},
     {"train", "train a model with workers that exchange sparse gradients", cmd_train},
     {"info", "what this build has and what this machine uses", cmd_info},
     {"bench", "measure: selection against the bare pass, allreduce against dense", cmd_bench},
