@@ -5,6 +5,7 @@
 #ifdef TW_HAVE_TRAINER
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "options.h"
 #include "train_settings.h"
@@ -77,6 +78,10 @@ static int parse(train_settings *s, int argc, char **argv) {
         {.name = "optimizer", CHOICE(optimizer, optimizer_at, "(default sgd; text adamw).")},
         {.name = "lr", NUMBER(rate, "learning rate (default 0.05; lstm 0.002, bert 0.001)", 1e3)},
         {.name = "momentum", NUMBER(momentum, "of sgd (default 0.9)", 0.9999)},
+        {.name = "momentum-correction",
+         .kind = OPTION_FLAG,
+         .to.flag = &s->correct_momentum,
+         .help = "momentum before selection, as in Deep Gradient Compression (not with dense)"},
         {.name = "weight-decay", NUMBER(weight_decay, "(default 0.0005)", 10)},
         {.name = "schedule", CHOICE(schedule, schedule_at, "of the learning rate.")},
         {.name = "warmup", COUNT(warmup, "steps in which the learning rate rises (default 0)", 0)},
@@ -120,6 +125,10 @@ static int parse(train_settings *s, int argc, char **argv) {
 static int check(const train_settings *s) {
     if (s->epochs > 0 && s->steps > 0) {
         return usage_error("train: give --epochs or --steps, not both");
+    }
+    if (s->correct_momentum && strcmp(train_scheme_at(s->scheme), "dense") == 0) {
+        return usage_error("train: --momentum-correction needs a sparse scheme; dense has nothing "
+                           "to correct");
     }
     if (s->resume && s->checkpoints == NULL) {
         return usage_error("train: --resume needs --checkpoint DIR, to know from where");

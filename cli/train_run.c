@@ -76,6 +76,7 @@ static tw_group_params group_of(const train_settings *s) {
     params.select.density = s->density;
     params.select.threads = 1;
     params.select.seed = (uint64_t)s->seed;
+    params.select.momentum = s->correct_momentum ? (float)s->momentum : 0.0f;
     params.select.warmup_steps = (int32_t)s->density_warmup;
     params.timeout = s->timeout;
     return params;
@@ -109,7 +110,7 @@ static int settle(const train_settings *s, const dataset *data, int nranks, trai
     *spec = (trainer_spec){
         .model = model_of(s, dataset_get_info(data), batch),
         .optimizer = {.name = s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual.optimizer,
-                      .momentum = s->momentum,
+                      .momentum = s->correct_momentum ? 0.0 : s->momentum,
                       .weight_decay = s->weight_decay,
                       .beta1 = 0.9,
                       .beta2 = 0.999,

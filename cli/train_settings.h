@@ -32,6 +32,7 @@ typedef struct train_settings {
     int64_t density_warmup; /* steps in which density falls from 0.25 */
     int64_t drop_every;
     double drop_factor;
+    bool correct_momentum; /* momentum before selection, not in the optimiser */
     bool augment;
     int64_t evaluate_every, snapshot_every;
     int64_t seed;

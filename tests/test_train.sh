@@ -142,6 +142,7 @@ refused 1 "32x32" --model vgg16 --steps 2
 refused 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
 refused 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
 refused 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
+refused 2 "sparse scheme" --scheme dense --momentum-correction
 refused 2 "not both" --steps 2 --epochs 2
 refused 2 "needs --checkpoint" --resume
 refused 2 "model" --model alexnet
