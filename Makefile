@@ -17,7 +17,7 @@ demo: all ## train under six schemes and compare: a minute, then look at report.
 	build/thinwire demo
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' Makefile
 
 deps: ## install what building, testing and linting need
 	@scripts/install-deps build test lint
@@ -69,6 +69,8 @@ bench-allreduce: all ## every scheme against dense, bytes against their bounds
 	build/thinwire bench overlap --ranks 4
 
 verify: all ## every scheme, pattern and rank count up to 32, threads and both MPIs: half an hour
+	@if command -v mpicc.mpich >/dev/null; then \
+	    cmake --preset mpich && cmake --build build-mpich -j$(JOBS) --target thinwire_cli; fi
 	scripts/verify-exchange
 
 bench-vgg16: all ## forward and backward of vgg16 against PyTorch on the same cores

@@ -24,7 +24,8 @@ static const command_group thinwire = {
     .name = "thinwire",
     .description = "Sum gradients over thin wires: send the few values that matter, keep the rest.",
     .others = "help --help --version",
-    .examples = "  thinwire info\n"
+    .examples = "  thinwire demo\n"
+                "  thinwire train --scheme oktopk --log run.jsonl\n"
                 "  thinwire bench select --n 10M --density 0.01\n"
                 "  thinwire bench allreduce --ranks 8 --verify\n"
                 "  thinwire help bounds\n",

@@ -30,8 +30,6 @@
  * holds 1, rank 1 holds 2; all get {1: 5, 7: 3, 9: 4}. Rank 0's residual keeps the -1 at 2. */
 #include "exchange/exchange.h"
 
-#include <assert.h>
-
 /* From this k on regions are cut into batches. Below, messages are too short to be cut. */
 #define BATCH_K 32768
 #define BATCHES 4
@@ -209,6 +207,8 @@ static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduc
             }
         }
         int error = tw__rotation_end(now);
+        if (error == TW_OK && more)
+            error = tw__rotation_poke(after); /* it travels on while this one is summed */
         if (error == TW_OK)
             error = reduce_batch(job, w, b, batches, reduced);
         if (error != TW_OK) {
