@@ -97,11 +97,6 @@ int allreduce_options(allreduce_bench *bench, int argc, char **argv);
 /* Make the cases. */
 void allreduce_cases(allreduce_bench *bench);
 
-/* Names by position, NULL past the last one. */
-const char *allreduce_scheme_at(int position);
-const char *allreduce_exchange_at(int position);
-const char *allreduce_method_at(int position);
-
 void allreduce_report_begin(allreduce_report *report, const allreduce_bench *bench, jsonl *json);
 /* The title and the head of one pattern's table. */
 void allreduce_report_pattern(allreduce_report *report, int pattern);

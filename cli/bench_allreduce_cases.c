@@ -8,26 +8,12 @@
 #include <string.h>
 
 #include "bench_allreduce.h"
+#include "names.h"
 #include "thinwire.h"
-
-const char *allreduce_scheme_at(int position) {
-    const char *name;
-    return tw_scheme(position, &name, NULL, NULL, NULL) == TW_OK ? name : NULL;
-}
-
-const char *allreduce_exchange_at(int position) {
-    const char *name;
-    return tw_exchange(position, &name, NULL) == TW_OK ? name : NULL;
-}
-
-const char *allreduce_method_at(int position) {
-    const char *name;
-    return tw_select_method(position, &name, NULL) == TW_OK ? name : NULL;
-}
 
 /* The name at a position that the options gave, or the scheme's own when they gave none. */
 static const char *name_or(const char *(*name_at)(int position), int position, const char *own) {
-    const char *name = position >= 0 ? name_at(position) : NULL;
+    const char *name = name_at(position);
     return name != NULL ? name : own;
 }
 
@@ -65,8 +51,8 @@ static void add_scheme(allreduce_bench *bench, int position) {
         add_case(bench, scheme, "", own_exchange);
         return;
     }
-    const char *select = name_or(allreduce_method_at, bench->select, own_select);
-    const char *exchange = name_or(allreduce_exchange_at, bench->exchange, own_exchange);
+    const char *select = name_or(method_at, bench->select, own_select);
+    const char *exchange = name_or(exchange_at, bench->exchange, own_exchange);
     bool own = strcmp(select, own_select) == 0 && strcmp(exchange, own_exchange) == 0;
     add_case(bench, own ? scheme : NULL, select, exchange);
 }
@@ -76,12 +62,12 @@ void allreduce_cases(allreduce_bench *bench) {
     bench->ncases = 0;
     add_case(bench, "dense", "", "dense");
     if (bench->schemes.count == 0 && is_pair) {
-        add_case(bench, NULL, name_or(allreduce_method_at, bench->select, ""),
-                 name_or(allreduce_exchange_at, bench->exchange, ""));
+        add_case(bench, NULL, name_or(method_at, bench->select, ""),
+                 name_or(exchange_at, bench->exchange, ""));
         return;
     }
     if (bench->schemes.count == 0) {
-        options_take_all(allreduce_scheme_at, &bench->schemes);
+        options_take_all(scheme_at, &bench->schemes);
     }
     for (int i = 0; i < bench->schemes.count; i++) {
         add_scheme(bench, bench->schemes.at[i]);

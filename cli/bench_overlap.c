@@ -17,6 +17,7 @@
 #include "hash.h"
 #include "json.h"
 #include "median.h"
+#include "names.h"
 #include "options.h"
 #include "patterns.h"
 #include "progress.h"
@@ -69,19 +70,6 @@ typedef struct overlap_result {
 
 /* ---- Options -------------------------------------------------------------------------------- */
 
-static const char *scheme_at(int position) {
-    const char *name;
-    return tw_scheme(position, &name, NULL, NULL, NULL) == TW_OK ? name : NULL;
-}
-
-static int scheme_position(const char *wanted) {
-    int position = 0;
-    while (scheme_at(position) != NULL && strcmp(scheme_at(position), wanted) != 0) {
-        position++;
-    }
-    return position;
-}
-
 static const char help_summary[] =
     "Steps of many tensors whose gradients come in one after the other, as in a backward pass: "
     "each "
@@ -101,79 +89,34 @@ static const char help_examples[] =
 static int parse(overlap_bench *bench, int argc, char **argv) {
     const cli_option options[] = {
         {.name = "scheme",
-         .placeholder = "NAME",
-         .kind = OPTION_CHOICE,
-         .to.choice = &bench->scheme,
-         .choice_at = scheme_at,
+         TAKES_CHOICE("NAME", &bench->scheme, scheme_at),
          .help = "(default oktopk)."},
         {.name = "ranks",
-         .placeholder = "P",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->ranks,
-         .min = 1,
-         .max = RANKS_MAX,
+         TAKES_INTEGER("P", &bench->ranks, 1, RANKS_MAX),
          .help = "ranks as threads (default 4); mpirun decides where it started this"},
         {.name = "tensors",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->tensors,
-         .min = 1,
-         .max = 1e5,
+         TAKES_INTEGER("N", &bench->tensors, 1, 1e5),
          .help = "number of tensors (default 100)"},
         {.name = "largest",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->largest,
-         .min = 1,
-         .max = INT32_MAX,
+         TAKES_INTEGER("N", &bench->largest, 1, INT32_MAX),
          .help = "elements of the largest (default 1M)"},
         {.name = "density",
-         .placeholder = "D",
-         .kind = OPTION_REAL,
-         .to.real = &bench->density,
-         .min = 1e-10,
-         .max = 1,
+         TAKES_REAL("D", &bench->density, 1e-10, 1),
          .help = "k/n (default 0.01)"},
         {.name = "compute",
-         .placeholder = "MS",
-         .kind = OPTION_REAL,
-         .to.real = &bench->compute,
-         .min = 0,
-         .max = 1e6,
+         TAKES_REAL("MS", &bench->compute, 0, 1e6),
          .help = "length of the backward pass in milliseconds (default 100)"},
         {.name = "bucket",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->bucket,
-         .min = 0,
-         .max = INT32_MAX,
+         TAKES_INTEGER("N", &bench->bucket, 0, INT32_MAX),
          .help = "merge tensors up to so many elements (default 0: the library's)"},
         {.name = "steps",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->steps,
-         .min = 1,
-         .max = 1e6,
+         TAKES_INTEGER("N", &bench->steps, 1, 1e6),
          .help = "timed steps, after 2 that are not (default 10)"},
-        {.name = "seed",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->seed,
-         .min = 0,
-         .max = 0x1p53,
-         .help = "of sizes and gradients (default 1)"},
+        OPTION_ROW_SEED(&bench->seed, "of sizes and gradients (default 1)"),
         {.name = "timeout",
-         .placeholder = "SECONDS",
-         .kind = OPTION_REAL,
-         .to.real = &bench->timeout,
-         .min = 0.001,
-         .max = 1e6,
+         TAKES_REAL("SECONDS", &bench->timeout, 0.001, 1e6),
          .help = "to wait for other ranks (default 300)"},
-        {.name = "json",
-         .placeholder = "FILE",
-         .kind = OPTION_TEXT,
-         .to.text = &bench->json_path,
-         .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
+        OPTION_ROW_JSON(&bench->json_path),
     };
     const option_set set = {
         .command = "bench overlap",
@@ -437,7 +380,7 @@ static int run_job(overlap_bench *bench, const rank_job *job) {
 }
 
 int bench_overlap(int argc, char **argv) {
-    overlap_bench bench = {.scheme = scheme_position("oktopk"),
+    overlap_bench bench = {.scheme = scheme_named("oktopk"),
                            .ranks = 0,
                            .tensors = 100,
                            .largest = 1000000,

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "names.h"
 #include "options.h"
 #include "table.h"
 #include "train_settings.h"
@@ -45,36 +46,18 @@ static const char help_examples[] = "  thinwire demo\n"
 static int parse(demo *d, int argc, char **argv) {
     const cli_option options[] = {
         {.name = "density",
-         .placeholder = "D",
-         .kind = OPTION_REAL,
-         .to.real = &d->density,
-         .min = 1e-6,
-         .max = 1,
+         TAKES_REAL("D", &d->density, 1e-6, 1),
          .help = "k/n of the sparse schemes (default 0.01)"},
         {.name = "epochs",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &d->epochs,
-         .min = 1,
-         .max = 1000,
+         TAKES_INTEGER("N", &d->epochs, 1, 1000),
          .help = "over the training images (default 8)"},
         {.name = "ranks",
-         .placeholder = "P",
-         .kind = OPTION_INTEGER,
-         .to.integer = &d->ranks,
-         .min = 1,
-         .max = 64,
+         TAKES_INTEGER("P", &d->ranks, 1, 64),
          .help = "workers as threads (default 4)"},
         {.name = "logs",
-         .placeholder = "DIR",
-         .kind = OPTION_TEXT,
-         .to.text = &d->directory,
+         TAKES_TEXT("DIR", &d->directory),
          .help = "where run logs go (default demo-runs)"},
-        {.name = "out",
-         .placeholder = "FILE",
-         .kind = OPTION_TEXT,
-         .to.text = &d->page,
-         .help = "the page (default report.html)"},
+        {.name = "out", TAKES_TEXT("FILE", &d->page), .help = "the page (default report.html)"},
     };
     const option_set set = {
         .command = "demo",
@@ -112,7 +95,7 @@ static int run_scheme(const demo *d, const rank_job *job, const char *scheme, co
                       train_outcome *outcome) {
     train_settings settings = TRAIN_SETTINGS_INIT;
     settings.name = scheme;
-    settings.scheme = train_scheme_named(scheme);
+    settings.scheme = scheme_named(scheme);
     settings.density = d->density;
     settings.epochs = d->epochs;
     settings.density_warmup = DEMO_EPOCH; /* density falls from 0.25 in the first epoch */

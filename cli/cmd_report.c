@@ -1,7 +1,7 @@
 /* cmd_report.c - `thinwire report RUN... --out report.html`: one page from the logs of runs
  *
  * Reads all logs, makes the page in memory, and writes it as a whole. The sections are in
- * report_*.c, in the order that report_page.h gives.
+ * report_*.c, in the order that report_page.h gives. --curves makes one plot instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,15 @@
 #define MAX_RUNS 64
 #define DEFAULT_OUT "report.html"
 #define DEFAULT_TITLE "Thinwire training report"
+#define CURVES_TITLE "Training loss per step"
 #define LINE_WIDTH 2.0
 #define DASHES 5
 
 typedef struct report_settings {
-    const char *out;
-    const char *title;
-    char **paths; /* [npaths] */
+    const char *out;    /* the page; NULL: not given */
+    const char *curves; /* the plot in its place; NULL: not given */
+    const char *title;  /* NULL: not given */
+    char **paths;       /* [npaths] */
     int npaths;
 } report_settings;
 
@@ -32,15 +34,14 @@ typedef struct report_settings {
 static int parse_options(report_settings *settings, int argc, char **argv, bool is_help) {
     const cli_option options[] = {
         {.name = "out",
-         .placeholder = "FILE",
-         .kind = OPTION_TEXT,
-         .to.text = &settings->out,
+         TAKES_TEXT("FILE", &settings->out),
          .help = "the page to write (default " DEFAULT_OUT "), or - for stdout"},
+        {.name = "curves",
+         TAKES_TEXT("FILE", &settings->curves),
+         .help = "instead of the page write the training loss alone, as an SVG for a document"},
         {.name = "title",
-         .placeholder = "TEXT",
-         .kind = OPTION_TEXT,
-         .to.text = &settings->title,
-         .help = "headline of the page"},
+         TAKES_TEXT("TEXT", &settings->title),
+         .help = "headline of the page; of curves what a reader who cannot see them is told"},
     };
     const option_set set = {
         .command = is_help ? "report RUN..." : "report",
@@ -50,7 +51,8 @@ static int parse_options(report_settings *settings, int argc, char **argv, bool 
                    "without it the tables remain. A log that was cut off is shown as far as it "
                    "goes. The page is replaced as a whole or not at all.",
         .examples = "  thinwire report dense.jsonl oktopk.jsonl --out report.html\n"
-                    "  thinwire report runs/*.jsonl --title 'VGG-16, 8 workers'\n",
+                    "  thinwire report runs/*.jsonl --title 'VGG-16, 8 workers'\n"
+                    "  thinwire report dense.jsonl oktopk.jsonl --curves loss.svg\n",
         .options = options,
         .noptions = sizeof options / sizeof options[0],
     };
@@ -98,8 +100,20 @@ static int parse(report_settings *settings, int argc, char **argv) {
     } else if (status == OPTIONS_CONTINUE && settings->npaths > MAX_RUNS) {
         status = usage_error("report: %d runs are too many for one page; give at most %d",
                              settings->npaths, MAX_RUNS);
+    } else if (status == OPTIONS_CONTINUE && settings->out != NULL && settings->curves != NULL) {
+        status = usage_error("report: give --out or --curves, not both");
     }
     return status;
+}
+
+/* Fill in what was not given. */
+static void settle(report_settings *settings) {
+    if (settings->out == NULL) {
+        settings->out = settings->curves != NULL ? settings->curves : DEFAULT_OUT;
+    }
+    if (settings->title == NULL) {
+        settings->title = settings->curves != NULL ? CURVES_TITLE : DEFAULT_TITLE;
+    }
 }
 
 /* A page in place of a log that it was made from would lose the log. */
@@ -109,7 +123,7 @@ static int refuse_own_log(const report_settings *settings) {
     for (int i = 0; i < settings->npaths && exists; i++) {
         if (stat(settings->paths[i], &log) == 0 && log.st_dev == out.st_dev &&
             log.st_ino == out.st_ino) {
-            return usage_error("report: --out %s is one of the logs; give another name",
+            return usage_error("report: %s is one of the logs; write to another file",
                                settings->out);
         }
     }
@@ -139,7 +153,7 @@ static void choose_styles(const run_log *runs, int nruns, plot_style *styles) {
     bool has_dense = false;
     int used = 0;
     for (int i = 0; i < nruns; i++) {
-        styles[i] = (plot_style){.line = COLOR_INK, .width = LINE_WIDTH};
+        styles[i] = (plot_style){.line = COLOR_INK, .width = LINE_WIDTH, .label = i};
         if (has_dense || !run_is_dense(&runs[i])) {
             styles[i].line = (color)(COLOR_RUN + used % RUN_COLORS);
             styles[i].dash = used / RUN_COLORS % DASHES;
@@ -165,18 +179,18 @@ static int read_runs(const report_settings *settings, run_log *runs, char **labe
     return status;
 }
 
-/* ---- The page ------------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------- */
 
-static int write_page(const report_settings *settings, report_page *page) {
+static int write_file(const report_settings *settings, report_page *page) {
     char *text = NULL;
     size_t size = 0;
     page->out = open_memstream(&text, &size);
     if (page->out == NULL) {
         return failure("report: out of memory");
     }
-    int status = page_write(page);
+    int status = settings->curves != NULL ? curves_write(page) : page_write(page);
     if (fclose(page->out) != 0 && status == STATUS_OK) {
-        status = failure("report: out of memory for the page");
+        status = failure("report: out of memory for %s", settings->out);
     }
     if (status == STATUS_OK) {
         status = report_file_write(settings->out, text, size);
@@ -186,8 +200,9 @@ static int write_page(const report_settings *settings, report_page *page) {
         (void)failure("report: warning: no plots, since gnuplot is missing; install gnuplot-nox");
     }
     if (status == STATUS_OK && strcmp(settings->out, "-") != 0) {
-        printf("%s: %d run%s, %d plots, %zu kB\n", settings->out, page->nruns,
-               page->nruns == 1 ? "" : "s", page->nplots, (size + 999) / 1000);
+        printf("%s: %d run%s, %d plot%s, %zu kB\n", settings->out, page->nruns,
+               page->nruns == 1 ? "" : "s", page->nplots, page->nplots == 1 ? "" : "s",
+               (size + 999) / 1000);
     }
     return status;
 }
@@ -204,7 +219,7 @@ static int report_runs(const report_settings *settings) {
                             .labels = labels,
                             .styles = styles,
                             .title = settings->title};
-        status = write_page(settings, &page);
+        status = write_file(settings, &page);
     }
     for (int i = 0; i < settings->npaths; i++) {
         run_log_free(&runs[i]);
@@ -214,11 +229,11 @@ static int report_runs(const report_settings *settings) {
 }
 
 int cmd_report(int argc, char **argv) {
-    report_settings settings = {.out = DEFAULT_OUT, .title = DEFAULT_TITLE};
-    settings.paths = calloc((size_t)argc, sizeof *settings.paths);
+    report_settings settings = {.paths = calloc((size_t)argc, sizeof(char *))};
     int status =
         settings.paths != NULL ? parse(&settings, argc, argv) : failure("report: out of memory");
     if (status == OPTIONS_CONTINUE) {
+        settle(&settings);
         status = refuse_own_log(&settings);
     }
     if (status == OPTIONS_CONTINUE) {

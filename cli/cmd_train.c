@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "names.h"
 #include "options.h"
 #include "train_settings.h"
 
@@ -36,33 +37,22 @@ static const char *schedule_at(int position) {
     return schedule_name(position);
 }
 
-#define COUNT(field, words, least)                                                                 \
-    .kind = OPTION_INTEGER, .to.integer = &s->field, .min = (least), .max = 1e9, .help = (words),  \
-    .placeholder = "N"
-#define NUMBER(field, words, most)                                                                 \
-    .kind = OPTION_REAL, .to.real = &s->field, .min = 0, .max = (most), .help = (words),           \
-    .placeholder = "X"
-#define TEXT(field, what, words)                                                                   \
-    .kind = OPTION_TEXT, .to.text = &s->field, .help = (words), .placeholder = (what)
-#define CHOICE(field, at, words)                                                                   \
-    .kind = OPTION_CHOICE, .to.choice = &s->field, .choice_at = (at), .help = (words),             \
-    .placeholder = "NAME"
+/* Rows of one line each. */
+#define COUNT(field, words, least) TAKES_INTEGER("N", &s->field, least, 1e9), .help = (words)
+#define NUMBER(field, words, most) TAKES_REAL("X", &s->field, 0, most), .help = (words)
+#define TEXT(field, what, words) TAKES_TEXT(what, &s->field), .help = (words)
+#define CHOICE(field, at, words) TAKES_CHOICE("NAME", &s->field, at), .help = (words)
+#define FLAG(field, words) TAKES_NOTHING(&s->field), .help = (words)
 
 static int parse(train_settings *s, int argc, char **argv) {
     const cli_option options[] = {
         {.name = "model", CHOICE(model, train_model_at, "(default cnn).")},
         {.name = "size", TEXT(size, "SIZE", "of bert: tiny (default) or base")},
         {.name = "data", TEXT(data, "PATH", "data set (default fashion-mnist, embedded)")},
-        {.name = "scheme", CHOICE(scheme, train_scheme_at, "(default oktopk).")},
-        {.name = "select", TEXT(select, "NAME", "selection in place of the scheme's")},
-        {.name = "exchange", TEXT(exchange, "NAME", "exchange in place of the scheme's")},
-        {.name = "density",
-         .placeholder = "D",
-         .kind = OPTION_REAL,
-         .to.real = &s->density,
-         .min = 1e-10,
-         .max = 1,
-         .help = "k/n (default 0.01)"},
+        {.name = "scheme", CHOICE(scheme, scheme_at, "(default oktopk).")},
+        {.name = "select", CHOICE(select, method_at, "in place of the scheme's selection.")},
+        {.name = "exchange", CHOICE(exchange, exchange_at, "in place of the scheme's exchange.")},
+        {.name = "density", TAKES_REAL("D", &s->density, 1e-10, 1), .help = "k/n (default 0.01)"},
         {.name = "density-warmup",
          COUNT(density_warmup, "steps in which density falls from 0.25 to it (default 0)", 0)},
         {.name = "ranks", COUNT(ranks, "workers as threads (default 4)", 1)},
@@ -79,34 +69,24 @@ static int parse(train_settings *s, int argc, char **argv) {
         {.name = "lr", NUMBER(rate, "learning rate (default 0.05; lstm 0.002, bert 0.001)", 1e3)},
         {.name = "momentum", NUMBER(momentum, "of sgd (default 0.9)", 0.9999)},
         {.name = "momentum-correction",
-         .kind = OPTION_FLAG,
-         .to.flag = &s->correct_momentum,
-         .help = "momentum before selection, as in Deep Gradient Compression (not with dense)"},
+         FLAG(correct_momentum,
+              "momentum before selection, as in Deep Gradient Compression (not with dense)")},
         {.name = "weight-decay", NUMBER(weight_decay, "(default 0.0005)", 10)},
         {.name = "schedule", CHOICE(schedule, schedule_at, "of the learning rate.")},
         {.name = "warmup", COUNT(warmup, "steps in which the learning rate rises (default 0)", 0)},
         {.name = "drop-every", COUNT(drop_every, "steps, with --schedule step (default 1/3)", 1)},
         {.name = "drop-factor", NUMBER(drop_factor, "with --schedule step (default 0.1)", 1)},
-        {.name = "augment",
-         .kind = OPTION_FLAG,
-         .to.flag = &s->augment,
-         .help = "random crops and flips of training images"},
+        {.name = "augment", FLAG(augment, "random crops and flips of training images")},
         {.name = "evaluate", COUNT(evaluate_every, "test every N steps (default an epoch)", 1)},
         {.name = "snapshots", COUNT(snapshot_every, "histogram of acc every N steps", 1)},
         {.name = "seed", COUNT(seed, "of parameters and batches (default 1)", 0)},
         {.name = "timeout",
-         .placeholder = "SECONDS",
-         .kind = OPTION_REAL,
-         .to.real = &s->timeout,
-         .min = 0.001,
-         .max = 1e6,
+         TAKES_REAL("SECONDS", &s->timeout, 0.001, 1e6),
          .help = "to wait for other workers (default 300)"},
         {.name = "checkpoint", TEXT(checkpoints, "DIR", "save there, the two newest are kept")},
         {.name = "every", COUNT(checkpoint_every, "steps between checkpoints (default 100)", 1)},
         {.name = "resume",
-         .kind = OPTION_FLAG,
-         .to.flag = &s->resume,
-         .help = "go on from the newest whole checkpoint"},
+         FLAG(resume, "go on from the newest whole checkpoint, and with the same log")},
         {.name = "log", TEXT(log_path, "FILE", "run log as JSON lines; - for stdout")},
         {.name = "trace", TEXT(trace_path, "FILE", "timeline of all stages")},
         {.name = "name", TEXT(name, "NAME", "of the run, in the log (default the scheme)")},
@@ -126,7 +106,7 @@ static int check(const train_settings *s) {
     if (s->epochs > 0 && s->steps > 0) {
         return usage_error("train: give --epochs or --steps, not both");
     }
-    if (s->correct_momentum && strcmp(train_scheme_at(s->scheme), "dense") == 0) {
+    if (s->correct_momentum && strcmp(scheme_at(s->scheme), "dense") == 0) {
         return usage_error("train: --momentum-correction needs a sparse scheme; dense has nothing "
                            "to correct");
     }
@@ -141,7 +121,7 @@ static void print_outcome(const train_settings *s, const train_outcome *o, FILE 
     fprintf(stream,
             "%s: %" PRId64 " parameters, %" PRId64 " steps in %.1f s, test accuracy %.2f %%, loss "
             "%.4f\n",
-            train_scheme_at(s->scheme), o->parameters, o->end.steps, o->end.seconds,
+            scheme_at(s->scheme), o->parameters, o->end.steps, o->end.seconds,
             100.0 * o->end.accuracy, o->end.loss);
     fprintf(stream,
             "per step: %.1f kB sent; data %.2f, forward %.2f, backward %.2f, exchange not hidden "
@@ -156,7 +136,7 @@ int cmd_train(int argc, char **argv) {
     train_settings settings = TRAIN_SETTINGS_INIT;
     train_outcome outcome;
     rank_job job;
-    settings.scheme = train_scheme_named("oktopk");
+    settings.scheme = scheme_named("oktopk");
     settings.checkpoint_every = 100;
     ranks_hush();
     int status = parse(&settings, argc, argv);

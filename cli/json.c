@@ -13,6 +13,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define REAL_DIGITS 12 /* enough for any time and ratio, and 0.1 stays 0.1 */
 
@@ -33,7 +35,36 @@ static void note_error(jsonl *out, int error) {
     }
 }
 
-int jsonl_open(jsonl **out, const char *path) {
+/* Cut the file off behind its last newline; a pipe has nothing to cut. Returns false with errno. */
+static bool cut_half_line(FILE *stream) {
+    struct stat status;
+    if (fstat(fileno(stream), &status) != 0 || !S_ISREG(status.st_mode)) {
+        return true;
+    }
+    off_t length = 0, whole = 0;
+    for (int c = getc(stream); c != EOF; c = getc(stream)) {
+        length++;
+        whole = c == '\n' ? length : whole;
+    }
+    return !ferror(stream) && (whole == length || ftruncate(fileno(stream), whole) == 0);
+}
+
+/* The stream to write to, NULL with errno. */
+static FILE *open_stream(const char *path, bool resumed) {
+    if (strcmp(path, "-") == 0) {
+        return stdout;
+    }
+    FILE *stream = fopen(path, resumed ? "a+" : "w");
+    if (stream != NULL && resumed && !cut_half_line(stream)) {
+        int error = errno;
+        (void)fclose(stream);
+        errno = error;
+        return NULL;
+    }
+    return stream;
+}
+
+static int open_path(jsonl **out, const char *path, bool resumed) {
     *out = NULL;
     if (path == NULL) {
         return STATUS_OK;
@@ -43,17 +74,25 @@ int jsonl_open(jsonl **out, const char *path) {
     if (created == NULL || record == NULL) {
         free(created);
         json_decref(record);
-        return failure("--json %s: out of memory", path);
+        return failure("%s: out of memory", path);
     }
-    FILE *stream = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
+    FILE *stream = open_stream(path, resumed);
     if (stream == NULL) {
         free(created);
         json_decref(record);
-        return failure("--json %s: cannot write: %s", path, strerror(errno));
+        return failure("%s: cannot write: %s", path, strerror(errno));
     }
     *created = (jsonl){.stream = stream, .path = path, .record = record, .error = 0};
     *out = created;
     return STATUS_OK;
+}
+
+int jsonl_open(jsonl **out, const char *path) {
+    return open_path(out, path, false);
+}
+
+int jsonl_resume(jsonl **out, const char *path) {
+    return open_path(out, path, true);
 }
 
 FILE *jsonl_table_stream(const jsonl *out) {
@@ -141,8 +180,7 @@ int jsonl_close(jsonl *out) {
     }
     int status = STATUS_OK;
     if (out->error != 0) {
-        status =
-            failure("--json %s: not everything was written: %s", out->path, strerror(out->error));
+        status = failure("%s: not everything was written: %s", out->path, strerror(out->error));
     }
     json_decref(out->record);
     free(out);
@@ -160,8 +198,11 @@ int jsonl_open(jsonl **out, const char *path) {
     if (path == NULL) {
         return STATUS_OK;
     }
-    return usage_error("--json %s: this build lacks JSON; install libjansson-dev and rebuild",
-                       path);
+    return usage_error("%s: this build lacks JSON; install libjansson-dev and rebuild", path);
+}
+
+int jsonl_resume(jsonl **out, const char *path) {
+    return jsonl_open(out, path);
 }
 
 FILE *jsonl_table_stream(const jsonl *out) {

@@ -1,7 +1,7 @@
 /* json.h - JSON lines: one object per line, to a file or to stdout (`--json -`)
  *
- * Written by the jansson library where the build has it. Every call but jsonl_open accepts NULL
- * and does nothing, so callers need not ask whether --json was given.
+ * Written by the jansson library where the build has it. Every call but those that open accepts
+ * NULL and does nothing, so callers need not ask whether --json was given.
  */
 #ifndef CLI_JSON_H
 #define CLI_JSON_H
@@ -18,6 +18,9 @@ bool jsonl_available(void);
 /* Open path ("-": stdout) for writing; path NULL: *out is NULL, which is fine to use.
  * Returns STATUS_OK, or prints why not and returns another status. */
 int jsonl_open(jsonl **out, const char *path);
+
+/* The same behind what an earlier run wrote to path; a line that it left unfinished is cut off. */
+int jsonl_resume(jsonl **out, const char *path);
 
 /* Where the table for humans goes: stdout, or stderr when the JSON goes to stdout. */
 FILE *jsonl_table_stream(const jsonl *out);

@@ -51,6 +51,30 @@ typedef struct cli_option {
     const char *(*choice_at)(int position); /* names by position from 0, NULL past the last */
 } cli_option;
 
+/* What an option takes, as part of its row: the value's placeholder, where it goes, its limits. */
+#define TAKES_NOTHING(target) .kind = OPTION_FLAG, .to.flag = (target)
+#define TAKES_INTEGER(value, target, low, high)                                                    \
+    .placeholder = (value), .kind = OPTION_INTEGER, .to.integer = (target), .min = (low),          \
+    .max = (high)
+#define TAKES_REAL(value, target, low, high)                                                       \
+    .placeholder = (value), .kind = OPTION_REAL, .to.real = (target), .min = (low), .max = (high)
+#define TAKES_REALS(value, target, low, high)                                                      \
+    .placeholder = (value), .kind = OPTION_REALS, .to.reals = (target), .min = (low), .max = (high)
+#define TAKES_TEXT(value, target) .placeholder = (value), .kind = OPTION_TEXT, .to.text = (target)
+#define TAKES_CHOICE(value, target, names)                                                         \
+    .placeholder = (value), .kind = OPTION_CHOICE, .to.choice = (target), .choice_at = (names)
+#define TAKES_CHOICES(value, target, names)                                                        \
+    .placeholder = (value), .kind = OPTION_CHOICES, .to.choices = (target), .choice_at = (names)
+
+/* Rows that several commands have. */
+#define OPTION_ROW_SEED(target, words)                                                             \
+    { .name = "seed", TAKES_INTEGER("N", target, 0, 0x1p53), .help = (words) }
+#define OPTION_ROW_JSON(target)                                                                    \
+    {                                                                                              \
+        .name = "json", TAKES_TEXT("FILE", target),                                                \
+        .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"         \
+    }
+
 typedef struct option_set {
     const char *command;       /* after `thinwire`: "bench select" */
     const char *summary;       /* what the command does, any length: it is wrapped */

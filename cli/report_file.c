@@ -11,7 +11,7 @@
 #include "errors.h"
 
 static int refuse(const char *path, int error) {
-    return failure("report: --out %s: cannot write: %s", path, strerror(error));
+    return failure("report: %s: cannot write: %s", path, strerror(error));
 }
 
 /* What mkstemp made is for its owner alone; a page is for whoever may read a new file here. */
@@ -67,7 +67,7 @@ int report_file_write(const char *path, const char *text, size_t size) {
     struct stat before;
     bool exists = stat(path, &before) == 0;
     if (exists && !S_ISREG(before.st_mode)) {
-        return failure("report: --out %s: not an ordinary file; give the name of one, or -", path);
+        return failure("report: %s: not an ordinary file; give the name of one, or -", path);
     }
     char *target = exists ? realpath(path, NULL) : strdup(path); /* a link stays a link */
     int error = target != NULL ? replace(target, text, size) : errno;

@@ -120,7 +120,7 @@ bool figure_begin(report_page *page, plot *drawing, int height, const char *x, c
     if (!page->has_gnuplot) {
         return false;
     }
-    if (!plot_begin(drawing, height, x, y)) {
+    if (!plot_begin(drawing, PLOT_WIDTH, height, x, y)) {
         plot_end(drawing);
         page->nfailed++;
         return false;
@@ -132,7 +132,7 @@ bool figure_begin(report_page *page, plot *drawing, int height, const char *x, c
 static void draw(report_page *page, plot *drawing, const char *title) {
     char reason[REASON_SIZE] = "out of memory";
     char *svg = NULL;
-    const svg_settings settings = {.width = PLOT_WIDTH,
+    const svg_settings settings = {.width = drawing->width,
                                    .height = drawing->height,
                                    .description = title,
                                    .labels = (const char *const *)page->labels,

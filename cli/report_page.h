@@ -31,6 +31,9 @@ typedef struct report_page {
 /* Write the whole page. Returns STATUS_OK, or prints why not and returns another status. */
 int page_write(report_page *page);
 
+/* Write the loss curves alone, as an SVG file. Returns as page_write does. */
+int curves_write(report_page *page);
+
 /* ---- For the sections */
 
 void section_begin(report_page *page, const char *id, const char *title, const char *text);

@@ -1,7 +1,8 @@
 /* report_plot.c - writes gnuplot scripts
  *
  * The axis of values has its label on top, where it can be read without turning the head and takes
- * no width from the plot; grid lines replace its ticks. Legends are in the page.
+ * no width from the plot; grid lines replace its ticks. Legends are in the page, unless a key is
+ * asked for.
  */
 #include "report_plot.h"
 
@@ -19,20 +20,20 @@ static const char look[] = "set encoding utf8\n"
                            "set ytics nomirror out scale 0 offset 0.6,0 tc rgb '" SVG_COLOR "'\n"
                            "set grid ytics lt 1 lw 0.75 lc rgb '" SVG_COLOR "'\n"
                            "set format '%%g'\n"
-                           "unset key\n"
-                           "set lmargin at screen 0.115\n"
-                           "set rmargin at screen 0.965\n";
+                           "unset key\n";
 
-bool plot_begin(plot *drawing, int height, const char *x, const char *y) {
-    *drawing = (plot){.height = height};
+bool plot_begin(plot *drawing, int width, int height, const char *x, const char *y) {
+    *drawing = (plot){.width = width, .height = height};
     drawing->script = open_memstream(&drawing->text, &drawing->size);
     drawing->command = open_memstream(&drawing->command_text, &drawing->command_size);
     if (drawing->script == NULL || drawing->command == NULL) {
         return false;
     }
     plot_set(drawing, "set terminal svg size %d,%d dynamic noenhanced rounded font 'sans-serif,13'",
-             PLOT_WIDTH, height);
+             width, height);
     fprintf(drawing->script, look, COLOR_SOFT, COLOR_INK, COLOR_INK, COLOR_GRID);
+    plot_set(drawing, "set lmargin at screen %g", 46.0 / width);
+    plot_set(drawing, "set rmargin at screen %g", 1.0 - 14.0 / width);
     plot_set(drawing, "set bmargin at screen %g", 48.0 / height);
     plot_set(drawing, "set tmargin at screen %g", 1.0 - 30.0 / height);
     plot_set(drawing, "set label 2 '%s' at graph 0.5, screen %g center tc rgb '" SVG_COLOR "'", x,
@@ -54,6 +55,11 @@ void plot_logarithmic(plot *drawing, char axis) {
     plot_set(drawing, "set logscale %c", axis);
     drawing->log_x = drawing->log_x || axis == 'x';
     drawing->log_y = drawing->log_y || axis == 'y';
+}
+
+void plot_key(plot *drawing) {
+    plot_set(drawing, "set key top right samplen 2 spacing 1.2 tc rgb '" SVG_COLOR "'", COLOR_INK);
+    drawing->has_key = true;
 }
 
 void plot_label(plot *drawing, int label, double y) {
@@ -128,6 +134,9 @@ void plot_line(plot *drawing, const double *x, const double *y, int count, plot_
     fprintf(drawing->command, " using 1:2 with %s lw %g dt %s lc rgb '" SVG_COLOR "'",
             style.points || shown == 1 ? "linespoints pt 7 ps 0.5" : "lines", style.width,
             dashes[style.dash], style.line);
+    if (drawing->has_key) {
+        fprintf(drawing->command, " title '" SVG_LABEL "'", style.label);
+    }
 }
 
 void plot_boxes(plot *drawing, const double *low, const double *high, const double *bottom,

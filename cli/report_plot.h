@@ -13,7 +13,7 @@
 #include "report_colors.h"
 #include "report_series.h"
 
-#define PLOT_WIDTH 400 /* units of the drawing; text is 13 high, so 11 px on a phone */
+#define PLOT_WIDTH 400 /* units of a page's drawings; text is 13 high, so 11 px on a phone */
 #define PLOT_HEIGHT 260
 
 typedef struct plot {
@@ -23,8 +23,9 @@ typedef struct plot {
     FILE *command; /* what follows "plot" */
     char *command_text;
     size_t command_size;
-    int height;
+    int width, height;
     int nseries;
+    bool has_key;
     bool log_x, log_y;  /* such an axis shows positive values only */
     bool has_range;     /* of the lines, below */
     double left, right; /* x */
@@ -35,16 +36,20 @@ typedef struct plot_style {
     int dash; /* 0 solid, 1 to 4 patterns */
     double width;
     bool points; /* markers on the line */
+    int label;   /* the line's name in a key */
 } plot_style;
 
 /* x and y say what the axes show, with units. Returns false if there is no memory: end it then. */
-bool plot_begin(plot *drawing, int height, const char *x, const char *y);
+bool plot_begin(plot *drawing, int width, int height, const char *x, const char *y);
 
 /* A setting in gnuplot's language. */
 void plot_set(plot *drawing, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Make an axis, 'x' or 'y', logarithmic; before its lines. */
 void plot_logarithmic(plot *drawing, char axis);
+
+/* Name the lines at the top right, where falling curves leave room; before its lines. */
+void plot_key(plot *drawing);
 
 /* The page's label at the left edge, at height y of the axis. */
 void plot_label(plot *drawing, int label, double y);

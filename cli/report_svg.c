@@ -53,22 +53,27 @@ static const char *element_end(const char *tag) {
 
 /* ---- Attributes ----------------------------------------------------------------------------- */
 
-/* rgb(0, 0, number) becomes var(--name), with the light colour where there is no page around. */
-static bool write_color(FILE *out, span value) {
+/* rgb(0, 0, number) becomes var(--name), with the light colour where there is no page around.
+ * Few programs but browsers know variables, so a file names the colour itself. */
+static bool write_color(FILE *out, span value, const svg_settings *settings) {
     int red, green, number;
     if (!begins_with(value, "rgb(") ||
         sscanf(value.at, "rgb( %d , %d , %d )", &red, &green, &number) != 3 || red != 0 ||
         green != 0 || color_name(number) == NULL) {
         return false;
     }
-    fprintf(out, "var(--%s,%s)", color_name(number), color_light(number));
+    if (settings->is_file) {
+        fputs(color_light(number), out);
+    } else {
+        fprintf(out, "var(--%s,%s)", color_name(number), color_light(number));
+    }
     return true;
 }
 
-static void write_value(FILE *out, span value) {
+static void write_value(FILE *out, span value, const svg_settings *settings) {
     if (is_text(value, "black")) {
         fputs("currentColor", out);
-    } else if (!write_color(out, value)) {
+    } else if (!write_color(out, value, settings)) {
         for (size_t i = 0; i < value.length; i++) {
             char letter = value.at[i];
             fputc(isspace((unsigned char)letter) ? ' ' : letter == '"' ? '\'' : letter, out);
@@ -77,7 +82,8 @@ static void write_value(FILE *out, span value) {
 }
 
 /* A marker takes its colour as fill; elsewhere `color` would hide that of the page. */
-static void write_attribute(FILE *out, span name, span value, bool is_marker) {
+static void write_attribute(FILE *out, span name, span value, bool is_marker,
+                            const svg_settings *settings) {
     if (is_marker && is_text(name, "color")) {
         name = (span){"fill", 4};
     } else if (is_text(name, "id") || is_text(name, "class") || is_text(name, "color") ||
@@ -86,11 +92,12 @@ static void write_attribute(FILE *out, span name, span value, bool is_marker) {
         return;
     }
     fprintf(out, " %.*s=\"", (int)name.length, name.at);
-    write_value(out, value);
+    write_value(out, value, settings);
     fputc('"', out);
 }
 
-static void write_attributes(FILE *out, const char *at, const char *end, bool is_marker) {
+static void write_attributes(FILE *out, const char *at, const char *end, bool is_marker,
+                             const svg_settings *settings) {
     while (at < end) {
         at += strspn(at, " \t\r\n/>");
         span name = {at, strcspn(at, "= \t\r\n/>")};
@@ -103,13 +110,13 @@ static void write_attributes(FILE *out, const char *at, const char *end, bool is
         span value = {at + 1, 0};
         value.length = strcspn(value.at, *at == '\'' ? "'" : "\"");
         at = value.at + value.length + 1;
-        write_attribute(out, name, value, is_marker);
+        write_attribute(out, name, value, is_marker, settings);
     }
 }
 
 /* ---- Elements ------------------------------------------------------------------------------- */
 
-static const char *write_tag(FILE *out, const char *tag) {
+static const char *write_tag(FILE *out, const char *tag, const svg_settings *settings) {
     span name = tag_name(tag);
     const char *end = tag_end(tag);
     if (name.at[0] == '/') {
@@ -122,7 +129,7 @@ static const char *write_tag(FILE *out, const char *tag) {
     } else {
         fprintf(out, "<%.*s", (int)name.length, name.at);
     }
-    write_attributes(out, name.at + name.length, end, is_marker);
+    write_attributes(out, name.at + name.length, end, is_marker, settings);
     fputs(end[-2] == '/' ? "/>" : ">", out);
     return end;
 }
@@ -157,13 +164,24 @@ static const char *root_content(const char *raw) {
     return root != NULL ? tag_end(root) : raw + strlen(raw);
 }
 
-void svg_write(FILE *out, const char *raw, const svg_settings *settings) {
+static void open_root(FILE *out, const svg_settings *settings) {
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\" "
             "aria-label=\"",
             settings->width, settings->height);
     html_text(out, settings->description);
-    fputs("\">", out);
+    if (settings->is_file) {
+        fprintf(out,
+                "\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\">"
+                "<rect width=\"100%%\" height=\"100%%\" fill=\"%s\"/>",
+                settings->width, settings->height, color_light(COLOR_PAGE));
+    } else {
+        fputs("\">", out);
+    }
+}
+
+void svg_write(FILE *out, const char *raw, const svg_settings *settings) {
+    open_root(out, settings);
     const char *at = root_content(raw);
     while (*at != '\0') {
         if (*at != '<') {
@@ -179,7 +197,7 @@ void svg_write(FILE *out, const char *raw, const svg_settings *settings) {
         if (empty != NULL) {
             at = empty;
         } else {
-            at = is_dropped(tag_name(at)) ? element_end(at) : write_tag(out, at);
+            at = is_dropped(tag_name(at)) ? element_end(at) : write_tag(out, at, settings);
         }
     }
     fputs("</svg>\n", out);

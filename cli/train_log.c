@@ -1,15 +1,17 @@
 /* train_log.c - see train_log.h */
 #include "train_log.h"
 
+#include "names.h"
+
 void train_log_run(jsonl *log, const run_facts *facts) {
     const train_settings *s = facts->settings;
     jsonl_text(log, "kind", "run");
     jsonl_integer(log, "version", 1);
-    jsonl_text(log, "name", s->name != NULL ? s->name : train_scheme_at(s->scheme));
+    jsonl_text(log, "name", s->name != NULL ? s->name : scheme_at(s->scheme));
     jsonl_text(log, "model", facts->spec->model.name);
     jsonl_integer(log, "parameters", facts->parameters);
     jsonl_text(log, "data", s->data != NULL ? s->data : DATASET_EMBEDDED);
-    jsonl_text(log, "scheme", train_scheme_at(s->scheme));
+    jsonl_text(log, "scheme", scheme_at(s->scheme));
     jsonl_text(log, "select", facts->select);
     jsonl_text(log, "exchange", facts->exchange);
     jsonl_real(log, "density", s->density);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "errors.h"
+#include "names.h"
 #include "progress.h"
 #include "side.h"
 #include "train_log.h"
@@ -19,19 +20,6 @@
 const char *train_model_at(int position) {
     const model_kind *kind = model_kind_at(position);
     return kind != NULL ? kind->name : NULL;
-}
-
-const char *train_scheme_at(int position) {
-    const char *name;
-    return tw_scheme(position, &name, NULL, NULL, NULL) == TW_OK ? name : NULL;
-}
-
-int train_scheme_named(const char *name) {
-    int position = 0;
-    while (train_scheme_at(position) != NULL && strcmp(train_scheme_at(position), name) != 0) {
-        position++;
-    }
-    return position;
 }
 
 /* ---- Settings to specification --------------------------------------------------------------- */
@@ -70,9 +58,9 @@ static model_spec model_of(const train_settings *s, const dataset_info *info, in
 
 static tw_group_params group_of(const train_settings *s) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
-    params.scheme = train_scheme_at(s->scheme);
-    params.exchange = s->exchange;
-    params.select.method = s->select;
+    params.scheme = scheme_at(s->scheme);
+    params.exchange = exchange_at(s->exchange);
+    params.select.method = method_at(s->select);
     params.select.density = s->density;
     params.select.threads = 1;
     params.select.seed = (uint64_t)s->seed;
@@ -298,15 +286,15 @@ static int play_rank(rank_seat *seat, void *context) {
 /* ---- The run -------------------------------------------------------------------------------- */
 
 static void log_run(const train_shared *shared, const rank_job *job) {
-    run_facts facts = {.settings = shared->settings,
+    const train_settings *s = shared->settings;
+    run_facts facts = {.settings = s,
                        .spec = shared->spec,
                        .parameters = shared->outcome->parameters,
                        .nranks = job->nranks,
                        .transport = ranks_transport(job)};
-    (void)tw_scheme(shared->settings->scheme, NULL, &facts.select, &facts.exchange, NULL);
-    facts.select = shared->settings->select != NULL ? shared->settings->select : facts.select;
-    facts.exchange =
-        shared->settings->exchange != NULL ? shared->settings->exchange : facts.exchange;
+    (void)tw_scheme(s->scheme, NULL, &facts.select, &facts.exchange, NULL);
+    facts.select = s->select >= 0 ? method_at(s->select) : facts.select;
+    facts.exchange = s->exchange >= 0 ? exchange_at(s->exchange) : facts.exchange;
     train_log_run(shared->log, &facts);
 }
 
@@ -334,7 +322,8 @@ int train_execute(const train_settings *settings, const rank_job *job, train_out
     *outcome = (train_outcome){.same = false};
     int status = prepare(settings, job, &data, &spec, outcome);
     if (status == STATUS_OK && ranks_speaks(job)) {
-        status = jsonl_open(&shared.log, settings->log_path);
+        status = settings->resume ? jsonl_resume(&shared.log, settings->log_path)
+                                  : jsonl_open(&shared.log, settings->log_path);
     }
     if (status == STATUS_OK) {
         status = train_trace_open(&shared.trace, settings->trace_path, job->first);

@@ -11,12 +11,12 @@
 #include "trainer.h"
 
 typedef struct train_settings {
-    const char *name;              /* of the run, in logs; NULL: the scheme */
-    int model;                     /* position */
-    const char *size;              /* of bert */
-    const char *data;              /* NULL: the embedded set */
-    int scheme;                    /* position */
-    const char *select, *exchange; /* NULL: the scheme's */
+    const char *name;     /* of the run, in logs; NULL: the scheme */
+    int model;            /* position */
+    const char *size;     /* of bert */
+    const char *data;     /* NULL: the embedded set */
+    int scheme;           /* position */
+    int select, exchange; /* positions; -1: the scheme's */
     double density;
     int64_t ranks;
     int64_t batch;
@@ -47,8 +47,8 @@ typedef struct train_settings {
 
 #define TRAIN_SETTINGS_INIT                                                                        \
     {                                                                                              \
-        .density = 0.01, .optimizer = -1, .momentum = 0.9, .weight_decay = 5e-4,                   \
-        .drop_factor = 0.1, .seed = 1, .timeout = 300                                              \
+        .select = -1, .exchange = -1, .density = 0.01, .optimizer = -1, .momentum = 0.9,           \
+        .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1, .timeout = 300                        \
     }
 
 /* How a run ended, as rank 0 saw it. */
@@ -64,9 +64,7 @@ typedef struct train_outcome {
 /* Run on the ranks of the job. Prints failures. Returns a status. */
 int train_execute(const train_settings *settings, const rank_job *job, train_outcome *outcome);
 
-/* Names by position, NULL past the last one. */
+/* Names of models by position, NULL past the last one. */
 const char *train_model_at(int position);
-const char *train_scheme_at(int position);
-int train_scheme_named(const char *name);
 
 #endif

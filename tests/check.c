@@ -1,6 +1,7 @@
 /* check.c - the assertions of check.h, on top of cmocka's fail() and skip() */
 #include "check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,13 @@ void check_float(const char *what, float got, float want) {
 void check_contains(const char *text, const char *part) {
     if (!strstr(text, part))
         check_fail("\"%s\" does not contain \"%s\"", text, part);
+}
+
+int64_t check_units(float x) {
+    const double scaled = (double)x * 1024.0;
+    if (scaled != floor(scaled))
+        check_fail("%a is no multiple of 2^-10", (double)x);
+    return (int64_t)scaled;
 }
 
 void check_bits(const char *what, const float *got, const float *want, int64_t n) {

@@ -40,6 +40,9 @@ void check_between(const char *what, int64_t got, int64_t low, int64_t high);
 void check_float(const char *what, float got, float want); /* by bits */
 void check_contains(const char *text, const char *part);
 
+/* x in units of 2^-10, of which it must be a multiple: sums of such are exact. */
+int64_t check_units(float x);
+
 /* Vectors and selections, bit for bit. */
 void check_bits(const char *what, const float *got, const float *want, int64_t n);
 void check_selection(const tw_sparse *got, int64_t count, const int32_t *idx, const float *val);

@@ -6,6 +6,9 @@
 
 #include "thinwire.h"
 
+const char *const oracle_exchanges[ORACLE_EXCHANGES] = {"dense", "allgather", "dsa", "gtopk",
+                                                        "oktopk"};
+
 static void *allocate(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count, (size_t)size);
     if (!memory)

@@ -20,6 +20,9 @@
 
 /* ---- The exchanges --------------------------------------------------------------------------- */
 
+enum { ORACLE_EXCHANGES = 5 };
+extern const char *const oracle_exchanges[ORACLE_EXCHANGES]; /* all; the first is dense */
+
 typedef struct oracle_entries {
     int64_t count;
     int32_t *idx; /* ascending */

@@ -13,46 +13,16 @@
  */
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "fuzz.h"
 #include "oracle.h"
-#include "thinwire.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_exchange.c:%d: violated: %s\nlast error: %s\n", __LINE__,        \
-                    #condition, tw_last_error());                                                  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum { RANKS = 5, TAGS = 4, TENSORS = 2, STEPS = 3 };
 #define HONEST_TIMEOUT 60.0
 #define HOSTILE_TIMEOUT 0.01
-
-typedef struct input {
-    const uint8_t *data;
-    size_t left;
-} input;
-
-/* The next bytes, zeros when there are no more. */
-static uint32_t take(input *in, int bytes) {
-    uint32_t value = 0;
-    for (; bytes > 0; bytes--) {
-        value = value << 8 | (in->left ? *in->data : 0);
-        if (in->left) {
-            in->data++;
-            in->left--;
-        }
-    }
-    return value;
-}
 
 /* ---- Mailboxes ----------------------------------------------------------------------------------- */
 

@@ -9,9 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "fuzz.h"
 #include "oracle.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static volatile long current;
 

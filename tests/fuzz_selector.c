@@ -8,43 +8,13 @@
  * Clipping is left out: its norm is the library's own sum. On a violation: a line, and abort().
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "oracle.h"
-#include "thinwire.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "fuzz_selector.c:%d: violated: %s\nlast error: %s\n", __LINE__,        \
-                    #condition, tw_last_error());                                                  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum { MOST = 3000, MAX_STEPS = 12 };
-
-typedef struct input {
-    const uint8_t *data;
-    size_t left;
-} input;
-
-/* The next bytes, zeros when there are no more. */
-static uint32_t take(input *in, int bytes) {
-    uint32_t value = 0;
-    for (; bytes > 0; bytes--) {
-        value = value << 8 | (in->left ? *in->data : 0);
-        if (in->left) {
-            in->data++;
-            in->left--;
-        }
-    }
-    return value;
-}
 
 /* The selector, and what it should hold. */
 typedef struct model {

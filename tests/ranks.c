@@ -51,6 +51,16 @@ void ranks_init(ranks *r, int nranks) {
     check_ok(tw_transport_threads(r->transports, nranks));
 }
 
+tw_group_params ranks_params(const char *exchange, int64_t k) {
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = exchange && strcmp(exchange, "dense") == 0 ? "dense" : NULL;
+    params.exchange = exchange;
+    params.select.method = "exact";
+    params.select.k = k;
+    params.select.threads = 1;
+    return params;
+}
+
 typedef struct opening {
     tw_group_params params;
     const int64_t *sizes;
@@ -187,4 +197,9 @@ void rows_free(float **rows) {
 void rows_copy(float **to, float *const *from, int nranks, int64_t n) {
     for (int rank = 0; rank < nranks; rank++)
         memcpy(to[rank], from[rank], (size_t)n * sizeof(float));
+}
+
+void rows_fill(float **rows, int nranks, int64_t n, oracle_data kind, int step) {
+    for (int rank = 0; rank < nranks; rank++)
+        oracle_fill(rows[rank], n, kind, (uint64_t)(1000 * step + rank));
 }

@@ -34,6 +34,9 @@ void ranks_try_open(ranks *r, const tw_group_params *params, const int64_t *size
 void ranks_close(ranks *r);
 void ranks_free_groups(ranks *r);
 
+/* Parameters of a usual group: the exact k largest, by this exchange (NULL: the scheme's). */
+tw_group_params ranks_params(const char *exchange, int64_t k);
+
 /* All ranks at the same time; comes back when the last one has. */
 void ranks_run(ranks *r, ranks_call call, void *context);
 /* What they returned must be TW_OK, or this error, on every rank. */
@@ -53,6 +56,8 @@ void ranks_get_residuals(ranks *r, int tensor, float **rows, int64_t n);
 /* One vector of n zeros for each rank. */
 float **rows_alloc(int nranks, int64_t n);
 void rows_free(float **rows);
+/* Data of a kind, another for each rank and step. */
+void rows_fill(float **rows, int nranks, int64_t n, oracle_data kind, int step);
 void rows_copy(float **to, float *const *from, int nranks, int64_t n);
 
 #endif

@@ -6,50 +6,18 @@
 # options: status 2, nothing on stdout, and one line on stderr that says what is accepted. MPIRUN is
 # that of the MPI in the build. Prints each failure; ends with their number.
 
-if [ $# -lt 1 ]; then
-    echo "usage: sh test_cli.sh PATH-TO-THINWIRE [MPIRUN]" >&2
-    exit 2
-fi
-thinwire=$1
+# shellcheck source=tests/shell.sh
+. "$(dirname "$0")/shell.sh"
 mpirun=${2:-mpirun}
-unset THINWIRE_KERNELS THINWIRE_THREADS
-unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-    sed 's/^/    stdout: /' "$dir/out" | head -5
-    sed 's/^/    stderr: /' "$dir/err" | head -5
-}
-
-# run ARGS...: status in $status, output in $dir/out and $dir/err
-run() {
-    "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    status=$?
-}
-
-succeeds() {
-    run "$@"
-    [ $status -eq 0 ] || fail "thinwire $*: status $status, expected 0"
-}
 
 # says FILE TEXT: the text is in the output or the error output of the last run
 says() {
     grep -qF -- "$2" "$dir/$1" || fail "std$1 does not say: $2"
 }
 
-# refuses TEXT ARGS...: status 2 and exactly one line, which holds the text
+# refuses TEXT ARGS...: a wrong command line
 refuses() {
-    text=$1
-    shift
-    run "$@"
-    [ $status -eq 2 ] || fail "thinwire $*: status $status, expected 2"
-    [ ! -s "$dir/out" ] || fail "thinwire $*: wrote to stdout"
-    [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "thinwire $*: expected one line on stderr"
-    says err "$text"
+    refused 2 "$@"
 }
 
 # json CONDITION: every line of stdout is an object, called row, for which the Python condition
@@ -238,8 +206,6 @@ fi
 
 # Ranks as processes: the same results as with threads.
 if [ "$has_json" = yes ] && [ "$has_mpi" = yes ] && command -v "$mpirun" >/dev/null; then
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-    export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe
     set -- bench allreduce --n 3001 --k 50 --steps 3 --verify --json -
     succeeds "$@" --ranks 3
     cp "$dir/out" "$dir/first"
@@ -284,5 +250,4 @@ printf '\000\000\300\177' >"$dir/nan"
 run bounds --file "$dir/nan"
 [ $status -ne 0 ] || fail "bounds of NaN: status 0"
 
-echo "$failures failures"
-[ $failures -eq 0 ]
+finish

@@ -5,7 +5,6 @@
  * method, element by element, after every step: whether everything was committed, some of it,
  * nothing, or the step was taken back.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,13 +22,6 @@ typedef struct ledger {
     int64_t sent[N];
 } ledger;
 
-static int64_t units(float x) {
-    const double scaled = (double)x * 1024.0;
-    if (scaled != floor(scaled))
-        check_fail("%a is no multiple of 2^-10", (double)x);
-    return (int64_t)scaled;
-}
-
 /* What the residual must be now. */
 static float owed(const ledger *book, int64_t i) {
     return (float)(book->given[i] - book->sent[i]) * 0x1p-10f;
@@ -39,9 +31,9 @@ static void check_balance(tw_selector *selector, const ledger *book) {
     float residual[N];
     check_ok(tw_selector_get_residual(selector, residual));
     for (int64_t i = 0; i < N; i++)
-        if (book->sent[i] + units(residual[i]) != book->given[i])
+        if (book->sent[i] + check_units(residual[i]) != book->given[i])
             check_fail("element %lld: sent %lld + residual %lld, given %lld (units of 2^-10)",
-                       (long long)i, (long long)book->sent[i], (long long)units(residual[i]),
+                       (long long)i, (long long)book->sent[i], (long long)check_units(residual[i]),
                        (long long)book->given[i]);
 }
 
@@ -69,14 +61,14 @@ static void commit_some(tw_selector *selector, const tw_sparse *sparse, ledger *
     for (int64_t j = 0; j < sparse->count; j++)
         if (oracle_uniform(rng) < share) {
             idx[count++] = sparse->idx[j];
-            book->sent[sparse->idx[j]] += units(sparse->val[j]);
+            book->sent[sparse->idx[j]] += check_units(sparse->val[j]);
         }
     check_ok(tw_selector_commit(selector, idx, count));
 }
 
 static void commit_all(tw_selector *selector, const tw_sparse *sparse, ledger *book) {
     for (int64_t j = 0; j < sparse->count; j++)
-        book->sent[sparse->idx[j]] += units(sparse->val[j]);
+        book->sent[sparse->idx[j]] += check_units(sparse->val[j]);
     check_ok(tw_selector_commit(selector, NULL, 0));
 }
 
@@ -99,7 +91,7 @@ static void conserve_step(tw_selector *selector, const tw_select_params *params,
         check_ok(tw_selector_undo(selector, raw));
     } else {
         for (int64_t i = 0; i < N; i++)
-            book->given[i] += units(grad[i]);
+            book->given[i] += check_units(grad[i]);
         if (how == COMMIT_ALL)
             commit_all(selector, &sparse, book);
         else

@@ -4,46 +4,15 @@
 # Logs are made here, the same each time: three ordinary runs, one that was killed, one that was
 # resumed, names that would break a page or a script, one step, one rank. Pages are parsed; damaged
 # logs and places that cannot be written must give one line and leave the old page alone. KEEP is a
-# folder for the pages, to be looked at. Prints each failure; ends with their number.
+# folder for the pages and the curves, to be looked at. Prints each failure; ends with their number.
 
-if [ $# -lt 1 ]; then
-    echo "usage: sh test_report.sh PATH-TO-THINWIRE [KEEP]" >&2
-    exit 2
-fi
-thinwire=$1
+# shellcheck source=tests/shell.sh
+. "$(dirname "$0")/shell.sh"
 keep=${2:-}
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-    sed 's/^/    stdout: /' "$dir/out" | head -5
-    sed 's/^/    stderr: /' "$dir/err" | head -5
-}
-
-run() {
-    "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    status=$?
-}
 
 # report ARGS...: makes $dir/page.html with status 0
 report() {
-    run report "$@" --out "$dir/page.html"
-    [ $status -eq 0 ] || fail "report $*: status $status, expected 0"
-}
-
-# refuses STATUS TEXT ARGS...: that status and exactly one line on stderr, which holds the text
-refuses() {
-    expected=$1
-    text=$2
-    shift 2
-    run report "$@"
-    [ $status -eq "$expected" ] || fail "report $*: status $status, expected $expected"
-    [ ! -s "$dir/out" ] || fail "report $*: wrote to stdout"
-    [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "report $*: expected one line on stderr"
-    grep -qF -- "$text" "$dir/err" || fail "report $*: stderr does not say: $text"
+    succeeds report "$@" --out "$dir/page.html"
 }
 
 # has TEXT, lacks TEXT: whether the page holds it
@@ -175,14 +144,15 @@ if grep -q "lacks JSON" "$dir/err"; then
     [ $status -eq 2 ] || fail "without JSON: status $status"
     [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "without JSON: expected one line"
     echo "SKIP: report: this build lacks JSON"
-    echo "$failures failures"
-    exit $failures
+    finish
 fi
 rm -f "$dir/page.html"
-refuses 2 "RUN" --out "$dir/page.html"
-refuses 2 "--title" "$dir/dense.jsonl" --nonsense
-refuses 2 "--out" "$dir/dense.jsonl" --out
-refuses 2 "one of the logs" "$dir/dense.jsonl" --out "$dir/dense.jsonl"
+refused 2 "RUN" report --out "$dir/page.html"
+refused 2 "--title" report "$dir/dense.jsonl" --nonsense
+refused 2 "--out" report "$dir/dense.jsonl" --out
+refused 2 "one of the logs" report "$dir/dense.jsonl" --out "$dir/dense.jsonl"
+refused 2 "one of the logs" report "$dir/dense.jsonl" --curves "$dir/dense.jsonl"
+refused 2 "not both" report "$dir/dense.jsonl" --out "$dir/page.html" --curves "$dir/loss.svg"
 
 # ---- an ordinary page
 
@@ -219,6 +189,30 @@ grep -qF "gnuplot-nox" "$dir/err" || fail "without gnuplot: the package is not n
 check 0
 has "gnuplot-nox"
 has "oktopk"
+
+# ---- the loss alone, for a document
+
+PATH=$dir/empty "$thinwire" report "$dir/dense.jsonl" --curves "$dir/loss.svg" \
+    >"$dir/out" 2>"$dir/err" </dev/null
+status=$?
+[ $status -eq 1 ] || fail "curves without gnuplot: status $status, expected 1"
+grep -qF "gnuplot-nox" "$dir/err" || fail "curves without gnuplot: the package is not named"
+[ ! -e "$dir/loss.svg" ] || fail "curves without gnuplot: a file was written"
+if [ $plots = yes ]; then
+    log 'a <b> & c' randomk 3000 4 >"$dir/long.jsonl"
+    run report "$dir/dense.jsonl" "$dir/long.jsonl" --curves "$dir/loss.svg"
+    [ $status -eq 0 ] || fail "curves: status $status, expected 0"
+    grep -qF "2 runs, 1 plot, " "$dir/out" || fail "curves: 1 plot expected"
+    for text in 'aria-label="Training loss per step"' ">step<" ">training loss, mean of 75 steps<" \
+        ">dense<" ">a &lt;b&gt; &amp; c<"; do
+        grep -qF -- "$text" "$dir/loss.svg" || fail "the curves do not say: $text"
+    done
+    ! grep -qE 'var\(|rgb\(|TWLABEL|NaN' "$dir/loss.svg" || fail "curves: something is left over"
+    [ "$(wc -c <"$dir/loss.svg")" -lt 40000 ] || fail "curves: too large for a document"
+    [ -z "$keep" ] || cp "$dir/loss.svg" "$keep"
+    sed 's/"loss":[0-9.]*/"loss":null/' "$dir/dense.jsonl" >"$dir/no-loss.jsonl"
+    refused 1 "no training loss" report "$dir/no-loss.jsonl" --curves "$dir/no-loss.svg"
+fi
 
 # ---- runs that were cut off, resumed, or hardly began
 
@@ -293,7 +287,7 @@ damaged() { # damaged TEXT COMMAND...: a log that the command writes is refused 
     text=$1
     shift
     "$@" >"$dir/damaged.jsonl"
-    refuses 1 "$text" "$dir/dense.jsonl" "$dir/damaged.jsonl" --out "$dir/page.html"
+    refused 1 "$text" report "$dir/dense.jsonl" "$dir/damaged.jsonl" --out "$dir/page.html"
     grep -qF "damaged.jsonl" "$dir/err" || fail "damaged: the file is not named"
 }
 good=$dir/oktopk.jsonl
@@ -311,15 +305,15 @@ damaged 'line 1: the first line' sed 1d "$good"
 damaged 'another run' cat "$good" "$dir/dense.jsonl"
 damaged 'no run in it' printf ''
 damaged 'line 1: damaged' printf '\177ELF'
-refuses 1 "missing.jsonl" "$dir/missing.jsonl" --out "$dir/page.html"
-refuses 1 "cannot read" "$dir/empty" --out "$dir/page.html"
+refused 1 "missing.jsonl" report "$dir/missing.jsonl" --out "$dir/page.html"
+refused 1 "cannot read" report "$dir/empty" --out "$dir/page.html"
 cmp -s "$dir/page.html" "$dir/first.html" || fail "a failed report touched the page"
 
 # ---- places that cannot be written
 
-refuses 1 "cannot write" "$dir/dense.jsonl" --out "$dir/nowhere/page.html"
-refuses 1 "not an ordinary file" "$dir/dense.jsonl" --out "$dir/empty"
-refuses 1 "not an ordinary file" "$dir/dense.jsonl" --out /dev/null
+refused 1 "cannot write" report "$dir/dense.jsonl" --out "$dir/nowhere/page.html"
+refused 1 "not an ordinary file" report "$dir/dense.jsonl" --out "$dir/empty"
+refused 1 "not an ordinary file" report "$dir/dense.jsonl" --out /dev/null
 [ -c /dev/null ] || fail "/dev/null was replaced"
 ln -s page.html "$dir/link.html"
 run report "$dir/dense.jsonl" --out "$dir/link.html"
@@ -335,5 +329,4 @@ grep -qF "cannot write" "$dir/err" || fail "full disk: no reason given"
 cmp -s "$dir/page.html" "$dir/first.html" || fail "half a page replaced a good one"
 [ "$(find "$dir" -name 'page.html.*' | wc -l)" -eq 0 ] || fail "a temporary file was left behind"
 
-echo "$failures failures"
-[ $failures -eq 0 ]
+finish

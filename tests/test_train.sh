@@ -5,37 +5,22 @@
 # ends bitwise like one that was not, damaged checkpoints are refused, a diverging run stops with a
 # hint, bad data and unwritable files get one clear line. Prints each failure; ends with their number.
 
-if [ $# -lt 1 ]; then
-    echo "usage: sh test_train.sh PATH-TO-THINWIRE [MPIRUN]" >&2
-    exit 2
-fi
-thinwire=$1
+# shellcheck source=tests/shell.sh
+. "$(dirname "$0")/shell.sh"
 mpirun=${2:-mpirun}
-unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-    sed 's/^/    stdout: /' "$dir/out" | head -5
-    sed 's/^/    stderr: /' "$dir/err" | head -5
-}
 
 small="--limit 2000 --test-limit 200 --batch 8"
 # train ARGS...: status in $status, output in $dir/out and $dir/err
 train() {
     # shellcheck disable=SC2086 # options are words
-    "$thinwire" train $small "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    status=$?
+    run train $small "$@"
 }
-succeeds() {
-    train "$@"
-    [ $status -eq 0 ] || fail "train $*: status $status, expected 0"
+trains() { # trains ARGS...: with status 0
+    # shellcheck disable=SC2086
+    succeeds train $small "$@"
 }
-# refused STATUS TEXT ARGS...: one line on stderr that holds TEXT
-refused() {
+# fails STATUS TEXT ARGS...: one line of thinwire's on stderr, which may be after others, holds TEXT
+fails() {
     expected=$1 text=$2
     shift 2
     train "$@"
@@ -55,7 +40,7 @@ fi
 
 # ---- every scheme: replicas equal, log readable, timeline readable
 for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk; do
-    succeeds --steps 6 --ranks 3 --scheme $scheme --log "$dir/$scheme.jsonl" --trace "$dir/trace" \
+    trains --steps 6 --ranks 3 --scheme $scheme --log "$dir/$scheme.jsonl" --trace "$dir/trace" \
         --snapshots 3
     [ -n "$(hash)" ] || fail "$scheme: no hash of equal replicas"
 done
@@ -77,13 +62,11 @@ assert ranks == {0, 1, 2} and {"data", "forward", "backward", "select", "exchang
 PY
 
 # ---- the same twice, and with processes instead of threads
-succeeds --steps 20 --ranks 4
+trains --steps 20 --ranks 4
 first=$(hash)
-succeeds --steps 20 --ranks 4
+trains --steps 20 --ranks 4
 same "two runs" "$first" "$(hash)"
 if ! "$thinwire" info | grep -q '^ *mpi *not' && command -v "$mpirun" >/dev/null; then
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-    export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe
     export ASAN_OPTIONS=detect_leaks=0 # MPI itself leaks
     # shellcheck disable=SC2086
     "$mpirun" -n 4 "$thinwire" train $small --steps 20 >"$dir/out" 2>"$dir/err" </dev/null ||
@@ -95,9 +78,9 @@ else
 fi
 
 # ---- killed and resumed: bitwise the run that was not
-run="--ranks 2 --scheme oktopk --checkpoint $dir/saved --every 10 --steps 60"
+saving="--ranks 2 --scheme oktopk --checkpoint $dir/saved --every 10 --steps 60"
 # shellcheck disable=SC2086
-succeeds $run
+trains $saving
 whole=$(hash)
 rm -rf "$dir/saved"
 # shellcheck disable=SC2086
@@ -117,7 +100,7 @@ for saved in "$dir"/saved/step-*; do
 done
 if ls "$dir"/saved/step-0000000[1-5]0 >/dev/null 2>&1; then
     # shellcheck disable=SC2086
-    succeeds $run --resume
+    trains $saving --resume
     grep -q "resumed at step" "$dir/err" || fail "resume: not said"
     same "killed and resumed" "$whole" "$(hash)"
 else
@@ -127,25 +110,38 @@ fi
 # ---- a damaged checkpoint is named, the one before it is used
 printf X | dd of="$dir/saved/step-000000060/model.bin" bs=1 seek=1000 conv=notrunc 2>/dev/null
 # shellcheck disable=SC2086
-succeeds $run --resume
+trains $saving --resume
 grep -q "step-000000060' is not used: does not match its checksum" "$dir/err" || fail "damage unsaid"
 grep -q "resumed at step 50" "$dir/err" || fail "the one before was not used"
 same "after damage" "$whole" "$(hash)"
 
-# ---- what goes wrong
-refused 1 "lower learning rate" --steps 200 --ranks 2 --lr 1000 --momentum 0.99
-refused 1 "no-such-place" --data "$dir/no-such-place"
-: >"$dir/empty.txt"
-refused 1 "empty.txt" --model lstm --data "$dir/empty.txt"
-refused 1 "images" --model lstm --steps 2
-refused 1 "32x32" --model vgg16 --steps 2
-refused 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
-refused 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
-refused 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
-refused 2 "sparse scheme" --scheme dense --momentum-correction
-refused 2 "not both" --steps 2 --epochs 2
-refused 2 "needs --checkpoint" --resume
-refused 2 "model" --model alexnet
+# ---- a resumed log goes on behind the last line that was written whole
+logged="--ranks 2 --checkpoint $dir/logged --every 5 --log $dir/logged.jsonl"
+# shellcheck disable=SC2086
+trains $logged --steps 10
+printf '{"kind":"step","step":10,"lo' >>"$dir/logged.jsonl" # as a killed run leaves it
+# shellcheck disable=SC2086
+trains $logged --steps 20 --resume
+! grep -qv '^{.*}$' "$dir/logged.jsonl" || fail "half a line is left in the log"
+[ "$(grep -c '"kind":"run"' "$dir/logged.jsonl")" -eq 2 ] || fail "the log does not hold both runs"
+[ "$(grep -c '"kind":"step"' "$dir/logged.jsonl")" -eq 20 ] || fail "the log lacks steps"
+succeeds report "$dir/logged.jsonl" --out "$dir/page.html"
 
-echo "$failures failures"
-[ $failures -eq 0 ]
+# ---- what goes wrong
+fails 1 "lower learning rate" --steps 200 --ranks 2 --lr 1000 --momentum 0.99
+fails 1 "no-such-place" --data "$dir/no-such-place"
+: >"$dir/empty.txt"
+fails 1 "empty.txt" --model lstm --data "$dir/empty.txt"
+fails 1 "images" --model lstm --steps 2
+fails 1 "32x32" --model vgg16 --steps 2
+fails 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
+fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
+fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
+fails 2 "sparse scheme" --scheme dense --momentum-correction
+fails 2 "not both" --steps 2 --epochs 2
+fails 2 "needs --checkpoint" --resume
+fails 2 "model" --model alexnet
+fails 2 "exact reuse gaussian" --select sorted
+fails 2 "allgather dsa gtopk" --exchange telepathy
+
+finish

@@ -1,0 +1,56 @@
+# shell.sh - what the tests of the command share; they source it, with the path of thinwire as $1
+#
+# Output of the last run is in $dir/out and $dir/err, its status in $status. $dir is removed at the
+# end. A test goes on after a failure; `finish` ends it.
+
+if [ $# -lt 1 ]; then # the second line of every test says how it is called
+    sed -n '2s/.*: sh /usage: sh /p' "$0" >&2
+    exit 2
+fi
+thinwire=$1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failures=0
+unset THINWIRE_KERNELS THINWIRE_THREADS
+unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK
+# Open MPI objects to root, as in containers, and to more ranks than cores.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+# fail WHAT...: say what went wrong, with the output of the last run
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+    sed 's/^/    stdout: /' "$dir/out" | head -5
+    sed 's/^/    stderr: /' "$dir/err" | head -5
+}
+
+# run ARGS...: thinwire with these
+run() {
+    "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    status=$?
+}
+
+# succeeds ARGS...: status 0
+succeeds() {
+    run "$@"
+    [ $status -eq 0 ] || fail "thinwire $*: status $status, expected 0"
+}
+
+# refused STATUS TEXT ARGS...: that status, nothing on stdout, one line on stderr that holds the text
+refused() {
+    expected=$1
+    text=$2
+    shift 2
+    run "$@"
+    [ $status -eq "$expected" ] || fail "thinwire $*: status $status, expected $expected"
+    [ ! -s "$dir/out" ] || fail "thinwire $*: wrote to stdout"
+    [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "thinwire $*: expected one line on stderr"
+    grep -qF -- "$text" "$dir/err" || fail "thinwire $*: stderr does not say: $text"
+}
+
+# finish: print the number of failures; status 1 if there are any
+finish() {
+    echo "$failures failures"
+    [ $failures -eq 0 ]
+    exit
+}

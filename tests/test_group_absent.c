@@ -1,0 +1,108 @@
+/* test_group_absent.c - ranks that never come: the others notice in time, and say who it is */
+#include <stdio.h>
+#include <time.h>
+
+#include "exchange_oracle.h"
+#include "ranks.h"
+
+enum { RANKS = 4, N = 301, K = 40 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct absence {
+    int absent;
+    double seconds[RANKS]; /* that each call took */
+    float **grads;
+} absence;
+
+static int come_or_not(ranks *r, int rank, void *context) {
+    absence *a = context;
+    if (rank == a->absent)
+        return TW_ERR_TIMEOUT; /* as the others should */
+    const double start = now();
+    const int error = a->grads ? tw_allreduce(r->groups[rank], 0, a->grads[rank], a->grads[rank])
+                               : tw_group_open(r->groups[rank]);
+    a->seconds[rank] = now() - start;
+    return error;
+}
+
+static void check_absence(const ranks *r, const absence *a, double timeout) {
+    ranks_error(r, TW_ERR_TIMEOUT);
+    for (int rank = 0; rank < RANKS; rank++)
+        if (rank != a->absent) {
+            char name[16];
+            snprintf(name, sizeof name, "%d", a->absent);
+            check_contains(r->text[rank], name);
+            if (a->seconds[rank] < 0.5 * timeout || a->seconds[rank] > 2 * timeout + 1)
+                check_fail("rank %d waited %g s, the timeout is %g s", rank, a->seconds[rank],
+                           timeout);
+        }
+}
+
+static void test_absent_in_step(void **state) {
+    (void)state;
+    const double timeout = 0.4;
+    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+        ranks r;
+        const int64_t n = N;
+        tw_group_params params = ranks_params(oracle_exchanges[e], K);
+        params.timeout = timeout;
+        absence a = {.absent = (e + 2) % RANKS, .grads = rows_alloc(RANKS, N)};
+        float **before = rows_alloc(RANKS, N);
+        check_scene("%s: rank %d does not come", oracle_exchanges[e], a.absent);
+        ranks_open(&r, RANKS, &params, &n, 1);
+        rows_fill(a.grads, RANKS, N, DATA_POWER5, 1);
+        ranks_allreduce(&r, 0, (void *const *)a.grads, a.grads);
+        ranks_ok(&r);
+        ranks_get_residuals(&r, 0, before, N);
+        rows_fill(a.grads, RANKS, N, DATA_POWER5, 2);
+        ranks_run(&r, come_or_not, &a);
+        check_absence(&r, &a, timeout);
+        ranks_check_residuals(&r, 0, before, N);
+        for (int rank = 0; rank < RANKS; rank++)
+            if (rank != a.absent) { /* broken: at once, and without waiting */
+                const double start = now();
+                check_error(tw_allreduce(r.groups[rank], 0, a.grads[rank], a.grads[rank]),
+                            TW_ERR_TIMEOUT);
+                check_error(tw_allreduce_start(r.groups[rank], 0, a.grads[rank], a.grads[rank]),
+                            TW_ERR_TIMEOUT);
+                check_contains(tw_last_error(), "broken");
+                check_true(now() - start < timeout / 2);
+            }
+        rows_free(a.grads);
+        rows_free(before);
+        ranks_close(&r);
+    }
+}
+
+static int create_only(ranks *r, int rank, void *context) {
+    int error = tw_group_create(&r->groups[rank], r->transports[rank], context);
+    return error ? error : tw_group_add(r->groups[rank], N, NULL, NULL);
+}
+
+static void test_absent_at_open(void **state) {
+    (void)state;
+    ranks r;
+    tw_group_params params = ranks_params(NULL, K);
+    params.timeout = 0.4;
+    absence a = {.absent = 1};
+    check_scene("rank 1 does not open");
+    ranks_init(&r, RANKS);
+    ranks_run(&r, create_only, &params);
+    ranks_ok(&r);
+    ranks_run(&r, come_or_not, &a);
+    check_absence(&r, &a, params.timeout);
+    ranks_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_absent_in_step),
+        cmocka_unit_test(test_absent_at_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,191 @@
+/* test_group_bad_calls.c - wrong parameters, NULL, calls out of order, numbers of no tensor */
+#include <math.h>
+
+#include "ranks.h"
+
+enum { N = 301, K = 40 };
+
+/* ---- Parameters of one rank --------------------------------------------------------------------- */
+
+static void refuse(const tw_group_params *params, int error, const char *word) {
+    tw_transport *transport;
+    tw_group *group = (tw_group *)&group;
+    check_scene("%s", word);
+    check_ok(tw_transport_self(&transport));
+    check_error(tw_group_create(&group, transport, params), error);
+    check_true(group == NULL);
+    check_contains(tw_last_error(), word);
+    tw_transport_free(transport);
+}
+
+#define REFUSE(field, value, error, word)                                                          \
+    do {                                                                                           \
+        tw_group_params params = ranks_params(NULL, K);                                            \
+        params.field = (value);                                                                    \
+        refuse(&params, (error), (word));                                                          \
+    } while (0)
+
+static void test_params(void **state) {
+    (void)state;
+    REFUSE(scheme, "oktopkk", TW_ERR_NAME, "oktopkk");
+    REFUSE(scheme, "", TW_ERR_NAME, "scheme");
+    REFUSE(scheme, "allgather", TW_ERR_NAME, "topka");
+    REFUSE(exchange, "topka", TW_ERR_NAME, "allgather");
+    REFUSE(exchange, "", TW_ERR_NAME, "exchange");
+    REFUSE(result, 2, TW_ERR_PARAM, "result");
+    REFUSE(result, -1, TW_ERR_PARAM, "result");
+    REFUSE(global, 2, TW_ERR_PARAM, "global");
+    REFUSE(global, -1, TW_ERR_PARAM, "global");
+    REFUSE(timeout, -1.0, TW_ERR_PARAM, "timeout");
+    REFUSE(timeout, (double)NAN, TW_ERR_PARAM, "timeout");
+    REFUSE(bucket, -1, TW_ERR_PARAM, "bucket");
+    REFUSE(reserved[0], 1, TW_ERR_PARAM, "reserved");
+    REFUSE(reserved[7], 1, TW_ERR_PARAM, "reserved");
+}
+
+static void refuse_tensor(int64_t n, const tw_select_params *select, int error, const char *word) {
+    tw_transport *transport;
+    tw_group *group;
+    int tensor = 77;
+    const tw_group_params params = ranks_params(NULL, K);
+    check_scene("tensor with bad %s", word);
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    check_error(tw_group_add(group, n, select, &tensor), error);
+    check_contains(tw_last_error(), word);
+    check_ok(tw_group_add(group, N, NULL, &tensor)); /* the refused one has no number */
+    check_int("number of the tensor", tensor, 0);
+    check_ok(tw_group_open(group));
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
+#define REFUSE_TENSOR(field, value, error, word)                                                   \
+    do {                                                                                           \
+        tw_select_params select = ranks_params(NULL, K).select;                                    \
+        select.field = (value);                                                                    \
+        refuse_tensor(N, &select, (error), (word));                                                \
+    } while (0)
+
+static void test_tensors(void **state) {
+    (void)state;
+    refuse_tensor(0, NULL, TW_ERR_SIZE, "n");
+    refuse_tensor(-5, NULL, TW_ERR_SIZE, "n");
+    refuse_tensor((int64_t)1 << 31, NULL, TW_ERR_SIZE, "n");
+    refuse_tensor(K - 1, NULL, TW_ERR_K, "k");
+    REFUSE_TENSOR(method, "best", TW_ERR_NAME, "best");
+    REFUSE_TENSOR(k, N + 1, TW_ERR_K, "k");
+    REFUSE_TENSOR(k, 0, TW_ERR_K, "k");
+    REFUSE_TENSOR(density, 0.5, TW_ERR_K, "density");
+    REFUSE_TENSOR(type, 3, TW_ERR_PARAM, "type");
+    REFUSE_TENSOR(feedback, 2, TW_ERR_PARAM, "feedback");
+    REFUSE_TENSOR(momentum, 1.0f, TW_ERR_PARAM, "momentum");
+    REFUSE_TENSOR(threads, 257, TW_ERR_PARAM, "threads");
+    REFUSE_TENSOR(reserved[3], 1, TW_ERR_PARAM, "reserved");
+}
+
+static void test_null(void **state) {
+    (void)state;
+    tw_transport *transport;
+    tw_group *group = (tw_group *)&group;
+    tw_memory memory;
+    tw_sparse sparse;
+    tw_step_info info;
+    float x[N] = {0};
+    const tw_group_params params = ranks_params(NULL, K);
+    check_scene("NULL");
+    check_ok(tw_transport_self(&transport));
+    check_error(tw_group_create(NULL, transport, &params), TW_ERR_NULL);
+    check_error(tw_group_create(&group, NULL, &params), TW_ERR_NULL);
+    check_true(group == NULL);
+    check_error(tw_group_create(&group, transport, NULL), TW_ERR_NULL);
+    check_error(tw_group_add(NULL, N, NULL, NULL), TW_ERR_NULL);
+    check_error(tw_group_memory(NULL, &memory), TW_ERR_NULL);
+    check_error(tw_group_open(NULL), TW_ERR_NULL);
+    check_error(tw_allreduce(NULL, 0, x, x), TW_ERR_NULL);
+    check_error(tw_allreduce_start(NULL, 0, x, x), TW_ERR_NULL);
+    check_error(tw_allreduce_wait(NULL, 0), TW_ERR_NULL);
+    check_error(tw_group_result(NULL, 0, &sparse), TW_ERR_NULL);
+    check_error(tw_group_info(NULL, 0, &info), TW_ERR_NULL);
+    check_error(tw_group_get_residual(NULL, 0, x), TW_ERR_NULL);
+    check_error(tw_group_save(NULL, "x"), TW_ERR_NULL);
+    check_error(tw_group_load(NULL, NULL, 0), TW_ERR_NULL);
+    check_ok(tw_group_create(&group, transport, &params));
+    check_error(tw_group_memory(group, NULL), TW_ERR_NULL);
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_open(group));
+    check_error(tw_group_result(group, 0, NULL), TW_ERR_NULL);
+    check_error(tw_group_info(group, 0, NULL), TW_ERR_NULL);
+    check_error(tw_group_get_residual(group, 0, NULL), TW_ERR_NULL);
+    check_error(tw_group_save(group, NULL), TW_ERR_NULL);
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
+/* ---- Order and numbers ---------------------------------------------------------------------------- */
+
+static void test_order(void **state) {
+    (void)state;
+    tw_transport *transport;
+    tw_group *group;
+    float x[N] = {0};
+    tw_sparse sparse;
+    const tw_group_params params = ranks_params(NULL, K);
+    check_scene("order of calls");
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    check_error(tw_group_open(group), TW_ERR_STATE);
+    tw_group_free(group);
+    check_ok(tw_group_create(&group, transport, &params));
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_error(tw_allreduce(group, 0, x, x), TW_ERR_STATE);
+    check_error(tw_allreduce_start(group, 0, x, x), TW_ERR_STATE);
+    check_error(tw_allreduce_wait(group, 0), TW_ERR_STATE);
+    check_error(tw_group_result(group, 0, &sparse), TW_ERR_STATE);
+    check_error(tw_group_get_residual(group, 0, x), TW_ERR_STATE);
+    check_error(tw_group_save(group, "/tmp/never"), TW_ERR_STATE);
+    check_error(tw_group_load(group, NULL, 0), TW_ERR_STATE);
+    check_ok(tw_group_open(group));
+    check_error(tw_allreduce_wait(group, 0), TW_ERR_STATE);
+    check_ok(tw_allreduce(group, 0, x, x));
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
+static void test_tensor_numbers(void **state) {
+    (void)state;
+    tw_transport *transport;
+    tw_group *group;
+    float x[N] = {0};
+    tw_sparse sparse;
+    tw_step_info info;
+    const int wrong[] = {-1, -2, 2, 1000000, INT32_MAX, INT32_MIN};
+    const tw_group_params params = ranks_params(NULL, K);
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_open(group));
+    for (int i = 0; i < 6; i++) {
+        check_scene("tensor %d", wrong[i]);
+        check_error(tw_allreduce(group, wrong[i], x, x), TW_ERR_INDEX);
+        check_error(tw_allreduce_start(group, wrong[i], x, x), TW_ERR_INDEX);
+        if (wrong[i] != TW_ALL)
+            check_error(tw_allreduce_wait(group, wrong[i]), TW_ERR_INDEX);
+        check_error(tw_group_result(group, wrong[i], &sparse), TW_ERR_INDEX);
+        check_error(tw_group_info(group, wrong[i], &info), TW_ERR_INDEX);
+        check_error(tw_group_get_residual(group, wrong[i], x), TW_ERR_INDEX);
+    }
+    check_ok(tw_allreduce(group, 1, x, x));
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_params),         cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_null),           cmocka_unit_test(test_order),
+        cmocka_unit_test(test_tensor_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,254 @@
+/* test_group_bad_steps.c - NaN, infinity, sums that overflow, and NULL on one rank
+ *
+ * All ranks must refuse the step, with words that name the rank, and go on as if it had not been: a
+ * group that went through bad steps is compared, bit by bit, with one that did not.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "exchange_oracle.h"
+#include "ranks.h"
+
+enum { RANKS = 4, N = 301, K = 40 };
+
+/* Two sets of ranks: one goes through bad steps, one is spared. */
+typedef struct pair {
+    ranks tried, spared;
+    float **grads, **outs, **want, **before;
+    int step;
+} pair;
+
+static void pair_open(pair *p, const tw_group_params *params) {
+    const int64_t sizes[2] = {N, N};
+    *p = (pair){.grads = rows_alloc(RANKS, N),
+                .outs = rows_alloc(RANKS, N),
+                .want = rows_alloc(RANKS, N),
+                .before = rows_alloc(RANKS, N)};
+    ranks_open(&p->tried, RANKS, params, sizes, 2);
+    ranks_open(&p->spared, RANKS, params, sizes, 2);
+}
+
+static void pair_close(pair *p) {
+    ranks_close(&p->tried);
+    ranks_close(&p->spared);
+    rows_free(p->grads);
+    rows_free(p->outs);
+    rows_free(p->want);
+    rows_free(p->before);
+}
+
+/* The same good step on both sets gives the same. */
+static void good_step(pair *p) {
+    rows_fill(p->grads, RANKS, N, DATA_POWER5, p->step++);
+    ranks_allreduce(&p->tried, 0, (void *const *)p->grads, p->outs);
+    ranks_ok(&p->tried);
+    ranks_allreduce(&p->spared, 0, (void *const *)p->grads, p->want);
+    ranks_ok(&p->spared);
+    for (int rank = 0; rank < RANKS; rank++)
+        check_bits("out", p->outs[rank], p->want[rank], N);
+    ranks_get_residuals(&p->spared, 0, p->before, N);
+    ranks_check_residuals(&p->tried, 0, p->before, N);
+}
+
+/* A step with what p->grads holds must be refused on all ranks and leave no trace: neither in the
+ * residuals, nor in out, nor in the last result. */
+static void bad_step_into(pair *p, int error, float **out) {
+    tw_step_info info, after;
+    check_ok(tw_group_info(p->tried.groups[0], 0, &info));
+    ranks_get_residuals(&p->tried, 0, p->before, N);
+    for (int rank = 0; rank < RANKS; rank++)
+        memcpy(p->want[rank], p->grads[rank], N * sizeof(float));
+    ranks_allreduce(&p->tried, 0, (void *const *)p->grads, out);
+    ranks_error(&p->tried, error);
+    for (int rank = 0; rank < RANKS; rank++)
+        check_bits("gradient of a refused step", p->grads[rank], p->want[rank], N);
+    ranks_check_residuals(&p->tried, 0, p->before, N);
+    check_ok(tw_group_info(p->tried.groups[0], 0, &after));
+    check_int("steps that succeeded", after.step, info.step);
+}
+
+/* In place: the gradient must be as before. */
+static void bad_step(pair *p, int error) {
+    bad_step_into(p, error, p->grads);
+}
+
+static tw_group_params params_of(const char *exchange, int variant) {
+    tw_group_params params = ranks_params(exchange, K);
+    params.result = TW_SUM;
+    params.select.method = variant % 2 ? "reuse" : "exact";
+    params.select.momentum = variant == 2 ? 0.5f : 0.0f;
+    params.global = variant % 2 ? TW_GLOBAL_REUSE : TW_GLOBAL_EXACT;
+    return params;
+}
+
+static void test_bad_numbers(void **state) {
+    (void)state;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+        for (int variant = 0; variant < 3; variant++) {
+            pair p;
+            const tw_group_params params = params_of(oracle_exchanges[e], variant);
+            pair_open(&p, &params);
+            for (int i = 0; i < 8; i++) {
+                const int rank = (i + 3) % RANKS, at = i * 42;
+                check_scene("%s variant=%d: %g on rank %d at %d", oracle_exchanges[e], variant,
+                            (double)bad[i % 3], rank, at);
+                good_step(&p);
+                rows_fill(p.grads, RANKS, N, DATA_POWER5, 1000 + i);
+                p.grads[rank][at] = bad[i % 3];
+                bad_step(&p, TW_ERR_NUMBER);
+                ranks_say(&p.tried, "rank %d", rank);
+                ranks_say(&p.tried, "%d", at);
+            }
+            good_step(&p);
+            pair_close(&p);
+        }
+}
+
+/* Bad on all ranks, and bad at once with NULL on another. */
+static void test_several_bad(void **state) {
+    (void)state;
+    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+        pair p;
+        const tw_group_params params = params_of(oracle_exchanges[e], 0);
+        check_scene("%s: all ranks are bad", oracle_exchanges[e]);
+        pair_open(&p, &params);
+        good_step(&p);
+        rows_fill(p.grads, RANKS, N, DATA_POWER5, 500);
+        for (int rank = 0; rank < RANKS; rank++)
+            p.grads[rank][10 + rank] = NAN;
+        bad_step(&p, TW_ERR_NUMBER);
+        ranks_say(&p.tried, "rank 0");
+        ranks_say(&p.tried, "10");
+        good_step(&p);
+        pair_close(&p);
+    }
+}
+
+/* Each rank's gradient is fine, their sum is not. Dense has it in out by then: there out is not
+ * the gradient. */
+static void test_sum_overflows(void **state) {
+    (void)state;
+    float **apart = rows_alloc(RANKS, N);
+    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+        for (int result = TW_MEAN; result <= TW_SUM; result++) {
+            pair p;
+            tw_group_params params = params_of(oracle_exchanges[e], result); /* with reuse too */
+            params.result = result;
+            pair_open(&p, &params);
+            for (int i = 0; i < 3; i++) {
+                check_scene("%s: sum over ranks overflows, %d", oracle_exchanges[e], i);
+                good_step(&p);
+                rows_fill(p.grads, RANKS, N, DATA_POWER5, 600 + i);
+                for (int64_t at = 0; at < N; at++)
+                    p.grads[3][at] *= 1000.0f; /* a threshold learned here would show */
+                p.grads[i][77] = p.grads[i + 1][77] = 3e38f;
+                bad_step_into(&p, TW_ERR_NUMBER, e == 0 ? apart : p.grads);
+            }
+            good_step(&p);
+            pair_close(&p);
+        }
+    rows_free(apart);
+}
+
+/* The sum of gradient and residual overflows on one rank. */
+static void test_residual_overflows(void **state) {
+    (void)state;
+    for (int e = 1; e < ORACLE_EXCHANGES; e++) {
+        ranks r;
+        const int64_t n = 8;
+        tw_group_params params = params_of(oracle_exchanges[e], 0);
+        params.select.k = 1;
+        float **grads = rows_alloc(RANKS, n), **before = rows_alloc(RANKS, n);
+        check_scene("%s: gradient + residual overflows", oracle_exchanges[e]);
+        ranks_open(&r, RANKS, &params, &n, 1);
+        grads[2][3] = 3.2e38f; /* sent in the first step; 3e38 stays behind */
+        grads[2][5] = 3e38f;
+        ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+        ranks_ok(&r);
+        ranks_get_residuals(&r, 0, before, n);
+        grads[2][3] = 0;
+        ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+        ranks_error(&r, TW_ERR_NUMBER);
+        ranks_say(&r, "rank 2");
+        ranks_say(&r, "5");
+        ranks_check_residuals(&r, 0, before, n);
+        rows_free(grads);
+        rows_free(before);
+        ranks_close(&r);
+    }
+}
+
+/* gtopk: what rank 0 drops at a merge overflows with what its residual holds there. */
+static void test_dropped_sum_overflows(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t n = 8;
+    tw_group_params params = params_of("gtopk", 0);
+    params.select.k = 1;
+    float **grads = rows_alloc(RANKS, n), **before = rows_alloc(RANKS, n);
+    check_scene("gtopk: a dropped sum overflows with the residual");
+    ranks_open(&r, RANKS, &params, &n, 1);
+    grads[0][3] = 3.3e38f; /* stays in the list; 3.2e38 at 5 stays behind */
+    grads[0][5] = 3.2e38f;
+    grads[1][5] = 3e38f; /* is dropped by rank 0 */
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_error(&r, TW_ERR_NUMBER);
+    ranks_check_residuals(&r, 0, before, n);
+    grads[0][5] = 0;
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_ok(&r);
+    rows_free(grads);
+    rows_free(before);
+    ranks_close(&r);
+}
+
+/* ---- NULL on one rank -------------------------------------------------------------------------------- */
+
+static void test_null_on_one_rank(void **state) {
+    (void)state;
+    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+        for (int rank = 0; rank < RANKS; rank++) {
+            pair p;
+            const tw_group_params params = params_of(oracle_exchanges[e], 0);
+            check_scene("%s: NULL on rank %d", oracle_exchanges[e], rank);
+            pair_open(&p, &params);
+            good_step(&p);
+            float *kept = p.grads[rank];
+            p.grads[rank] = NULL;
+            ranks_allreduce(&p.tried, 0, (void *const *)p.grads, p.outs);
+            p.grads[rank] = kept;
+            ranks_error(&p.tried, TW_ERR_NULL);
+            ranks_say(&p.tried, "rank %d", rank);
+            ranks_check_residuals(&p.tried, 0, p.before, N);
+            good_step(&p);
+            pair_close(&p);
+        }
+}
+
+/* dense has nothing but out to leave its result in. */
+static void test_dense_needs_out(void **state) {
+    (void)state;
+    pair p;
+    const tw_group_params params = params_of("dense", 0);
+    check_scene("dense without out on rank 1");
+    pair_open(&p, &params);
+    float *kept = p.outs[1];
+    p.outs[1] = NULL;
+    ranks_allreduce(&p.tried, 0, (void *const *)p.grads, p.outs);
+    p.outs[1] = kept;
+    ranks_error(&p.tried, TW_ERR_NULL);
+    ranks_say(&p.tried, "rank 1");
+    good_step(&p);
+    pair_close(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bad_numbers),           cmocka_unit_test(test_several_bad),
+        cmocka_unit_test(test_sum_overflows),         cmocka_unit_test(test_residual_overflows),
+        cmocka_unit_test(test_dropped_sum_overflows), cmocka_unit_test(test_null_on_one_rank),
+        cmocka_unit_test(test_dense_needs_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

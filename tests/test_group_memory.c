@@ -1,0 +1,235 @@
+/* test_group_memory.c - what a group takes, that its steps take nothing, and opening without memory
+ *
+ * The linker puts the functions below between the library and the allocator (--wrap, see
+ * CMakeLists.txt): a step may not allocate, and opening may run out of memory on any rank.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "exchange_oracle.h"
+#include "ranks.h"
+
+enum { RANKS = 4, N = 2003, K = 64 };
+
+/* ---- The counting allocator ------------------------------------------------------------------- */
+
+static _Atomic int64_t calls, bytes;
+static _Thread_local int64_t fails_in; /* this thread's call that fails, from 1; 0: none */
+
+/* Count a call; 0 if it is the one to fail. */
+static int admit(size_t size) {
+    calls++;
+    if (fails_in > 0 && --fails_in == 0)
+        return 0;
+    bytes += (int64_t)size;
+    return 1;
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+int __real_posix_memalign(void **memory, size_t alignment, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+int __wrap_posix_memalign(void **memory, size_t alignment, size_t size);
+
+void *__wrap_malloc(size_t size) {
+    return admit(size) ? __real_malloc(size) : NULL;
+}
+
+void *__wrap_calloc(size_t count, size_t size) {
+    return admit(count * size) ? __real_calloc(count, size) : NULL;
+}
+
+void *__wrap_realloc(void *old, size_t size) {
+    return admit(size) ? __real_realloc(old, size) : NULL;
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    return admit(size) ? __real_aligned_alloc(alignment, size) : NULL;
+}
+
+int __wrap_posix_memalign(void **memory, size_t alignment, size_t size) {
+    return admit(size) ? __real_posix_memalign(memory, alignment, size) : ENOMEM;
+}
+
+/* ---- Memory --------------------------------------------------------------------------------------- */
+
+static tw_memory memory_of(const tw_group_params *params, int nranks, int64_t n) {
+    ranks r;
+    tw_group *group;
+    tw_memory memory;
+    ranks_init(&r, nranks);
+    check_ok(tw_group_create(&group, r.transports[0], params));
+    check_error(tw_group_memory(group, &memory), TW_ERR_STATE);
+    check_ok(tw_group_add(group, n, NULL, NULL));
+    check_ok(tw_group_memory(group, &memory));
+    tw_group_free(group);
+    ranks_close(&r);
+    check_int("total", (int64_t)memory.total,
+              (int64_t)(memory.residual + memory.velocity + memory.undo + memory.workspace));
+    return memory;
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    for (int e = 1; e < ORACLE_EXCHANGES; e++) {
+        tw_group_params params = ranks_params(oracle_exchanges[e], K);
+        params.select.k = 10000;
+        check_scene("memory of %s", oracle_exchanges[e]);
+        const tw_memory small = memory_of(&params, 2, 1000000);
+        const tw_memory large = memory_of(&params, 2, 8000000);
+        const tw_memory many = memory_of(&params, 64, 1000000);
+        check_between("residual", (int64_t)small.residual, 4000000, 4000000 + (2 << 20));
+        check_int("velocity", (int64_t)small.velocity, 0);
+        check_between("workspace of 8n", (int64_t)large.workspace, 1,
+                      (int64_t)small.workspace + 7000000 / 100);
+        if (e >= 3) /* gtopk and oktopk: O(k + P) */
+            check_between("workspace of 32 P", (int64_t)many.workspace, 1,
+                          2 * (int64_t)small.workspace);
+        check_true(many.residual == small.residual && many.undo == small.undo);
+        params.select.momentum = 0.5f;
+        check_between("velocity", (int64_t)memory_of(&params, 2, 1000000).velocity, 8000000,
+                      8000000 + (4 << 20));
+    }
+    const tw_group_params params = ranks_params("dense", K);
+    check_scene("memory of dense");
+    const tw_memory dense = memory_of(&params, 4, 50000000);
+    check_int("residual, velocity and undo",
+              (int64_t)(dense.residual + dense.velocity + dense.undo), 0);
+    check_between("workspace", (int64_t)dense.workspace, 1, 8 << 20);
+}
+
+/* tw_group_memory says what tw_group_open takes, and says the same afterwards. */
+static void test_memory_is_as_told(void **state) {
+    (void)state;
+    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+        tw_transport *transport;
+        tw_group *group;
+        tw_memory told, after;
+        const tw_group_params params = ranks_params(oracle_exchanges[e], K);
+        check_scene("memory of %s, as told", oracle_exchanges[e]);
+        check_ok(tw_transport_self(&transport));
+        check_ok(tw_group_create(&group, transport, &params));
+        for (int i = 0; i < 3; i++)
+            check_ok(tw_group_add(group, 100000, NULL, NULL));
+        check_ok(tw_group_memory(group, &told));
+        bytes = 0;
+        check_ok(tw_group_open(group));
+        const int64_t taken = bytes;
+        check_between("bytes taken", taken, (int64_t)told.total - 65536,
+                      (int64_t)told.total + 65536);
+        check_ok(tw_group_memory(group, &after));
+        check_true(memcmp(&told, &after, sizeof told) == 0);
+        tw_group_free(group);
+        tw_transport_free(transport);
+    }
+}
+
+/* ---- Allocation in steps, and opening without memory ------------------------------------------------ */
+
+typedef struct quiet {
+    pthread_barrier_t barrier;
+    float **grads, **outs;
+    int64_t allocations;
+} quiet;
+
+/* Nothing but library calls happens between the barriers. */
+static int quiet_rank(ranks *r, int rank, void *context) {
+    quiet *q = context;
+    tw_group *group = r->groups[rank];
+    int error = TW_OK;
+    pthread_barrier_wait(&q->barrier);
+    if (rank == 0)
+        calls = 0;
+    pthread_barrier_wait(&q->barrier);
+    for (int step = 0; step < 6 && !error; step++) {
+        error = tw_allreduce(group, 0, q->grads[rank], q->outs[rank]);
+        for (int i = 0; i < 3 && !error; i++)
+            error = tw_allreduce_start(group, i, q->grads[rank], q->outs[rank] + i * N);
+        if (!error)
+            error = tw_allreduce_wait(group, TW_ALL);
+        if (!error && tw_allreduce(group, 0, rank ? q->grads[rank] : NULL, NULL) != TW_ERR_NULL)
+            error = TW_ERR_STATE;
+    }
+    pthread_barrier_wait(&q->barrier);
+    if (rank == 0)
+        q->allocations = calls;
+    return error;
+}
+
+static void test_steps_allocate_nothing(void **state) {
+    (void)state;
+    const int64_t sizes[3] = {N, N, N};
+    const char *scheme;
+    for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++) {
+        ranks r;
+        quiet q = {.grads = rows_alloc(RANKS, N), .outs = rows_alloc(RANKS, 3 * N)};
+        tw_group_params params = TW_GROUP_PARAMS_INIT;
+        params.scheme = scheme;
+        params.select.k = K;
+        params.select.threads = 2;
+        check_scene("allocations of %s", scheme);
+        pthread_barrier_init(&q.barrier, NULL, RANKS);
+        rows_fill(q.grads, RANKS, N, DATA_LAPLACE, 1);
+        ranks_open(&r, RANKS, &params, sizes, 3);
+        ranks_run(&r, quiet_rank, &q);
+        ranks_ok(&r);
+        check_int("allocations in the step path", q.allocations, 0);
+        pthread_barrier_destroy(&q.barrier);
+        rows_free(q.grads);
+        rows_free(q.outs);
+        ranks_close(&r);
+    }
+}
+
+/* Rank 1 runs out of memory at its call number *context while it opens. */
+static int open_hungry(ranks *r, int rank, void *context) {
+    tw_group_params params = ranks_params("oktopk", K);
+    params.timeout = 5;
+    int error = tw_group_create(&r->groups[rank], r->transports[rank], &params);
+    if (!error)
+        error = tw_group_add(r->groups[rank], N, NULL, NULL);
+    if (error)
+        return error;
+    fails_in = rank == 1 ? *(int64_t *)context : 0;
+    error = tw_group_open(r->groups[rank]);
+    if (rank == 1)
+        *(int64_t *)context = fails_in; /* 0: it came to that call */
+    fails_in = 0;
+    return error;
+}
+
+static void test_open_out_of_memory(void **state) {
+    (void)state;
+    int64_t call = 1, left = 0;
+    for (; left == 0; call++) {
+        ranks r;
+        left = call;
+        check_scene("allocation %lld fails", (long long)call);
+        ranks_init(&r, 3);
+        ranks_run(&r, open_hungry, &left);
+        if (left == 0) {
+            ranks_error(&r, TW_ERR_MEMORY);
+            ranks_say(&r, "rank 1");
+        } else
+            ranks_ok(&r);
+        ranks_close(&r);
+    }
+    check_true(call > 5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_is_as_told),
+        cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_open_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,323 @@
+/* test_group_state_bad.c - saved files that are damaged, of others, or cannot be read or written
+ *
+ * A file that is cut or altered anywhere, that belongs to another group, or that is taken twice, is
+ * refused on all ranks and nothing changes. What cannot be written leaves the file that was there.
+ */
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "group_state.h"
+
+/* ---- Damage -------------------------------------------------------------------------------------------- */
+
+/* Two ranks with saved files "good", to be compared with themselves after each refused load. */
+typedef struct victim {
+    ranks r, twin;
+    char *good; /* rank 0's file */
+    int64_t size;
+} victim;
+
+static void victim_open(victim *v) {
+    tw_group_params params = state_params("oktopk");
+    params.select.momentum = 0.5f;
+    ranks_open(&v->r, 2, &params, state_sizes, STATE_TENSORS);
+    ranks_open(&v->twin, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&v->r, 0, 3);
+    state_save_all(&v->r, "good");
+    v->good = state_read(state_path("good", 0), &v->size);
+    state_steps(&v->r, 3, 5); /* so that a load that slips through shows */
+    state_steps(&v->twin, 0, 5);
+}
+
+static void victim_close(victim *v) {
+    state_same_residuals(&v->r, &v->twin);
+    state_same_steps(&v->r, &v->twin, 5, 7);
+    state_load_all(&v->r, "good"); /* the file itself was fine all the time */
+    ranks_ok(&v->r);
+    ranks_close(&v->r);
+    ranks_close(&v->twin);
+    free(v->good);
+}
+
+/* These bytes as rank 0's file, the good one as rank 1's: refused on both, and the same. */
+static void refuse_bytes(victim *v, const char *bytes, int64_t size) {
+    state_claims c = {.paths = {{state_path("bad", 0)}, {state_path("good", 1)}}, .count = {1, 1}};
+    state_write(c.paths[0][0], bytes, size);
+    ranks_run(&v->r, state_load, &c);
+    if (v->r.status[0] != TW_ERR_DAMAGED && v->r.status[0] != TW_ERR_MISMATCH)
+        check_fail("rank 0 gave %d (%s)", v->r.status[0], v->r.text[0]);
+    ranks_error(&v->r, v->r.status[0]);
+}
+
+static void test_truncated(void **state) {
+    (void)state;
+    victim v;
+    victim_open(&v);
+    for (int64_t size = 0; size < v.size; size += size < 700 || size > v.size - 20 ? 1 : 97) {
+        check_scene("%lld of %lld bytes", (long long)size, (long long)v.size);
+        refuse_bytes(&v, v.good, size);
+    }
+    victim_close(&v);
+}
+
+static void test_longer(void **state) {
+    (void)state;
+    victim v;
+    victim_open(&v);
+    char *bytes = check_alloc(v.size + 9, 1);
+    memcpy(bytes, v.good, (size_t)v.size);
+    for (int more = 1; more <= 9; more += 4) {
+        check_scene("%d bytes more", more);
+        refuse_bytes(&v, bytes, v.size + more);
+    }
+    free(bytes);
+    victim_close(&v);
+}
+
+static void test_altered(void **state) {
+    (void)state;
+    victim v;
+    victim_open(&v);
+    char *bytes = check_alloc(v.size, 1);
+    memcpy(bytes, v.good, (size_t)v.size);
+    for (int64_t at = 0; at < v.size; at += at < 2000 || at > v.size - 64 ? 1 : 13) {
+        const char flips[] = {1, (char)0x80, (char)0xff};
+        const char flip = flips[at % 3];
+        check_scene("byte %lld of %lld altered", (long long)at, (long long)v.size);
+        bytes[at] = (char)(bytes[at] ^ flip);
+        refuse_bytes(&v, bytes, v.size);
+        bytes[at] = (char)(bytes[at] ^ flip);
+    }
+    free(bytes);
+    victim_close(&v);
+}
+
+/* Not such a file at all. */
+static void test_nonsense(void **state) {
+    (void)state;
+    victim v;
+    victim_open(&v);
+    oracle_rng rng = {4};
+    char *bytes = check_alloc(v.size, 1);
+    for (int round = 0; round < 20; round++) {
+        check_scene("nonsense %d", round);
+        for (int64_t i = round < 10 ? 0 : 16; i < v.size; i++)
+            bytes[i] = (char)oracle_next(&rng);
+        if (round >= 10)
+            memcpy(bytes, v.good, 16);
+        refuse_bytes(&v, bytes, round % 2 ? v.size : oracle_below(&rng, v.size));
+    }
+    free(bytes);
+    victim_close(&v);
+}
+
+/* ---- Files of other groups, and files in wrong hands --------------------------------------------------------- */
+
+/* Loads of `r` with these claims must give this error on all ranks and change nothing. */
+static void refuse_claims(ranks *r, state_claims *c, int error) {
+    float **before[STATE_TENSORS];
+    for (int tensor = 0; tensor < STATE_TENSORS; tensor++) {
+        before[tensor] = rows_alloc(r->nranks, state_sizes[tensor]);
+        ranks_get_residuals(r, tensor, before[tensor], state_sizes[tensor]);
+    }
+    ranks_run(r, state_load, c);
+    ranks_error(r, error);
+    for (int tensor = 0; tensor < STATE_TENSORS; tensor++) {
+        ranks_check_residuals(r, tensor, before[tensor], state_sizes[tensor]);
+        rows_free(before[tensor]);
+    }
+}
+
+static void save_other(const tw_group_params *params, const int64_t *other_sizes, int tensors) {
+    ranks r;
+    ranks_open(&r, 2, params, other_sizes, tensors);
+    state_save_all(&r, "other");
+    ranks_close(&r);
+}
+
+static void refuse_other(ranks *r, const char *field) {
+    state_claims c = state_spread("other", 2, 2, 1);
+    refuse_claims(r, &c, TW_ERR_MISMATCH);
+    ranks_say(r, "%s", field);
+}
+
+static void test_other_groups(void **state) {
+    (void)state;
+    ranks r;
+    const tw_group_params params = state_params("oktopk");
+    const int64_t other_n[STATE_TENSORS] = {903, 58}, more[3] = {903, 57, 57};
+    ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 3);
+    check_scene("another n");
+    save_other(&params, other_n, STATE_TENSORS);
+    refuse_other(&r, "n");
+    ranks_say(&r, "58");
+    check_scene("fewer tensors");
+    save_other(&params, state_sizes, 1);
+    refuse_other(&r, "tensors");
+    check_scene("more tensors");
+    save_other(&params, more, 3);
+    refuse_other(&r, "tensors");
+    check_scene("with momentum");
+    tw_group_params other = params;
+    other.select.momentum = 0.5f;
+    save_other(&other, state_sizes, STATE_TENSORS);
+    refuse_other(&r, "momentum");
+    state_steps(&r, 3, 5);
+    ranks_close(&r);
+}
+
+static void test_wrong_hands(void **state) {
+    (void)state;
+    ranks old, r;
+    const tw_group_params params = state_params("oktopk");
+    ranks_open(&old, 3, &params, state_sizes, STATE_TENSORS);
+    state_steps(&old, 0, 3);
+    state_save_all(&old, "three");
+    state_steps(&old, 3, 4);
+    state_save_all(&old, "later");
+    ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 2);
+    const char *const file[3] = {state_path("three", 0), state_path("three", 1),
+                                 state_path("three", 2)};
+
+    state_claims twice = {.paths = {{file[0], file[1]}, {file[1], file[2]}}, .count = {2, 2}};
+    check_scene("file 1 is taken by two ranks");
+    refuse_claims(&r, &twice, TW_ERR_MISMATCH);
+    ranks_say(&r, "rank 1");
+    state_claims same = {.paths = {{file[0], file[0], file[1]}, {file[2]}}, .count = {3, 1}};
+    check_scene("file 0 is taken twice by one rank");
+    refuse_claims(&r, &same, TW_ERR_MISMATCH);
+    ranks_say(&r, "rank 0");
+    state_claims missing = {.paths = {{file[0]}, {file[1]}}, .count = {1, 1}};
+    check_scene("file 2 is taken by nobody");
+    refuse_claims(&r, &missing, TW_ERR_MISMATCH);
+    ranks_say(&r, "rank 2");
+    state_claims none = {.count = {0, 0}};
+    check_scene("no file at all");
+    refuse_claims(&r, &none, TW_ERR_MISMATCH);
+    state_claims mixed = {.paths = {{file[0], file[1]}, {state_path("later", 2)}}, .count = {2, 1}};
+    check_scene("file 2 is of a later step");
+    refuse_claims(&r, &mixed, TW_ERR_MISMATCH);
+    state_claims one = {.paths = {{file[0], state_path("later", 1)}, {file[2]}}, .count = {2, 1}};
+    check_scene("file 1 is of a later step than file 0 of the same rank");
+    refuse_claims(&r, &one, TW_ERR_MISMATCH);
+    state_claims right = {.paths = {{file[0], file[2]}, {file[1]}}, .count = {2, 1}};
+    check_scene("each taken once");
+    ranks_run(&r, state_load, &right);
+    ranks_ok(&r);
+    ranks_close(&old);
+    ranks_close(&r);
+}
+
+/* ---- The file system ------------------------------------------------------------------------------------------ */
+
+static void test_missing_file(void **state) {
+    (void)state;
+    ranks r;
+    const tw_group_params params = state_params("gtopk");
+    ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 2);
+    state_save_all(&r, "here");
+    state_claims c = {.paths = {{state_path("here", 0)}, {state_path("not-here", 1)}},
+                      .count = {1, 1}};
+    check_scene("a file that is not there");
+    refuse_claims(&r, &c, TW_ERR_FILE);
+    ranks_say(&r, "not-here");
+    ranks_say(&r, "rank 1");
+    c.paths[1][0] = state_directory;
+    check_scene("a directory");
+    refuse_claims(&r, &c, TW_ERR_FILE);
+    c.paths[1][0] = NULL;
+    check_scene("a path that is NULL");
+    refuse_claims(&r, &c, TW_ERR_NULL);
+    state_load_all(&r, "here");
+    ranks_ok(&r);
+    ranks_close(&r);
+}
+
+/* What cannot be written leaves the file that was there, and nothing beside it. */
+static int files_in_directory(void) {
+    int count = 0;
+    DIR *entries = opendir(state_directory);
+    check_true(entries != NULL);
+    while (readdir(entries))
+        count++;
+    closedir(entries);
+    return count;
+}
+
+static void test_unwritable(void **state) {
+    (void)state;
+    ranks r;
+    const tw_group_params params = state_params("gtopk");
+    char path[STATE_PATH];
+    check_scene("unwritable");
+    ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 2);
+    state_save_all(&r, "keep");
+    int64_t size, after_size;
+    char *before = state_read(state_path("keep", 0), &size);
+    const int files = files_in_directory();
+    state_steps(&r, 2, 3);
+    snprintf(path, sizeof path, "%s/nowhere/file", state_directory);
+    check_error(tw_group_save(r.groups[0], path), TW_ERR_FILE);
+    check_contains(tw_last_error(), "nowhere");
+    check_error(tw_group_save(r.groups[0], state_directory), TW_ERR_FILE);
+    check_error(tw_group_save(r.groups[0], ""), TW_ERR_FILE);
+    check_int("files in the directory", files_in_directory(), files);
+    char *after = state_read(state_path("keep", 0), &after_size);
+    check_int("size", after_size, size);
+    check_true(memcmp(after, before, (size_t)size) == 0);
+    free(before);
+    free(after);
+    state_steps(&r, 3, 5);
+    ranks_close(&r);
+}
+
+/* A disk that is full, by a limit on the size of files: the old file stays, nothing beside it. */
+static void test_disk_full(void **state) {
+    (void)state;
+    ranks r;
+    struct rlimit limit, tight;
+    int64_t size, after_size;
+    const tw_group_params params = state_params("gtopk");
+    check_scene("a write that fails");
+    ranks_open(&r, 1, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 2);
+    state_save_all(&r, "full");
+    char *before = state_read(state_path("full", 0), &size);
+    const int files = files_in_directory();
+    state_steps(&r, 2, 3);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    tight = limit;
+    tight.rlim_cur = (rlim_t)size / 2;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    const int error = tw_group_save(r.groups[0], state_path("full", 0));
+    setrlimit(RLIMIT_FSIZE, &limit);
+    signal(SIGXFSZ, SIG_DFL);
+    check_error(error, TW_ERR_FILE);
+    check_int("files in the directory", files_in_directory(), files);
+    char *after = state_read(state_path("full", 0), &after_size);
+    check_int("size", after_size, size);
+    check_true(memcmp(after, before, (size_t)size) == 0);
+    free(before);
+    free(after);
+    ranks_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_longer),
+        cmocka_unit_test(test_altered),      cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_other_groups), cmocka_unit_test(test_wrong_hands),
+        cmocka_unit_test(test_missing_file), cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_disk_full),
+    };
+    return cmocka_run_group_tests(tests, state_begin, state_end);
+}
