@@ -2,11 +2,12 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 SECONDS ?= 60
+PYTHON ?= python3
 # Small enough for a tool that is 30 times slower; it hides AVX-512, so these run on AVX2.
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
-        bench-torch bench-allreduce bench-vgg16 verify lint format install clean
+        bench-torch bench-gpu bench-allreduce bench-vgg16 verify lint format install clean
 
 all: ## build the library and build/thinwire
 	@scripts/install-deps build
@@ -81,6 +82,14 @@ bench-vgg16: all ## forward and backward of vgg16 against PyTorch on the same co
 bench-torch: all ## exact selection against torch.topk on the CPU
 	@scripts/install-deps bench
 	bench/torch_topk.py
+
+# PYTHON is one whose torch is built for CUDA: Debian's is not.
+bench-gpu: all ## selection on a GPU, against the bare pass and against torch on the same GPU
+	build/thinwire bench select --device cuda --method exact --n 14728266
+	build/thinwire bench select --device cuda --method exact --n 133547324
+	build/thinwire bench select --device cuda --method exact --n 14728266 --cold
+	build/thinwire bench select --device cuda --method exact --n 133547324 --cold
+	$(PYTHON) bench/torch_gpu.py
 
 lint: ## formatting and static analysis
 	@scripts/install-deps build lint

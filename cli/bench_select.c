@@ -11,16 +11,13 @@
 #include "command.h"
 #include "data.h"
 #include "errors.h"
+#include "names.h"
 #include "options.h"
+#include "place.h"
 #include "progress.h"
 
 #define DEFAULT_N 14728266 /* VGG-16 on CIFAR-10 */
 #define DEFAULT_STEPS 30
-
-static const char *method_at(int position) {
-    const char *name;
-    return tw_select_method(position, &name, NULL) == TW_OK ? name : NULL;
-}
 
 /* In the order of tw_type. */
 static const char *type_at(int position) {
@@ -31,98 +28,61 @@ static const char *type_at(int position) {
 static const char help_summary[] =
     "Time one step of selection (run and commit, with error feedback) against the bare pass "
     "e += g, which error feedback needs in any case. Both are timed in turns in the same run; "
-    "times are medians. The last step of every method is checked against an independent top-k.";
+    "times are medians. What every method selects after them is checked against an independent "
+    "top-k.";
 
 static const char help_notes[] =
     "JSON: one object per row. time_us is run and commit together (run_us and commit_us apart), "
     "floor_us the bare pass, ratio = time_us / floor_us; count and candidates are those of the "
-    "last step, rescans is the sum over the timed steps. The library writes what a commit asks for "
-    "in the next run: commit_us is near 0, a warm run_us includes the commit before it, and a "
-    "--cold step never pays for its own.";
+    "last timed step, rescans is the sum over the timed steps. On a CPU the library writes what a "
+    "commit asks for in the next run: commit_us is near 0, a warm run_us includes the commit "
+    "before it, and a --cold step never pays for its own. On a GPU arch is cuda, device its name, "
+    "threads 0; a step is queued as a whole and timed by the GPU's events: run_us is all of it and "
+    "commit_us 0.";
 
 static const char help_examples[] =
     "  thinwire bench select                                  all methods, VGG-16's size\n"
     "  thinwire bench select --method exact --n 1M --k 1000   one row\n"
+    "  thinwire bench select --device cuda --n 133547324      on the GPU, BERT's size\n"
     "  thinwire bench select --data power5 --drift 1.05 --json results.jsonl\n";
 
 static int parse(select_bench *bench, int argc, char **argv) {
     const cli_option options[] = {
         {.name = "method",
-         .placeholder = "LIST",
-         .kind = OPTION_CHOICES,
-         .to.choices = &bench->methods,
-         .choice_at = method_at,
+         TAKES_CHOICES("LIST", &bench->methods, method_at),
          .help = "methods separated by commas, or all (default all)."},
         {.name = "n",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->n,
-         .min = 1,
-         .max = INT32_MAX,
+         TAKES_INTEGER("N", &bench->n, 1, INT32_MAX),
          .help = "elements (default 14728266, VGG-16's)"},
         {.name = "density",
-         .placeholder = "LIST",
-         .kind = OPTION_REALS,
-         .to.reals = &bench->densities,
-         .min = 1e-10,
-         .max = 1,
+         TAKES_REALS("LIST", &bench->densities, 1e-10, 1),
          .help = "k/n, one or more separated by commas (default 0.001,0.01)"},
         {.name = "k",
-         .placeholder = "K",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->k,
-         .min = 1,
-         .max = INT32_MAX,
+         TAKES_INTEGER("K", &bench->k, 1, INT32_MAX),
          .help = "entries per step, instead of --density"},
         {.name = "data",
-         .placeholder = "KIND",
-         .kind = OPTION_CHOICE,
-         .to.choice = &bench->data,
-         .choice_at = data_kind_name,
+         TAKES_CHOICE("KIND", &bench->data, data_kind_name),
          .help = "synthetic gradients (default gauss)."},
         {.name = "type",
-         .placeholder = "TYPE",
-         .kind = OPTION_CHOICE,
-         .to.choice = &bench->type,
-         .choice_at = type_at,
+         TAKES_CHOICE("TYPE", &bench->type, type_at),
          .help = "of the gradients (default f32)."},
+        {.name = "device",
+         TAKES_CHOICE("DEVICE", &bench->device, place_kind_name),
+         .help = "where gradients lie and selection runs (default cpu)."},
         {.name = "threads",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->threads,
-         .min = 0,
-         .max = 256,
-         .help = "threads (default 0: THINWIRE_THREADS or all cores)"},
+         TAKES_INTEGER("N", &bench->threads, 0, 256),
+         .help = "threads of a CPU (default 0: THINWIRE_THREADS or all cores)"},
         {.name = "cold",
-         .kind = OPTION_FLAG,
-         .to.flag = &bench->cold,
+         TAKES_NOTHING(&bench->cold),
          .help = "every timed step on a freshly created selector"},
         {.name = "steps",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->steps,
-         .min = 1,
-         .max = 1e6,
+         TAKES_INTEGER("N", &bench->steps, 1, 1e6),
          .help = "timed steps, after 5 that are not (default 30)"},
         {.name = "drift",
-         .placeholder = "X",
-         .kind = OPTION_REAL,
-         .to.real = &bench->drift,
-         .min = 1e-3,
-         .max = 1e3,
+         TAKES_REAL("X", &bench->drift, 1e-3, 1e3),
          .help = "scale each step's gradient by X more (default 1)"},
-        {.name = "seed",
-         .placeholder = "N",
-         .kind = OPTION_INTEGER,
-         .to.integer = &bench->seed,
-         .min = 0,
-         .max = 0x1p53,
-         .help = "of the data and of method random (default 1)"},
-        {.name = "json",
-         .placeholder = "FILE",
-         .kind = OPTION_TEXT,
-         .to.text = &bench->json_path,
-         .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"},
+        OPTION_ROW_SEED(&bench->seed, "of the data and of method random (default 1)"),
+        OPTION_ROW_JSON(&bench->json_path),
     };
     const option_set set = {
         .command = "bench select",
@@ -153,17 +113,24 @@ static int settle(select_bench *bench) {
     if (bench->methods.count == 0) {
         options_take_all(method_at, &bench->methods);
     }
+    if (bench->device != TW_CPU && bench->threads >= 0) {
+        return usage_error("bench select: --threads is for --device cpu; leave it out");
+    }
+    bench->threads = bench->threads < 0 ? 0 : bench->threads;
     bench->type_name = type_at(bench->type);
     return STATUS_OK;
 }
 
-static tw_select_params params_of(const select_bench *bench, const char *method, double density) {
+static tw_select_params params_of(const select_bench *bench, const place *where, const char *method,
+                                  double density) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.method = method;
     params.k = bench->k;
     params.density = bench->k > 0 ? 0.0 : density;
     params.type = bench->type;
     params.threads = (int)bench->threads;
+    params.device = bench->device;
+    params.stream = where->stream;
     params.seed = (uint64_t)bench->seed;
     return params;
 }
@@ -171,7 +138,7 @@ static tw_select_params params_of(const select_bench *bench, const char *method,
 /* Measure and report one row. The method "exact" promises the top-k: less is a failure. */
 static int one_row(const select_bench *bench, const bench_plan *plan, select_report *report,
                    int64_t *progress, const char *method, double density) {
-    tw_select_params params = params_of(bench, method, density);
+    tw_select_params params = params_of(bench, plan->where, method, density);
     measurement result;
     int status = measure_method(plan, &params, &result, progress);
     if (status != STATUS_OK) {
@@ -180,7 +147,8 @@ static int one_row(const select_bench *bench, const bench_plan *plan, select_rep
     progress_clear();
     select_report_row(report, method, density, &result);
     if (strcmp(method, "exact") == 0 && !result.exact) {
-        return failure("method exact did not select the top-k in its last step: please report it");
+        return failure(
+            "method exact did not select the top-k in the step checked: please report it");
     }
     return STATUS_OK;
 }
@@ -204,9 +172,25 @@ static int check_library(const select_bench *bench) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = 1;
     params.threads = (int)bench->threads;
+    params.device = bench->device;
     tw_memory memory;
     int error = tw_selector_memory(bench->n, &params, &memory);
     return error == TW_OK ? STATUS_OK : library_failure("preparing", error);
+}
+
+static int run_with(const select_bench *bench, place *where, gradients *source, jsonl *json) {
+    bench_plan plan;
+    int status = bench_plan_create(&plan, source, where, bench->steps);
+    if (status != STATUS_OK) {
+        return status;
+    }
+    plan.cold = bench->cold;
+    select_report report;
+    select_report_begin(&report, bench, where, json);
+    status = sweep(bench, &plan, &report);
+    select_report_end(&report);
+    bench_plan_free(&plan);
+    return status;
 }
 
 static int run_bench(const select_bench *bench, jsonl *json) {
@@ -217,31 +201,32 @@ static int run_bench(const select_bench *bench, jsonl *json) {
         .drift = bench->drift,
         .seed = (uint64_t)bench->seed,
     };
-    gradients source;
-    bench_plan plan;
+    place where = {
+        .kind = place_kind_at(bench->device),
+        .n = bench->n,
+        .type = bench->type,
+        .threads = (int)bench->threads,
+    };
     int status = check_library(bench);
     if (status == STATUS_OK) {
-        status = gradients_create(&source, &spec);
+        status = where.kind->open(&where);
     }
     if (status != STATUS_OK) {
         return status;
     }
-    status = bench_plan_create(&plan, &source, bench->steps);
+    gradients source;
+    status = gradients_create(&source, &spec);
     if (status == STATUS_OK) {
-        plan.cold = bench->cold;
-        plan.threads = (int)bench->threads;
-        select_report report;
-        select_report_begin(&report, bench, json);
-        status = sweep(bench, &plan, &report);
-        select_report_end(&report);
-        bench_plan_free(&plan);
+        status = run_with(bench, &where, &source, json);
+        gradients_free(&source);
     }
-    gradients_free(&source);
+    where.kind->close(&where);
     return status;
 }
 
 int bench_select(int argc, char **argv) {
-    select_bench bench = {.n = DEFAULT_N, .steps = DEFAULT_STEPS, .drift = 1.0, .seed = 1};
+    select_bench bench = {
+        .n = DEFAULT_N, .steps = DEFAULT_STEPS, .threads = -1, .drift = 1.0, .seed = 1};
     int status = parse(&bench, argc, argv);
     if (status != OPTIONS_CONTINUE) {
         return status;

@@ -19,7 +19,8 @@ typedef struct select_bench {
     int data;  /* position of the kind, see data.h */
     int type;  /* tw_type */
     const char *type_name;
-    int64_t threads; /* 0: the library's default */
+    int device;      /* tw_device */
+    int64_t threads; /* 0: the library's default; -1: not given */
     bool cold;
     int64_t steps;
     double drift;
@@ -29,6 +30,7 @@ typedef struct select_bench {
 
 typedef struct select_report {
     const select_bench *bench;
+    const place *where;
     jsonl *json; /* NULL: none */
     table rows;
     int64_t nrows;
@@ -36,7 +38,8 @@ typedef struct select_report {
 } select_report;
 
 /* Print the title and the head of the table. */
-void select_report_begin(select_report *report, const select_bench *bench, jsonl *json);
+void select_report_begin(select_report *report, const select_bench *bench, const place *where,
+                         jsonl *json);
 
 /* One method at one density: a row, and a JSON line if asked for. */
 void select_report_row(select_report *report, const char *method, double density,

@@ -16,10 +16,6 @@ static const table_column columns[] = {
     {"floor", "us", 9},    {"ratio", "x", 6},     {"floor", "GB/s", 5},
 };
 
-static int threads_used(const select_bench *bench) {
-    return bench->threads > 0 ? (int)bench->threads : tw_default_threads();
-}
-
 static double quotient(double over, double under) {
     return under > 0.0 ? over / under : 0.0;
 }
@@ -28,12 +24,17 @@ static double gigabytes_per_second(const select_bench *bench, double floor_us) {
     return quotient(BYTES_PER_ELEMENT * (double)bench->n, floor_us * 1e3);
 }
 
-void select_report_begin(select_report *report, const select_bench *bench, jsonl *json) {
+void select_report_begin(select_report *report, const select_bench *bench, const place *where,
+                         jsonl *json) {
     FILE *stream = jsonl_table_stream(json);
-    *report = (select_report){.bench = bench, .json = json};
-    fprintf(stream, "bench select: n %" PRId64 ", data %s, type %s, kernels %s, threads %d, ",
-            bench->n, data_kind_name(bench->data), bench->type_name, tw_kernels(),
-            threads_used(bench));
+    *report = (select_report){.bench = bench, .where = where, .json = json};
+    fprintf(stream, "bench select: n %" PRId64 ", data %s, type %s, ", bench->n,
+            data_kind_name(bench->data), bench->type_name);
+    if (bench->device == TW_CPU) {
+        fprintf(stream, "kernels %s, threads %d, ", where->arch, where->threads);
+    } else {
+        fprintf(stream, "device %s, ", where->name);
+    }
     fprintf(stream, "%" PRId64 " steps %s", bench->steps, bench->cold ? "cold" : "warm");
     if (bench->drift != 1.0) {
         fprintf(stream, ", drift %g", bench->drift);
@@ -47,8 +48,9 @@ static void write_json(const select_report *report, const char *method, double d
     jsonl *json = report->json;
     const select_bench *bench = report->bench;
     jsonl_text(json, "method", method);
-    jsonl_text(json, "arch", tw_kernels());
-    jsonl_integer(json, "threads", threads_used(bench));
+    jsonl_text(json, "arch", report->where->arch);
+    jsonl_text(json, "device", report->where->name);
+    jsonl_integer(json, "threads", report->where->threads);
     jsonl_integer(json, "n", bench->n);
     jsonl_integer(json, "k", result->k);
     jsonl_integer(json, "count", result->count);
@@ -105,7 +107,7 @@ void select_report_end(select_report *report) {
     table_real(rows, report->floor_us, 1);
     table_real(rows, 1.0, 2);
     table_real(rows, gigabytes_per_second(report->bench, report->floor_us), 1);
-    if (report->bench->cold) {
+    if (report->bench->cold && report->bench->device == TW_CPU) {
         fputs("cold: the writes of a commit fall into the next run and are not in these times\n",
               rows->stream);
     }

@@ -65,6 +65,18 @@ static void print_kernels(FILE *stream) {
             refused ? ", not usable: selectors will refuse it" : "");
 }
 
+static void print_gpus(FILE *stream) {
+    const char *name;
+    int count = 0;
+    while (tw_cuda_device(count, &name) == TW_OK) {
+        fprintf(stream, "%-10s %-10d %s\n", count == 0 ? "gpu" : "", count, name);
+        count++;
+    }
+    if (count == 0) {
+        fprintf(stream, "%-10s %-10s %s\n", "gpu", "none", tw_last_error());
+    }
+}
+
 static void print_methods(FILE *stream) {
     const char *name;
     const char *description;
@@ -100,6 +112,7 @@ static void print_info(FILE *stream, const char *cpu_model) {
     print_kernels(stream);
     fprintf(stream, "%-10s %d by default; change with THINWIRE_THREADS=N (now: %s)\n", "threads",
             tw_default_threads(), environment("THINWIRE_THREADS"));
+    print_gpus(stream);
     print_methods(stream);
     print_exchanges(stream);
     print_transports(stream);
@@ -120,6 +133,9 @@ static void write_json(jsonl *json, const char *cpu_model) {
         }
     }
     jsonl_integer(json, "threads", tw_default_threads());
+    for (int i = 0; tw_cuda_device(i, &name) == TW_OK; i++) {
+        jsonl_append(json, "gpus", name);
+    }
     for (int i = 0; tw_select_method(i, &name, NULL) == TW_OK; i++) {
         jsonl_append(json, "methods", name);
     }
@@ -142,15 +158,14 @@ int cmd_info(int argc, char **argv) {
     const char *json_path = NULL;
     const cli_option options[] = {
         {.name = "json",
-         .placeholder = "FILE",
-         .kind = OPTION_TEXT,
-         .to.text = &json_path,
+         TAKES_TEXT("FILE", &json_path),
          .help = "write one JSON object to FILE, or to stdout with -"},
     };
     const option_set set = {
         .command = "info",
-        .summary = "Show version, kernels, threads, selection methods, exchanges, schemes and "
-                   "transports, and how to choose them.",
+        .summary =
+            "Show version, kernels, threads, GPUs, selection methods, exchanges, schemes and "
+            "transports, and how to choose them.",
         .examples = "  thinwire info\n"
                     "  thinwire info --json -\n"
                     "  THINWIRE_KERNELS=ref thinwire info\n",

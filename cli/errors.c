@@ -29,6 +29,7 @@ static const error_hint hints[] = {
     {TW_ERR_TRANSPORT, "see what the network's own messages say"},
     {TW_ERR_TIMEOUT, "see what became of the missing ranks, or give a longer --timeout"},
     {TW_ERR_MISMATCH, "start all ranks with the same build and the same options"},
+    {TW_ERR_DEVICE, "`thinwire info` lists the GPUs that can be used"},
 };
 
 static const char *hint_for(int error) {

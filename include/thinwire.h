@@ -90,7 +90,8 @@ TW_API const char *tw_version(void);
     X(TW_ERR_MISMATCH, -13, "ranks, or a saved state and its group, do not agree")                 \
     X(TW_ERR_PROTOCOL, -14, "a message from another rank is malformed")                            \
     X(TW_ERR_FILE, -15, "a file cannot be read or written")                                        \
-    X(TW_ERR_DAMAGED, -16, "a saved state is damaged, or of another version")
+    X(TW_ERR_DAMAGED, -16, "a saved state is damaged, or of another version")                      \
+    X(TW_ERR_DEVICE, -17, "a device failed, is missing, or memory is not where it should be")
 
 typedef enum {
 #define TW_ERROR_ENUM(name, value, text) name = (value),
@@ -119,6 +120,12 @@ typedef enum {
     TW_FEEDBACK_OFF = 1, /* select from the gradient itself; the rest is dropped */
 } tw_feedback;
 
+/* Where gradients lie and selection runs. */
+typedef enum {
+    TW_CPU = 0,
+    TW_CUDA = 1, /* an NVIDIA GPU; see tw_cuda_info() */
+} tw_device;
+
 /* How to select. Zero means default in every field; start from TW_SELECT_PARAMS_INIT. Exactly one
  * of k and density must be given. A value that is not understood is refused, never replaced. */
 typedef struct tw_select_params {
@@ -129,6 +136,13 @@ typedef struct tw_select_params {
     int feedback;       /* tw_feedback */
     int threads;        /* 0: tw_default_threads(); at most 256 */
     uint64_t seed;      /* random: ranks that share a seed pick the same indices */
+
+    /* With TW_CUDA gradients, results and outputs are memory of one GPU, aligned to their elements,
+     * and work is ordered by a stream. Selections are bit for bit those of the CPU. */
+    int device;   /* tw_device */
+    int ordinal;  /* which GPU, as CUDA counts them */
+    void *stream; /* cudaStream_t in which gradients become ready and results are used; NULL: the
+                     default stream */
 
     /* Deep Gradient Compression (Lin et al., 2018) */
     float momentum;        /* in [0, 1): accumulate u = momentum * u + g instead of g */
@@ -164,11 +178,12 @@ typedef struct tw_memory {
     size_t velocity;  /* 2 x float32[n] with momentum */
     size_t undo;      /* address space to restore the residual of a refused step: about 5.2 n. A
                          step touches 0.2 to 0.5 n of it, more when gradients suddenly grow by 100
-                         times or more; none without feedback */
+                         times or more; on a GPU a second residual, float32[n]; none without
+                         feedback */
     size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
                          of which all threads together touch about half of one share; plus n/250 for
-                         samples, with "dgc" n/25, with "random" n/8 */
-    size_t total;     /* the sum */
+                         samples, with "dgc" n/25, with "random" n/8. On a GPU 64 k bytes and n/16 */
+    size_t total;     /* the sum; with TW_CUDA all of it is the GPU's */
 } tw_memory;
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
@@ -438,9 +453,19 @@ TW_API void tw_selector_free(tw_selector *selector);
  * tw_selector_info has it as bad_index, and the residual is bit for bit as before. */
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
+/* With TW_CUDA, tw_selector_run returns as soon as the step is queued on the stream: idx and val are
+ * the GPU's memory, and count is -1. This waits for the step and fills in the count. On the CPU
+ * nothing is left to wait for.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open; TW_ERR_NUMBER as tw_selector_run: the
+ * step is then closed; TW_ERR_DEVICE when the stream failed. */
+TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
+
 /* End the step: the sent entries leave the residual (and the velocity), all else stays in it.
- *   idx [count] ascending indices that were sent, a subset of the selection;
- *       NULL with count 0: the whole selection. To commit nothing, pass a non-NULL idx and 0.
+ *   idx [count] ascending indices that were sent, a subset of the selection, with TW_CUDA in the
+ *       GPU's memory; NULL with count 0: the whole selection. To commit nothing, pass a non-NULL
+ *       idx and 0.
+ * With TW_CUDA a whole selection may be committed without waiting for it: if the step turns out to
+ * be refused, nothing has changed.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open (never without feedback); TW_ERR_INDEX
  * when idx holds an index that was not selected, or is not ascending: the step stays open. */
 TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t count);
@@ -452,11 +477,11 @@ TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open. */
 TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 
-/* Copy the residual out, [n] floats. Zeros without feedback.
+/* Copy the residual out, [n] floats in the host's memory. Zeros without feedback.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open. */
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
-/* Replace the residual by [n] finite floats. The threshold is learned anew in the next step;
+/* Replace the residual by [n] finite floats in the host's memory. The threshold is learned anew in the next step;
  * velocity and step counter stay.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
@@ -470,9 +495,10 @@ typedef struct tw_select_info {
     int32_t rescans;    /* further reads of the vector because a guess missed */
     float threshold;    /* smallest magnitude selected, 0 if none */
     int64_t bad_index;  /* first NaN or infinity when the last step was refused, else -1 */
+    int64_t refused;    /* steps refused so far; on a GPU also those that were committed unseen */
 } tw_select_info;
 
-/* Errors: TW_ERR_NULL. */
+/* With TW_CUDA this waits for the step. Errors: TW_ERR_NULL; TW_ERR_DEVICE. */
 TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
 
 /* ---- 8. Information ----------------------------------------------------------------------- */
@@ -518,6 +544,14 @@ TW_API int tw_default_threads(void);
  * Threads are started for the call unless a selector with as many exists.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
+
+/* The same on a GPU: sum and add are its memory, stream is a cudaStream_t. Returns when queued.
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
+TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
+
+/* The GPUs that this build can use, from ordinal 0. The name is valid until the thread's next call.
+ * Errors: TW_ERR_DEVICE when there is no such GPU, or none at all: tw_last_error() says why. */
+TW_API int tw_cuda_device(int ordinal, const char **name);
 
 #ifdef __cplusplus
 }

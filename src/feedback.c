@@ -234,10 +234,8 @@ int tw__feedback_fold(tw_selector *s, uint32_t guess) {
     if (s->residual != NULL)
         tw__feedback_unfold(s);
     s->info.bad_index = bad;
-    return tw__fail(TW_ERR_NUMBER,
-                    "grad: element %lld is NaN or infinite, or overflows with the residual; "
-                    "skip this step or lower the loss scale",
-                    (long long)bad);
+    s->info.refused++;
+    return tw__fail_number(bad);
 }
 
 void tw__feedback_unfold(tw_selector *s) {

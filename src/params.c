@@ -67,6 +67,9 @@ static int check_choice(const char *field, int value, int last) {
 static int check_options(const tw_select_params *p) {
     TW_TRY(check_choice("type", p->type, TW_BF16));
     TW_TRY(check_choice("feedback", p->feedback, TW_FEEDBACK_OFF));
+    TW_TRY(check_choice("device", p->device, TW_CUDA));
+    if (p->device == TW_CPU && (p->ordinal != 0 || p->stream != NULL))
+        return tw__fail(TW_ERR_PARAM, "ordinal, stream: are for device TW_CUDA; leave them 0");
     if (!(p->momentum >= 0.0f && p->momentum < 1.0f))
         return tw__fail(TW_ERR_PARAM, "momentum: %g; accepted is 0 <= momentum < 1", p->momentum);
     TW_TRY(check_range("clip_norm", p->clip_norm, FLT_MIN, FLT_MAX));

@@ -69,6 +69,8 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     const tw__kernels *kernels = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method));
     TW_TRY(tw__kernels_choose(&kernels));
+    if (p.device == TW_CUDA)
+        return tw__device_memory(n, tw__k_max(&p, n), &p, memory);
     extents e = extents_of(n, &p, method);
     memory->residual = bytes_of(e.residual, sizeof(float));
     memory->velocity = 2 * bytes_of(e.velocity, sizeof(float));
@@ -146,6 +148,8 @@ static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
     s->chunks = tw__chunks(n);
     s->threads = params->threads;
     s->info.bad_index = -1;
+    if (params->device == TW_CUDA)
+        return tw__device_create(&s->device, n, tw__k_max(params, n), params);
     extents e = extents_of(n, params, method);
     s->sample_size = (int64_t)e.sample;
     TW_TRY(tw__kernels_choose(&s->kernels));
@@ -177,6 +181,7 @@ int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params
 void tw_selector_free(tw_selector *s) {
     if (s == NULL)
         return;
+    tw__device_free(s->device);
     for (int i = 0; s->workers != NULL && i < s->threads; i++) {
         free(s->workers[i].collector.found.idx);
         free(s->workers[i].collector.found.val);
@@ -204,7 +209,8 @@ void tw_selector_free(tw_selector *s) {
 /* ---- one step */
 
 static void begin_info(tw_selector *s) {
-    s->info = (tw_select_info){.step = s->step, .k = s->k, .bad_index = -1};
+    s->info = (tw_select_info){
+        .step = s->step, .k = s->k, .bad_index = -1, .refused = s->info.refused};
 }
 
 static void end_info(tw_selector *s) {
@@ -215,23 +221,30 @@ static void end_info(tw_selector *s) {
 
 /* With feedback a step must be ended before anything else; without, the next one ends it. */
 static int check_closed(const tw_selector *s) {
-    if (!s->open || s->residual == NULL)
+    if (!s->open || s->params.feedback == TW_FEEDBACK_OFF)
         return TW_OK;
     return tw__fail(TW_ERR_STATE, "a step is open; end it with tw_selector_commit or "
                                   "tw_selector_undo first");
 }
 
-int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
-    TW_REQUIRE(s, "selector");
-    TW_REQUIRE(grad, "grad");
-    TW_REQUIRE(sparse, "sparse");
-    TW_TRY(check_closed(s));
-    s->step += s->open; /* without feedback: the step before is over now */
-    s->open = 0;
+static int k_changed(const tw_selector *s, int64_t step) {
+    return step > 0 && step <= s->params.warmup_steps;
+}
+
+static int run_on_device(tw_selector *s, const void *grad, tw_sparse *sparse) {
+    tw__device_plan plan = {.step = s->step,
+                            .k = s->k,
+                            .next_k = tw__k_at(&s->params, s->n, s->step + 1),
+                            .k_changed = k_changed(s, s->step),
+                            .k_changes = k_changed(s, s->step + 1)};
+    TW_TRY(tw__device_run(s->device, grad, &plan, sparse));
+    s->open = 1;
+    return TW_OK;
+}
+
+static int run_here(tw_selector *s, const void *grad, tw_sparse *sparse) {
     s->grad = grad;
-    s->k = tw__k_at(&s->params, s->n, s->step);
     s->before = s->learned;
-    begin_info(s);
     tw__feedback_clip(s);
     TW_TRY(tw__feedback_fold(s, s->method->guess(s)));
     s->method->choose(s);
@@ -242,10 +255,39 @@ int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
     return TW_OK;
 }
 
+int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(grad, "grad");
+    TW_REQUIRE(sparse, "sparse");
+    TW_TRY(check_closed(s));
+    s->step += s->open; /* without feedback: the step before is over now */
+    s->open = 0;
+    s->k = tw__k_at(&s->params, s->n, s->step);
+    begin_info(s);
+    return s->device != NULL ? run_on_device(s, grad, sparse) : run_here(s, grad, sparse);
+}
+
 static int check_open(const tw_selector *s) {
     if (s->open)
         return TW_OK;
     return tw__fail(TW_ERR_STATE, "no step is open; call tw_selector_run first");
+}
+
+int tw_selector_wait(tw_selector *s, tw_sparse *sparse) {
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(sparse, "sparse");
+    TW_TRY(check_open(s));
+    if (s->device == NULL) {
+        *sparse = (tw_sparse){s->chosen.count, s->chosen.idx, s->chosen.val};
+        return TW_OK;
+    }
+    TW_TRY(tw__device_wait(s->device, &s->info));
+    if (s->info.bad_index >= 0) {
+        s->open = 0;
+        return tw__fail_number(s->info.bad_index);
+    }
+    sparse->count = s->info.count;
+    return TW_OK;
 }
 
 /* Element i of the caller's idx, which may be misaligned. */
@@ -273,32 +315,48 @@ static int check_subset(const tw_selector *s, const int32_t *idx, int64_t count)
 }
 
 /* The first `leaving` of chosen.idx were sent. */
-static void end_step(tw_selector *s, int64_t leaving) {
+static void leave(tw_selector *s, int64_t leaving) {
     if (s->residual != NULL)
         tw__feedback_leave(s, leaving);
     float *velocity = s->velocity[0];
     s->velocity[0] = s->velocity[1];
     s->velocity[1] = velocity;
+}
+
+static void count_step(tw_selector *s) {
     s->step += s->open;
     s->open = 0;
     s->info.step = s->step;
 }
 
+static int commit_here(tw_selector *s, const int32_t *idx, int64_t count) {
+    if (idx != NULL) {
+        TW_TRY(check_subset(s, idx, count));
+        memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
+    }
+    leave(s, idx != NULL ? count : s->chosen.count);
+    return TW_OK;
+}
+
+static int commit_on_device(tw_selector *s, const int32_t *idx, int64_t count) {
+    if (!s->open)
+        return TW_OK;
+    return idx != NULL ? tw__device_commit_part(s->device, idx, count)
+                       : tw__device_commit(s->device);
+}
+
 int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     TW_REQUIRE(s, "selector");
-    if (s->residual != NULL)
+    if (s->params.feedback == TW_FEEDBACK_ON)
         TW_TRY(check_open(s));
     if (idx == NULL && count != 0)
         return tw__fail(TW_ERR_NULL, "idx: is NULL with count %lld; NULL goes with 0",
                         (long long)count);
     if (count < 0)
-        return tw__fail(TW_ERR_INDEX, "count: %lld; accepted is 0 .. %lld", (long long)count,
-                        (long long)s->chosen.count);
-    if (idx != NULL) {
-        TW_TRY(check_subset(s, idx, count));
-        memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
-    }
-    end_step(s, idx != NULL ? count : s->chosen.count);
+        return tw__fail(TW_ERR_INDEX, "count: %lld; accepted is 0 .. what was selected",
+                        (long long)count);
+    TW_TRY(s->device != NULL ? commit_on_device(s, idx, count) : commit_here(s, idx, count));
+    count_step(s);
     return TW_OK;
 }
 
@@ -315,7 +373,8 @@ void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *ke
     }
     for (; at < left->count; at++)
         s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
-    end_step(s, leaving);
+    leave(s, leaving);
+    count_step(s);
 }
 
 int tw_selector_undo(tw_selector *s, const void *grad) {
@@ -340,10 +399,12 @@ int tw_selector_get_residual(tw_selector *s, float *residual) {
     TW_REQUIRE(residual, "residual");
     TW_TRY(check_closed(s));
     size_t bytes = sizeof(float) * (size_t)s->n;
-    if (s->residual == NULL) {
+    if (s->params.feedback == TW_FEEDBACK_OFF) {
         memset(residual, 0, bytes);
         return TW_OK;
     }
+    if (s->device != NULL)
+        return tw__device_get(s->device, TW__RESIDUAL, residual);
     tw__feedback_settle(s);
     memcpy(residual, s->residual, bytes);
     return TW_OK;
@@ -353,11 +414,15 @@ int tw_selector_set_residual(tw_selector *s, const float *residual) {
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(residual, "residual");
     TW_TRY(check_closed(s));
-    if (s->residual == NULL)
+    if (s->params.feedback == TW_FEEDBACK_OFF)
         return tw__fail(TW_ERR_STATE, "feedback is off: this selector has no residual");
     if (s->kernels->count(residual, s->n, TW__INFINITY_BITS) > 0)
         return tw__fail(TW_ERR_NUMBER, "residual: %lld elements are NaN or infinite",
                         (long long)s->kernels->count(residual, s->n, TW__INFINITY_BITS));
+    if (s->device != NULL) {
+        tw__device_forget(s->device);
+        return tw__device_set(s->device, TW__RESIDUAL, residual);
+    }
     tw__feedback_settle(s);
     memcpy(s->residual, residual, sizeof(float) * (size_t)s->n);
     s->learned = (tw__learned){0};
@@ -378,6 +443,8 @@ int tw_selector_info(const tw_selector *s, tw_select_info *info) {
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(info, "info");
     *info = s->info;
+    if (s->device != NULL)
+        return tw__device_wait(s->device, info);
     info->threshold = tw__from_bits(smallest_chosen(s));
     return TW_OK;
 }

@@ -6,33 +6,18 @@
  *   kth.c         the exact k-th magnitude
  *   select/       the methods: which candidates to send
  *   selector.c    the map: create, run, commit, undo, free
- *
- * The vector is cut into chunks of a fixed size, the unit of work of a thread, and these into
- * blocks that stay in the first-level cache. Neither depends on the number of threads, so nor do
- * the results. */
+ */
 #ifndef TW_SELECTOR_H
 #define TW_SELECTOR_H
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "cuda/device.h"
 #include "entries.h"
+#include "extent.h"
 #include "kernels/kernels.h"
 #include "kth.h"
 #include "thinwire.h"
-
-#define TW__CHUNK ((int64_t)1 << 16) /* elements; 225 chunks for VGG-16 leave 2 threads even */
-#define TW__BLOCK ((int64_t)1 << 11) /* elements; 8 KiB each of g and acc: half of the L1 cache */
-
-static inline int64_t tw__chunks(int64_t n) {
-    return (n + TW__CHUNK - 1) / TW__CHUNK;
-}
-
-static inline int64_t tw__at_most(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-/* The threshold methods promise at most this many times k entries. */
-#define TW__MOST 4
 
 struct tw__method;
 
@@ -66,6 +51,7 @@ typedef struct tw__learned {
 
 struct tw_selector {
     tw_select_params params; /* with defaults filled in */
+    tw__device_selector *device; /* does all of this on a GPU; NULL on the CPU */
     const struct tw__method *method;
     const tw__kernels *kernels;
     int64_t n;

@@ -14,6 +14,13 @@ int tw__fail(int error, const char *format, ...) {
     return error;
 }
 
+int tw__fail_number(int64_t index) {
+    return tw__fail(TW_ERR_NUMBER,
+                    "grad: element %lld is NaN or infinite, or overflows with the residual; "
+                    "skip this step or lower the loss scale",
+                    (long long)index);
+}
+
 const char *tw_last_error(void) {
     return last_error;
 }

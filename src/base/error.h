@@ -7,10 +7,17 @@
 
 #include "thinwire.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 int tw__fail(int error, const char *format, ...);
+
+/* TW_ERR_NUMBER about this element of a gradient. */
+int tw__fail_number(int64_t index);
 
 #define TW_TRY(call)                                                                               \
     do {                                                                                           \
@@ -24,5 +31,9 @@ int tw__fail(int error, const char *format, ...);
         if ((pointer) == NULL)                                                                     \
             return tw__fail(TW_ERR_NULL, "%s: is NULL; a valid pointer is required", (name));      \
     } while (0)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -6,54 +6,30 @@
  * 2k/3 selected, halve it; more than 4k/3, times 1.5. Gradients have heavier tails than that, so
  * the count drifts. */
 #include "select/methods.h"
+#include "select/normal.h"
 
 #include <float.h>
 #include <math.h>
 
-/* P(|X| >= t) for X normal with this mean and deviation. */
-static double both_tails(double t, double mean, double deviation) {
-    double unit = deviation * sqrt(2.0);
-    return 0.5 * (erfc((t - mean) / unit) + erfc((t + mean) / unit));
-}
-
-/* The t at which both tails hold `density`: by bisection, as both_tails falls steadily. */
-static double two_sided_quantile(double density, double mean, double deviation) {
-    double low = 0.0, high = fabs(mean) + 40.0 * deviation;
-    for (int i = 0; i < 64; i++) {
-        double middle = 0.5 * (low + high);
-        if (both_tails(middle, mean, deviation) > density)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
-}
-
-static double estimate(const tw_selector *s) {
+static float estimate(const tw_selector *s) {
     tw__sums sums = tw__feedback_sums(s);
-    double n = (double)s->n, mean = sums.sum / n;
-    double variance = sums.square / n - mean * mean;
-    if (variance <= 0.0)
-        return fabs(mean);
-    return two_sided_quantile((double)s->k / n, mean, sqrt(variance));
-}
-
-static uint32_t to_bits(double threshold) {
-    return tw__threshold(threshold < FLT_MAX ? (float)threshold : FLT_MAX);
+    double n = (double)s->n;
+    return tw__from_bits(tw__normal_threshold(sums.sum, sums.square, n, (double)s->k / n));
 }
 
 static void choose(tw_selector *s) {
-    double threshold = estimate(s), k = (double)s->k;
+    float threshold = estimate(s);
+    double k = (double)s->k;
     for (int round = 0; round < s->params.gaussian_rounds; round++) {
-        double count = (double)tw__candidates_count(s, to_bits(threshold));
+        double count = (double)tw__candidates_count(s, tw__threshold(threshold));
         if (count < 2.0 * k / 3.0)
-            threshold *= 0.5;
+            threshold *= 0.5f;
         else if (count > 4.0 * k / 3.0)
-            threshold *= 1.5;
+            threshold = fminf(1.5f * threshold, FLT_MAX);
         else
             break;
     }
-    tw__candidates_choose_above(s, to_bits(threshold));
+    tw__candidates_choose_above(s, tw__threshold(threshold));
     tw__method_learn(s, 2);
 }
 

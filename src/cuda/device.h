@@ -1,0 +1,110 @@
+/* device.h - the GPU's part of selection, as the rest of the library calls it
+ *
+ * A tw__device_selector does on one GPU what feedback.c, candidates.c and select/ do on the CPU,
+ * with the same results bit for bit. Work is queued on a stream; nothing here waits for the GPU but
+ * what says so. Without nvcc, none.c stands in: it refuses to create one.
+ *
+ *   selector.cu  create, run, wait, end a step, free: the host's side
+ *   fold.cu      the pass over n: acc = g + e, collecting candidates; sums
+ *   choose.cu    the choice among the candidates, straight; choose_any.cuh in all cases
+ *   draw.cu      random
+ *   sample.cu    a threshold from a sample: the first guess, and dgc
+ *   scatter.cu   what was sent leaves the residual
+ *   lane.cu      groups: entries to the host, results from it
+ *   step.cuh     what these share in device memory
+ *
+ * The residual has two copies: a step reads one and writes the other, so that undoing it costs
+ * nothing. On a GPU this moves no byte more than adding in place. */
+#ifndef TW_CUDA_DEVICE_H
+#define TW_CUDA_DEVICE_H
+
+#include "entries.h"
+#include "thinwire.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tw__device_selector tw__device_selector;
+
+/* A GPU of this number exists. Errors: TW_ERR_DEVICE. */
+int tw__device_check(int ordinal);
+/* The pointer is memory of that GPU, aligned to elements of this size. Errors: TW_ERR_DEVICE. */
+int tw__device_pointer(const void *pointer, const char *name, int ordinal, size_t element);
+
+/* params are resolved; k_max is the largest k of all steps. */
+int tw__device_memory(int64_t n, int64_t k_max, const tw_select_params *params, tw_memory *memory);
+int tw__device_create(tw__device_selector **selector, int64_t n, int64_t k_max,
+                      const tw_select_params *params);
+void tw__device_free(tw__device_selector *d);
+
+/* What the host knows of a step. */
+typedef struct tw__device_plan {
+    int64_t step;
+    int64_t k, next_k;        /* of this step and the next */
+    int k_changed, k_changes; /* since the step before; until the next */
+} tw__device_plan;
+
+/* Queue one step. sparse gets the arrays, and -1: how many is known after tw__device_wait. */
+int tw__device_run(tw__device_selector *d, const void *grad, const tw__device_plan *plan,
+                   tw_sparse *sparse);
+/* Wait for the step that was queued last: fills in count, candidates, rescans, threshold and
+ * bad_index. Where that is not -1, the step changed nothing, even if it was committed. */
+int tw__device_wait(tw__device_selector *d, tw_select_info *info);
+/* The step counts: what was selected has left the residual. Without this, it did not happen. */
+int tw__device_commit(tw__device_selector *d);
+/* The same for a part of the selection, idx[count] in device memory. Waits.
+ * Errors: TW_ERR_INDEX, the step stays open. */
+int tw__device_commit_part(tw__device_selector *d, const int32_t *idx, int64_t count);
+
+/* Copies of a whole vector, float[n] in the host's memory. Waits. */
+typedef enum { TW__RESIDUAL, TW__VELOCITY } tw__device_vector;
+int tw__device_get(tw__device_selector *d, tw__device_vector which, float *to);
+int tw__device_set(tw__device_selector *d, tw__device_vector which, const float *from);
+/* Thresholds are learned anew. */
+void tw__device_forget(tw__device_selector *d);
+
+/* ---- lane.cu: groups */
+
+/* A stream of a group's own. */
+typedef struct tw__device_lane tw__device_lane;
+int tw__lane_create(tw__device_lane **lane, int ordinal);
+void tw__lane_free(tw__device_lane *l);
+void *tw__lane_stream(const tw__device_lane *l);
+int tw__lane_wait(tw__device_lane *l);
+/* Queue a copy between any two memories. */
+int tw__lane_copy(tw__device_lane *l, void *to, const void *from, size_t bytes);
+/* The host's memory that a GPU reads and writes at full speed; NULL when there is none. */
+void *tw__lane_pinned(tw__device_lane *l, size_t bytes);
+void tw__lane_unpin(void *memory);
+int tw__lane_alloc(tw__device_lane *l, void **memory, size_t bytes);
+void tw__lane_release(void *memory);
+
+/* Remember where the caller's stream is now; the event is made when it is NULL. */
+int tw__lane_mark(tw__device_lane *l, void *caller, void **event);
+/* What is queued from here on waits until the caller's stream has come there. */
+int tw__lane_follow(tw__device_lane *l, void *event);
+void tw__lane_forget(void *event);
+
+/* Queue a copy of the selection, with indices from `base` on, to pinned memory. */
+int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to);
+/* What an exchange leaves for a tensor; see tw__job. Indices start at `base`. */
+typedef struct tw__device_outcome {
+    int64_t base;
+    int64_t selected;
+    tw__list left, kept, result; /* in pinned memory */
+    float divisor;
+    int32_t *idx; /* the result, in the GPU's memory */
+    float *val;
+    float *out; /* or NULL */
+} tw__device_outcome;
+/* Queue the end of the step. */
+int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o);
+/* One element of acc. Waits. */
+int tw__device_peek(tw__device_selector *d, int64_t index, float *value);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
