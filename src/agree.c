@@ -187,7 +187,7 @@ int tw__agree_params(tw_group *g) {
 
 /* What another rank says that its error is. */
 static int known(int32_t error) {
-    return error < TW_OK && error >= TW_ERR_DAMAGED ? error : TW_ERR_PROTOCOL;
+    return error < TW_OK && error >= TW_ERR_DEVICE ? error : TW_ERR_PROTOCOL;
 }
 
 typedef struct error_record {
@@ -240,7 +240,8 @@ static uint64_t signature(const tw_group *g, const int *members, int count) {
     return hash;
 }
 
-static int explain(const step_record *record, int rank) {
+/* `own` says more about an error of this rank. */
+static int explain(const step_record *record, int rank, const char *own) {
     if (record->error == TW_ERR_NUMBER)
         return tw__fail(
             TW_ERR_NUMBER,
@@ -251,12 +252,14 @@ static int explain(const step_record *record, int rank) {
         return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense, is NULL", rank,
                         record->tensor);
     return tw__fail(known(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
-                    tw_error_text(known(record->error)));
+                    own != NULL ? own : tw_error_text(known(record->error)));
 }
 
 int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members,
                    int count) {
     step_record *records = records_of(g);
+    char own[TW__TEXT];
+    snprintf(own, sizeof own, "%s", tw_last_error());
     records[g->rank] = (step_record){error, tensor, index, signature(g, members, count)};
     TW_TRY(tw__share(g->transport, records, sizeof *records, g->agree));
     for (int r = 0; r < g->nranks; r++)
@@ -267,6 +270,6 @@ int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int 
                             r);
     for (int r = 0; r < g->nranks; r++)
         if (records[r].error != TW_OK)
-            return explain(&records[r], r);
+            return explain(&records[r], r, r == g->rank ? own : NULL);
     return TW_OK;
 }

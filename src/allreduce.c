@@ -32,6 +32,15 @@ static int is_dense(const tw_group *g) {
     return g->exchange == &tw__exchange_dense;
 }
 
+/* Where the exchange finds a dense gradient, and where it leaves the sum. */
+static const void *grad_of(const tw__tensor *t) {
+    return t->dense_grad != NULL ? t->dense_grad : t->grad;
+}
+
+static float *out_of(const tw__tensor *t) {
+    return t->dense_out != NULL ? t->dense_out : t->out;
+}
+
 /* ---- memory: the same jobs, at their largest */
 
 /* Threshold methods may select up to 4k, the others k at most. */
@@ -84,7 +93,7 @@ int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *t) {
 
 /* The first NaN or infinity of a dense gradient, -1 if none. */
 static int64_t find_bad_number(const tw_group *g, const tw__tensor *t) {
-    const char *grad = t->grad;
+    const char *grad = grad_of(t);
     for (int64_t lo = 0; lo < t->n; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, t->n - lo);
         if (t->params.type == TW_F32)
@@ -102,19 +111,51 @@ static int64_t find_bad_number(const tw_group *g, const tw__tensor *t) {
     return -1;
 }
 
-/* Opens a step of the tensor's selector. *bad is the index of a bad number. */
+static size_t element_size(const tw__tensor *t) {
+    return t->params.type == TW_F32 ? 4 : 2;
+}
+
+/* What a GPU does from here on comes after what made the gradient. */
+static int follow_caller(tw_group *g, tw__tensor *t) {
+    if (!tw__on_gpu(t))
+        return TW_OK;
+    if (t->out != NULL)
+        TW_TRY(tw__device_pointer(t->out, "out", t->params.ordinal, sizeof(float)));
+    TW_TRY(tw__lane_follow(g->lane, t->ready));
+    if (!is_dense(g))
+        return TW_OK;
+    TW_TRY(tw__device_pointer(t->grad, "grad", t->params.ordinal, element_size(t)));
+    TW_TRY(tw__lane_copy(g->lane, t->dense_grad, t->grad, element_size(t) * (size_t)t->n));
+    return tw__lane_wait(g->lane);
+}
+
+/* Opens a step of the tensor's selector; on a GPU it is under way then. *bad is the index of a bad
+ * number. */
 static int select_one(tw_group *g, tw__tensor *t, int64_t *bad) {
     tw_sparse sparse = {0};
     t->threshold_before = t->threshold;
     t->has_result = 0;
     if (t->grad == NULL || (is_dense(g) && t->out == NULL))
         return TW_ERR_NULL;
+    TW_TRY(follow_caller(g, t));
     if (is_dense(g)) {
         *bad = find_bad_number(g, t);
         t->selected = t->n;
         return *bad < 0 ? TW_OK : TW_ERR_NUMBER;
     }
     int error = tw_selector_run(t->selector, t->grad, &sparse);
+    *bad = t->selector->info.bad_index;
+    t->selected = sparse.count;
+    t->open = error == TW_OK;
+    return error;
+}
+
+/* How many entries a GPU has selected. */
+static int await_selection(tw__tensor *t, int64_t *bad) {
+    tw_sparse sparse = {0};
+    if (!tw__on_gpu(t) || !t->open)
+        return TW_OK;
+    int error = tw_selector_wait(t->selector, &sparse);
     *bad = t->selector->info.bad_index;
     t->selected = sparse.count;
     t->open = error == TW_OK;
@@ -128,6 +169,10 @@ static int select_all(step *s) {
     for (int i = 0; i < s->count && error == TW_OK; i++) {
         tensor = s->members[i];
         error = select_one(s->g, &s->g->tensors[tensor], &bad);
+    }
+    for (int i = 0; i < s->count && error == TW_OK; i++) {
+        tensor = s->members[i];
+        error = await_selection(&s->g->tensors[tensor], &bad);
     }
     double selected = tw__seconds();
     error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count);
@@ -163,10 +208,10 @@ static void add_segment(step *s, int job_at, int tensor) {
                                       .n = t->n,
                                       .k = k_now(g, t),
                                       .threshold = &t->threshold,
-                                      .acc = t->selector != NULL ? t->selector->residual : NULL,
-                                      .grad = t->grad,
+                                      .selector = t->selector,
+                                      .grad = grad_of(t),
                                       .type = t->params.type,
-                                      .out = t->out};
+                                      .out = out_of(t)};
     add_to_shape(&job->shape, g, t, k_now(g, t));
 }
 
@@ -190,21 +235,24 @@ static void make_jobs(step *s) {
 }
 
 /* The selections of all segments, end to end. */
-static void gather_own(step *s, int job_at) {
+static int gather_own(step *s, int job_at) {
     tw__job *job = &s->jobs[job_at];
     if (is_dense(s->g))
-        return;
+        return TW_OK;
     job->own.at = tw__arena_take(&job->arena, job->shape.most, sizeof(tw__entry));
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__tensor *t = &s->g->tensors[s->g->owners[job_at * s->g->widest + i]];
         const tw__entries *chosen = &t->selector->chosen;
         tw__entry *to = job->own.at + job->own.count;
         int32_t base = (int32_t)job->segments[i].base;
-        assert(job->own.count + chosen->count <= job->shape.most);
-        for (int64_t e = 0; e < chosen->count; e++)
+        assert(job->own.count + t->selected <= job->shape.most);
+        if (tw__on_gpu(t))
+            TW_TRY(tw__device_fetch(t->selector->device, t->selected, base, to));
+        for (int64_t e = 0; e < t->selected && !tw__on_gpu(t); e++)
             to[e] = (tw__entry){base + chosen->idx[e], chosen->val[e]};
-        job->own.count += chosen->count;
+        job->own.count += t->selected;
     }
+    return s->g->lane != NULL ? tw__lane_wait(s->g->lane) : TW_OK;
 }
 
 static int finite(const tw__job *job) {
@@ -237,7 +285,7 @@ static int exchange_all(step *s) {
         if (job->shape.nsegments == 0)
             continue;
         job->arena = arena;
-        gather_own(s, j);
+        TW_TRY(gather_own(s, j));
         TW_TRY(s->exchanges[j]->run(job));
         arena = job->arena;
         assert(arena.used <= s->g->arena_bytes);
@@ -265,32 +313,64 @@ static void deliver(tw__tensor *t, const tw__list *part, int64_t base, float div
     }
 }
 
-static void apply_segment(const tw__job *job, const tw__segment *segment, tw__tensor *t) {
+/* The same on a GPU. */
+static int deliver_there(tw__tensor *t, const tw__list *result, const tw__list *left,
+                         const tw__list *kept, int64_t base, float divisor) {
+    const tw__device_outcome outcome = {.base = base,
+                                        .selected = t->selected,
+                                        .left = *left,
+                                        .kept = *kept,
+                                        .result = *result,
+                                        .divisor = divisor,
+                                        .idx = t->result.idx,
+                                        .val = t->result.val,
+                                        .out = t->out};
+    TW_TRY(tw__device_apply(t->selector->device, &outcome));
+    tw__selector_count(t->selector);
+    t->result.count = result->count;
+    return TW_OK;
+}
+
+static int apply_segment(const tw__job *job, const tw__segment *segment, tw__tensor *t) {
     int64_t lo = segment->base, hi = segment->base + segment->n;
     tw__list result = tw__list_between(&job->result, lo, hi);
     tw__list left = tw__list_between(&job->left, lo, hi);
     tw__list kept = tw__list_between(&job->kept, lo, hi);
-    tw__selector_close(t->selector, &left, &kept, lo);
-    deliver(t, &result, lo, job->divisor);
+    if (tw__on_gpu(t)) {
+        TW_TRY(deliver_there(t, &result, &left, &kept, lo, job->divisor));
+    } else {
+        tw__selector_close(t->selector, &left, &kept, lo);
+        deliver(t, &result, lo, job->divisor);
+    }
     t->open = 0;
     t->has_result = 1;
+    return TW_OK;
 }
 
-static void apply_all(step *s) {
+static int apply_dense(tw_group *g, tw__tensor *t) {
+    if (!tw__on_gpu(t))
+        return TW_OK;
+    return tw__lane_copy(g->lane, t->out, t->dense_out, sizeof(float) * (size_t)t->n);
+}
+
+static int apply_all(step *s) {
     double begin = tw__seconds();
     for (int j = 0; j < JOBS; j++) {
         tw__job *job = &s->jobs[j];
         for (int i = 0; i < job->shape.nsegments; i++) {
             tw__tensor *t = &s->g->tensors[s->g->owners[j * s->g->widest + i]];
-            if (t->selector != NULL)
-                apply_segment(job, &job->segments[i], t);
+            TW_TRY(t->selector != NULL ? apply_segment(job, &job->segments[i], t)
+                                       : apply_dense(s->g, t));
             t->steps++;
             t->info.k = job->segments[i].k;
             t->info.applied = t->selector != NULL ? t->result.count : t->n;
             t->info.exchange = s->exchanges[j]->name;
         }
     }
+    if (s->g->lane != NULL)
+        TW_TRY(tw__lane_wait(s->g->lane));
     s->info.apply_seconds = tw__seconds() - begin;
+    return TW_OK;
 }
 
 static tw_traffic traffic_since(const tw_group *g, const tw_traffic *before) {
@@ -325,13 +405,15 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
         error = exchange_all(&s);
     if (error != TW_OK) {
         undo_all(&s);
-        if (error != TW_ERR_NUMBER && error != TW_ERR_NULL)
+        if (error != TW_ERR_NUMBER && error != TW_ERR_NULL && error != TW_ERR_DEVICE)
             tw__group_break(g, error);
         return error;
     }
-    apply_all(&s);
+    error = apply_all(&s); /* fails only with a GPU */
+    if (error != TW_OK)
+        tw__group_break(g, error);
     publish_info(&s, &before);
-    return TW_OK;
+    return error;
 }
 
 /* ---- public */
@@ -342,6 +424,7 @@ int tw_allreduce(tw_group *g, int tensor, const void *grad, float *out) {
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait "
                                       "before tw_allreduce");
+    TW_TRY(tw__group_mark(g, tensor));
     g->tensors[tensor].grad = grad;
     g->tensors[tensor].out = out;
     return tw__allreduce_run(g, &tensor, 1);

@@ -158,6 +158,7 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
     TW_REQUIRE(g, "group");
     TW_TRY(tw__group_check(g, tensor));
     TW_TRY(begin_thread(g));
+    TW_TRY(tw__group_mark(g, tensor));
     pthread_mutex_lock(&g->worker.mutex);
     int error = start_locked(g, tensor, grad, out);
     pthread_mutex_unlock(&g->worker.mutex);

@@ -101,8 +101,23 @@ static tw_select_params dense_params(const tw_select_params *params) {
     tw_select_params p = TW_SELECT_PARAMS_INIT;
     p.type = params->type;
     p.threads = params->threads;
+    p.device = params->device;
+    p.ordinal = params->ordinal;
+    p.stream = params->stream;
     p.density = 1.0;
     return p;
+}
+
+/* A group uses one GPU at most. */
+static int check_gpu(const tw_group *g, const tw__tensor *t) {
+    if (!tw__on_gpu(t))
+        return TW_OK;
+    TW_TRY(tw__device_check(t->params.ordinal));
+    for (int i = 0; i < g->ntensors; i++)
+        if (tw__on_gpu(&g->tensors[i]) && g->tensors[i].params.ordinal != t->params.ordinal)
+            return tw__fail(TW_ERR_PARAM, "ordinal: %d; tensor %d of this group lies on GPU %d",
+                            t->params.ordinal, i, g->tensors[i].params.ordinal);
+    return TW_OK;
 }
 
 int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
@@ -116,6 +131,7 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
     else if (t.params.method == NULL)
         t.params.method = g->params.select.method;
     TW_TRY(tw__params_resolve(&t.params, n, &t.method));
+    TW_TRY(check_gpu(g, &t));
     if (tensor != NULL)
         *tensor = g->ntensors;
     g->tensors[g->ntensors++] = t;
@@ -197,9 +213,38 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
 
 /* ---- open */
 
+/* The stream of the group's own, where a tensor lies on a GPU. */
+static int open_lane(tw_group *g) {
+    for (int t = 0; t < g->ntensors && g->lane == NULL; t++)
+        if (tw__on_gpu(&g->tensors[t]))
+            TW_TRY(tw__lane_create(&g->lane, g->tensors[t].params.ordinal));
+    return TW_OK;
+}
+
+static int open_dense_there(tw_group *g, tw__tensor *t) {
+    size_t element = t->params.type == TW_F32 ? 4 : 2;
+    t->dense_grad = tw__lane_pinned(g->lane, element * (size_t)t->n);
+    t->dense_out = tw__lane_pinned(g->lane, sizeof(float) * (size_t)t->n);
+    if (t->dense_grad == NULL || t->dense_out == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no pinned memory for %lld dense elements", (long long)t->n);
+    return TW_OK;
+}
+
+static int open_there(tw_group *g, tw__tensor *t) {
+    tw_select_params params = t->params;
+    params.stream = tw__lane_stream(g->lane);
+    TW_TRY(tw_selector_create(&t->selector, t->n, &params));
+    t->result.cap = tw__allreduce_applied(g, t);
+    TW_TRY(
+        tw__lane_alloc(g->lane, (void **)&t->result.idx, (size_t)t->result.cap * sizeof(int32_t)));
+    return tw__lane_alloc(g->lane, (void **)&t->result.val, (size_t)t->result.cap * sizeof(float));
+}
+
 static int open_tensor(tw_group *g, tw__tensor *t) {
     if (g->exchange == &tw__exchange_dense)
-        return TW_OK;
+        return tw__on_gpu(t) ? open_dense_there(g, t) : TW_OK;
+    if (tw__on_gpu(t))
+        return open_there(g, t);
     TW_TRY(tw_selector_create(&t->selector, t->n, &t->params));
     t->result.cap = tw__allreduce_applied(g, t);
     t->result.idx = tw__reserve((size_t)t->result.cap * sizeof(int32_t));
@@ -227,7 +272,8 @@ static int open_buckets(tw_group *g) {
 
 static int open_workspace(tw_group *g) {
     g->arena_bytes = step_memory(g, g->buckets, g->nbuckets);
-    g->arena = tw__reserve(g->arena_bytes);
+    g->arena =
+        g->lane != NULL ? tw__lane_pinned(g->lane, g->arena_bytes) : tw__reserve(g->arena_bytes);
     g->members = calloc((size_t)g->widest, sizeof *g->members);
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
     g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
@@ -241,6 +287,7 @@ static int open_workspace(tw_group *g) {
 }
 
 static int open_all(tw_group *g) {
+    TW_TRY(open_lane(g));
     TW_TRY(open_buckets(g));
     TW_TRY(open_workspace(g));
     for (int t = 0; t < g->ntensors; t++)
@@ -264,21 +311,36 @@ int tw_group_open(tw_group *g) {
 
 /* ---- free */
 
+static void free_tensor(tw__tensor *t) {
+    tw_selector_free(t->selector);
+    if (tw__on_gpu(t)) {
+        tw__lane_release(t->result.idx);
+        tw__lane_release(t->result.val);
+        tw__lane_unpin(t->dense_grad);
+        tw__lane_unpin(t->dense_out);
+        tw__lane_forget(t->ready);
+    } else {
+        free(t->result.idx);
+        free(t->result.val);
+    }
+}
+
 void tw_group_free(tw_group *g) {
     if (g == NULL)
         return;
     tw__background_end(g);
-    for (int t = 0; t < g->ntensors; t++) {
-        tw_selector_free(g->tensors[t].selector);
-        free(g->tensors[t].result.idx);
-        free(g->tensors[t].result.val);
-    }
+    for (int t = 0; t < g->ntensors; t++)
+        free_tensor(&g->tensors[t]);
     for (int b = 0; b < g->nbuckets; b++)
         free(g->buckets[b].text);
     free(g->buckets);
     free(g->tensors);
     free(g->agree);
-    free(g->arena);
+    if (g->lane != NULL)
+        tw__lane_unpin(g->arena);
+    else
+        free(g->arena);
+    tw__lane_free(g->lane);
     free(g->members);
     free(g->segments);
     free(g->owners);
@@ -307,6 +369,11 @@ void tw__group_break(tw_group *g, int error) {
     snprintf(g->broken_text, TW__TEXT, "%s", tw_last_error());
     g->broken = error;
     (void)tw__transport_give_up(g->transport, error);
+}
+
+int tw__group_mark(tw_group *g, int tensor) {
+    tw__tensor *t = &g->tensors[tensor];
+    return tw__on_gpu(t) ? tw__lane_mark(g->lane, t->params.stream, &t->ready) : TW_OK;
 }
 
 /* What can still be asked of a broken group. */

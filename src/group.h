@@ -41,7 +41,10 @@ typedef struct tw__tensor {
     const void *grad; /* [n], the caller's */
     float *out;       /* [n], the caller's, or NULL */
     int64_t selected;
-    int open; /* its selector holds an open step */
+    int open;         /* its selector holds an open step */
+    void *ready;      /* on a GPU: the event at which the gradient is there */
+    void *dense_grad; /* dense on a GPU: [n] of the type, pinned */
+    float *dense_out; /* [n], pinned */
     int status;
     tw_step_info info;
 } tw__tensor;
@@ -76,6 +79,7 @@ struct tw_group {
     const tw__scheme *scheme;
     const tw__exchange *exchange;
     const tw__kernels *kernels;
+    tw__device_lane *lane; /* NULL unless tensors lie on a GPU */
     int rank;
     int nranks;
 
@@ -133,6 +137,11 @@ int tw__background_busy(tw_group *g, int tensor);
 
 /* Errors: TW_ERR_INDEX; TW_ERR_STATE when not open; the error that broke the group. */
 int tw__group_check(const tw_group *g, int tensor);
+static inline int tw__on_gpu(const tw__tensor *t) {
+    return t->params.device == TW_CUDA;
+}
 void tw__group_break(tw_group *g, int error);
+/* On a GPU: the tensor's gradient is what the caller's stream has made by now. */
+int tw__group_mark(tw_group *g, int tensor);
 
 #endif

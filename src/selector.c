@@ -11,6 +11,7 @@
 #include "selector.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- memory: what a selector needs, in elements */
@@ -209,8 +210,8 @@ void tw_selector_free(tw_selector *s) {
 /* ---- one step */
 
 static void begin_info(tw_selector *s) {
-    s->info = (tw_select_info){
-        .step = s->step, .k = s->k, .bad_index = -1, .refused = s->info.refused};
+    s->info =
+        (tw_select_info){.step = s->step, .k = s->k, .bad_index = -1, .refused = s->info.refused};
 }
 
 static void end_info(tw_selector *s) {
@@ -323,7 +324,7 @@ static void leave(tw_selector *s, int64_t leaving) {
     s->velocity[1] = velocity;
 }
 
-static void count_step(tw_selector *s) {
+void tw__selector_count(tw_selector *s) {
     s->step += s->open;
     s->open = 0;
     s->info.step = s->step;
@@ -356,8 +357,17 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
         return tw__fail(TW_ERR_INDEX, "count: %lld; accepted is 0 .. what was selected",
                         (long long)count);
     TW_TRY(s->device != NULL ? commit_on_device(s, idx, count) : commit_here(s, idx, count));
-    count_step(s);
+    tw__selector_count(s);
     return TW_OK;
+}
+
+float tw__selector_peek(tw_selector *s, int64_t index) {
+    float value = NAN;
+    if (s->params.feedback == TW_FEEDBACK_OFF)
+        return 0.0f;
+    if (s->device == NULL)
+        return s->residual[index];
+    return tw__device_peek(s->device, index, &value) == TW_OK ? value : NAN;
 }
 
 /* The entries that leave take the place of the selection, which nobody needs any more. */
@@ -369,12 +379,14 @@ void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *ke
             s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
         int sent = at < left->count && left->at[at].idx == kept->at[i].idx;
         s->residual[index] = (sent ? 0.0f : s->residual[index]) + kept->at[i].val;
+        if (sent && s->velocity[1] != NULL)
+            s->velocity[1][index] = 0.0f;
         at += sent; /* it does not leave after all */
     }
     for (; at < left->count; at++)
         s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
     leave(s, leaving);
-    count_step(s);
+    tw__selector_count(s);
 }
 
 int tw_selector_undo(tw_selector *s, const void *grad) {

@@ -154,6 +154,10 @@ int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
 
 /* ---- selector.c */
 
+/* Element `index` of acc; 0 without feedback, NaN where a GPU does not answer. */
+float tw__selector_peek(tw_selector *s, int64_t index);
+/* The open step is over; its GPU has ended it. */
+void tw__selector_count(tw_selector *s);
 /* End the open step as an exchange says: `left`, a part of the selection, leaves the residual, then
  * `kept` is added to it. Indices are those of the vector plus base. */
 void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept, int64_t base);

@@ -78,14 +78,17 @@ static tensor_head head_of(const tw__tensor *t) {
     const tw_selector *s = t->selector;
     if (s == NULL)
         return head;
-    head.has_residual = s->residual != NULL;
-    head.has_velocity = s->velocity[0] != NULL;
-    head.guess = s->learned.guess;
-    head.rank = s->learned.rank;
-    head.growth = s->learned.growth;
-    head.margin = s->learned.margin;
-    head.threshold = s->learned.threshold;
-    head.age = s->learned.age;
+    tw__learned learned = s->learned;
+    if (s->device != NULL)
+        (void)tw__device_learned(s->device, &learned.threshold, &learned.age);
+    head.has_residual = s->params.feedback == TW_FEEDBACK_ON;
+    head.has_velocity = s->params.momentum != 0.0f;
+    head.guess = learned.guess;
+    head.rank = learned.rank;
+    head.growth = learned.growth;
+    head.margin = learned.margin;
+    head.threshold = learned.threshold;
+    head.age = learned.age;
     return head;
 }
 
@@ -107,9 +110,26 @@ static void put_vector(writer *w, const float *vector, int64_t n) {
     }
 }
 
+/* A vector that lies on a GPU, by way of the host. */
+static void put_vector_from(writer *w, tw__tensor *t, tw__device_vector which) {
+    float *copy = malloc(sizeof *copy * (size_t)t->n);
+    if (copy != NULL && tw__device_get(t->selector->device, which, copy) == TW_OK)
+        put_vector(w, copy, t->n);
+    else
+        w->failed = 1;
+    free(copy);
+}
+
 static void put_tensor(writer *w, tw__tensor *t) {
     tensor_head head = head_of(t);
     put(w, &head, sizeof head);
+    if (tw__on_gpu(t)) {
+        if (head.has_residual)
+            put_vector_from(w, t, TW__RESIDUAL);
+        if (head.has_velocity)
+            put_vector_from(w, t, TW__VELOCITY);
+        return;
+    }
     if (head.has_residual) {
         tw__feedback_settle(t->selector);
         put_vector(w, t->selector->residual, t->n);
@@ -378,6 +398,10 @@ static void reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
     size_t bytes = sizeof(float) * (size_t)t->n;
     s->step = steps;
     s->open = 0;
+    if (s->device != NULL) {
+        tw__device_reset(s->device);
+        return;
+    }
     s->learned = (tw__learned){0};
     tw__feedback_leave(s, 0);
     if (s->residual != NULL)
@@ -388,8 +412,9 @@ static void reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
 
 /* How a state comes in. */
 typedef struct arrival {
-    int first; /* before any other */
-    int alone; /* it is this rank's own, and the only one */
+    int first;      /* before any other */
+    int alone;      /* it is this rank's own, and the only one */
+    float *scratch; /* [n] of the longest tensor on a GPU */
 } arrival;
 
 /* The first one is copied: adding it to zero would turn -0 to +0. */
@@ -400,11 +425,30 @@ static void take_in(const tw_selector *s, float *vector, const char *data, int f
         s->kernels->add(vector, data, s->n);
 }
 
+/* The same for a vector on a GPU; the state in memory serves as scratch. */
+static void take_in_there(tw__tensor *t, tw__device_vector which, const char *data, int first,
+                          float *scratch) {
+    const tw_selector *s = t->selector;
+    if (!first)
+        (void)tw__device_get(s->device, which, scratch);
+    take_in(s, scratch, data, first);
+    (void)tw__device_set(s->device, which, scratch);
+}
+
 static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data, void *context) {
     const arrival *a = context;
     tw_selector *s = t->selector;
     if (s == NULL)
         return;
+    if (s->device != NULL) {
+        if (head->has_residual)
+            take_in_there(t, TW__RESIDUAL, data, a->first, a->scratch);
+        if (head->has_velocity)
+            take_in_there(t, TW__VELOCITY, data + vector_bytes(t->n), a->first, a->scratch);
+        if (a->alone)
+            tw__device_learn(s->device, head->threshold, head->age);
+        return;
+    }
     if (head->has_residual)
         take_in(s, s->residual, data, a->first);
     if (head->has_velocity)
@@ -418,12 +462,13 @@ static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data,
                                    .age = head->age};
 }
 
-static void apply(tw_group *g, const image *images, int nimages, const common *chosen) {
+static void apply(tw_group *g, const image *images, int nimages, const common *chosen,
+                  float *scratch) {
     int alone = nimages == 1 && chosen->saved == g->nranks;
     for (int t = 0; t < g->ntensors; t++)
         reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]);
     for (int i = 0; i < nimages; i++) {
-        arrival a = {.first = i == 0, .alone = alone};
+        arrival a = {.first = i == 0, .alone = alone, .scratch = scratch};
         (void)each_tensor(g, &images[i], add_tensor, &a);
     }
 }
@@ -433,13 +478,19 @@ typedef struct desk {
     image *images; /* [npaths] */
     void *all;     /* a `common` of each rank, and one more */
     void *scratch;
+    float *vector; /* [n] of the longest tensor on a GPU */
 } desk;
 
 static int set_up(const tw_group *g, int npaths, desk *d) {
     d->images = calloc(npaths > 0 ? (size_t)npaths : 1, sizeof *d->images);
     d->all = calloc((size_t)g->nranks + 1, common_bytes(g));
     d->scratch = malloc(tw__share_memory(g->nranks));
-    if (d->images == NULL || d->all == NULL || d->scratch == NULL)
+    int64_t longest = 1;
+    for (int t = 0; t < g->ntensors; t++)
+        if (tw__on_gpu(&g->tensors[t]) && g->tensors[t].n > longest)
+            longest = g->tensors[t].n;
+    d->vector = malloc(sizeof(float) * (size_t)longest);
+    if (d->images == NULL || d->all == NULL || d->scratch == NULL || d->vector == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory to load a state");
     return TW_OK;
 }
@@ -450,6 +501,7 @@ static void clear_away(desk *d, int npaths) {
     free(d->images);
     free(d->all);
     free(d->scratch);
+    free(d->vector);
 }
 
 /* All that this rank can do alone. */
@@ -475,7 +527,7 @@ static int settle(tw_group *g, int npaths, desk *d) {
         return tw__fail(TW_ERR_PROTOCOL, "a rank says that %lld ranks saved",
                         (long long)chosen->saved);
     TW_TRY(check_cover(g, d->images, npaths, chosen->saved));
-    apply(g, d->images, npaths, chosen);
+    apply(g, d->images, npaths, chosen, d->vector);
     return TW_OK;
 }
 

@@ -13,7 +13,10 @@
 
 #include "check.h"
 
-enum { STEPS = 7, TRIALS = 240, LARGE_TRIALS = 12 };
+enum { STEPS = 7 };
+
+/* How often random cases are drawn; fewer with the argument "quick", for tools that take long. */
+static int trials = 240, large_trials = 12;
 
 /* The same step on both sides. */
 typedef struct twins {
@@ -207,7 +210,7 @@ static tw_select_params any_params(oracle_rng *rng, int64_t n) {
 
 static void test_same_as_cpu(void **state) {
     (void)state;
-    for (int trial = 0; trial < TRIALS; trial++) {
+    for (int trial = 0; trial < trials; trial++) {
         oracle_rng rng = {(uint64_t)trial};
         int64_t n = any_size(&rng, 400000);
         tw_select_params params = any_params(&rng, n);
@@ -218,7 +221,7 @@ static void test_same_as_cpu(void **state) {
 
 static void test_same_as_cpu_large(void **state) {
     (void)state;
-    for (int trial = 0; trial < LARGE_TRIALS; trial++) {
+    for (int trial = 0; trial < large_trials; trial++) {
         oracle_rng rng = {(uint64_t)trial + 1000};
         int64_t n = 3000000 + oracle_below(&rng, 3000000);
         tw_select_params params = any_params(&rng, n);
@@ -343,15 +346,19 @@ static void test_out_of_memory(void **state) {
     tw_selector_free(selectors[0]);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "quick") == 0) {
+        trials = 36;
+        large_trials = 1;
+    }
     if (tw_cuda_device(0, NULL) != TW_OK) {
         printf("SKIP: %s\n", tw_last_error());
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(test_same_as_cpu_large),
-        cmocka_unit_test(test_long_runs),   cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_wrong_memory), cmocka_unit_test(test_no_such_gpu),
+        cmocka_unit_test(test_same_as_cpu),   cmocka_unit_test(test_same_as_cpu_large),
+        cmocka_unit_test(test_long_runs),     cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_wrong_memory),  cmocka_unit_test(test_no_such_gpu),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,13 +66,14 @@ __device__ inline bool stage(const Step &s, Share tiles, uint32_t room, int32_t 
 }
 
 /* Of the block's candidates, this warp's; without any where they could not be staged. */
-__device__ inline Stretch stretch_of_warp(const Step &s, Share tiles, bool is_staged,
-                                          uint32_t staged, const int32_t *idx, const float *val) {
+__device__ inline Stretch stretch_of_warp(const Step &s, const Learned &learned, Share tiles,
+                                          bool is_staged, uint32_t staged, const int32_t *idx,
+                                          const float *val) {
     uint32_t warp = threadIdx.x / WARP;
     Share of_block = {tiles.first * TILE, (uint32_t)min((int64_t)tiles.last * TILE, s.n)};
     Share mine = share_of(Share{0, is_staged ? staged : 0}, warp, CHOOSE_WARPS);
     return Stretch{share_of(of_block, warp, CHOOSE_WARPS), idx + mine.first, val + mine.first,
-                   mine.last - mine.first, is_staged ? s.learned->guess : ~0u};
+                   mine.last - mine.first, is_staged ? learned.guess : ~0u};
 }
 
 /* ---- the cut */
@@ -83,11 +84,11 @@ struct Cut {
     int32_t tie;
 };
 
-__device__ bool is_chosen(const Cut &cut, uint32_t bits, int32_t index) {
+__device__ inline bool is_chosen(const Cut &cut, uint32_t bits, int32_t index) {
     return bits > cut.bits || (bits == cut.bits && index <= cut.tie);
 }
 
-__device__ Cut cut_above(uint32_t threshold) {
+__device__ inline Cut cut_above(uint32_t threshold) {
     return Cut{threshold - 1, -1};
 }
 
@@ -135,9 +136,8 @@ __device__ inline float clamp(float x, float low, float high) {
 }
 
 /* How many candidates the next step wants over k, and how their number grows. */
-__device__ inline void learn_margin(const Step &s, const Seen &v, Learned *next) {
+__device__ inline void learn_margin(const Step &s, const Learned &l, const Seen &v, Learned *next) {
     constexpr float MOST = 2.0f, LEAST = 1.25f;
-    const Learned &l = *s.learned;
     next->margin = MOST;
     next->growth = 1.0f;
     if (v.rescans > 0 || l.margin == 0.0f || l.rank == 0.0f)
@@ -185,24 +185,25 @@ __device__ inline bool far_off(uint32_t count, int64_t k) {
 }
 
 /* Moves the threshold in use, and with it the guess for the next exact step. */
-__device__ inline void nudge(const Step &s, uint32_t chosen, Learned *next) {
+__device__ inline void nudge(const Step &s, const Learned &l, uint32_t chosen, Learned *next) {
     float factor = 1.0f, count = (float)chosen, k = (float)s.k;
     if (count < s.params.reuse_low * k)
         factor -= s.params.reuse_nudge;
     else if (count > s.params.reuse_high * k)
         factor += s.params.reuse_nudge;
-    next->threshold = s.learned->threshold * factor;
-    next->exact_guess = as_threshold(__uint_as_float(s.learned->exact_guess) * factor);
+    next->threshold = l.threshold * factor;
+    next->exact_guess = as_threshold(__uint_as_float(l.exact_guess) * factor);
 }
 
-__device__ inline void learn_reuse(const Step &s, bool exactly, const Seen &v, Learned *next) {
-    bool in_turn = reuse_due(s, *s.learned, s.k_changed);
-    next->age = (in_turn ? 0 : s.learned->age) + 1;
+__device__ inline void learn_reuse(const Step &s, const Learned &l, bool exactly, const Seen &v,
+                                   Learned *next) {
+    bool in_turn = reuse_due(s, l, s.k_changed);
+    next->age = (in_turn ? 0 : l.age) + 1;
     if (exactly) {
         next->threshold = v.chosen > 0 ? __uint_as_float(v.smallest) : 0.0f;
         next->exact_guess = next->guess;
     } else {
-        nudge(s, v.chosen, next);
+        nudge(s, l, v.chosen, next);
     }
     bool due = reuse_due(s, *next, s.k_changes);
     next->guess = due ? next->exact_guess : magnitude(next->threshold);
@@ -212,17 +213,18 @@ enum Method { EXACT, REUSE, GAUSSIAN, DGC, REDSYNC };
 
 /* The first block ends the step for the next one and for the host. Every thread of it calls. */
 template <int METHOD>
-__device__ void conclude(const Step &s, const Seen &v, const Cut &cut, bool exactly) {
-    Learned next = *s.learned;
+__device__ void conclude(const Step &s, const Learned &learned, const Seen &v, const Cut &cut,
+                         bool exactly) {
+    Learned next = learned;
     float factor = METHOD == REDSYNC ? 3.0f : 2.0f;
     if (METHOD == EXACT) {
-        learn_margin(s, v, &next);
+        learn_margin(s, learned, v, &next);
         factor = next.margin / next.growth;
     }
     if (METHOD != REUSE || exactly)
         next.guess = learn_guess(s, v, factor, &next.rank);
     if (METHOD == REUSE)
-        learn_reuse(s, exactly, v, &next);
+        learn_reuse(s, learned, exactly, v, &next);
     next.leaving = cut.bits + 1;
     next.tie = cut.tie;
     if (threadIdx.x > 0)

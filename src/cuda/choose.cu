@@ -67,8 +67,9 @@ __device__ void gather(const Step &s, const Stretch &mine, const Window &window)
 
 /* The k largest. False, with nothing done, where that does not go straight: on all blocks alike. */
 template <int METHOD>
-__device__ bool choose_best(const Step &s, const Stretch &mine, uint32_t first_element) {
-    uint32_t near = s.learned->guess, k = (uint32_t)s.k, shift = near_shift(s.k);
+__device__ bool choose_best(const Step &s, const Learned &learned, const Stretch &mine,
+                            uint32_t first_element) {
+    uint32_t near = learned.guess, k = (uint32_t)s.k, shift = near_shift(s.k);
     count(Window{near, shift, ~0u}, s.scratch->histogram[0], [&](auto f) {
         visit_staged(mine, [&](bool on, int32_t, float x) { f(on, magnitude(x)); });
     });
@@ -85,22 +86,21 @@ __device__ bool choose_best(const Step &s, const Stretch &mine, uint32_t first_e
     const uint2 *list = reinterpret_cast<const uint2 *>(s.scratch->standings);
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing own = {raw.x, (int32_t)raw.y};
-    BlockTotal all;
-    uint32_t before = sum_of_blocks_before(s.totals, &all);
+    uint32_t before = threadIdx.x < blockIdx.x ? __ldcg(&s.totals[threadIdx.x].count) : 0;
     Cut cut = cut_standings(own, on, window.low, k - place.greater);
-    before += sum_over_threads(on && is_chosen(cut, own.bits, own.idx) &&
-                               (uint32_t)own.idx < first_element);
-    uint32_t of_block;
-    before += sum_of_warps_before(count_staged(mine, cut), &of_block);
+    before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
+    uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
+    before = sum_over_threads(before) + of_warps;
     write_staged(s, mine, cut, before);
     if (blockIdx.x == 0)
-        conclude<METHOD>(s, Seen{counts, near, 0, k, cut.bits}, cut, true);
+        conclude<METHOD>(s, learned, Seen{counts, near, 0, k, cut.bits}, cut, true);
     return true;
 }
 
 /* All candidates, which are those from the threshold in use on. False as above. A block that could
  * not stage its own says so by a smallest one of 0. */
-__device__ bool choose_reused(const Step &s, const Stretch &mine, bool is_staged, uint32_t staged) {
+__device__ bool choose_reused(const Step &s, const Learned &learned, const Stretch &mine,
+                              bool is_staged, uint32_t staged) {
     uint32_t least = is_staged ? TW__INFINITY_BITS : 0;
     visit_staged(mine, [&](bool on, int32_t, float x) {
         least = min(least, on ? magnitude(x) : TW__INFINITY_BITS);
@@ -120,13 +120,13 @@ __device__ bool choose_reused(const Step &s, const Stretch &mine, bool is_staged
     uint32_t of_block, before = sum_of_blocks_before(s.totals, &all);
     if (all.smallest == 0 || far_off(all.count, s.k))
         return false;
-    Cut cut = cut_above(s.learned->guess);
+    Cut cut = cut_above(learned.guess);
     write_staged(s, mine, cut, before + sum_of_warps_before(mine.staged, &of_block));
     if (blockIdx.x == 0) {
         Seen seen = {};
         seen.chosen = seen.counts.total = all.count;
         seen.smallest = all.smallest;
-        conclude<REUSE>(s, seen, cut, false);
+        conclude<REUSE>(s, learned, seen, cut, false);
     }
     return true;
 }
@@ -148,9 +148,13 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     choose(const __grid_constant__ Step s, uint32_t room) {
     extern __shared__ int32_t shared[];
     float *val = reinterpret_cast<float *>(shared + room);
+    __shared__ Learned learned; /* read once, while the candidates come */
+    if (threadIdx.x == 0)
+        learned = *s.learned;
     uint32_t bad = __ldcg(&s.scratch->bad), staged = 0;
     Share tiles = block_share((uint32_t)s.tiles);
     bool is_staged = stage(s, tiles, room, shared, val, &staged);
+    __syncthreads();
     if (bad != 0) { /* looked at only here, so that nobody waits for it before */
         refuse(s, bad);
         clear(s.scratch);
@@ -158,12 +162,12 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     }
     if (!is_staged && threadIdx.x == 0)
         s.scratch->crowded = 1;
-    Stretch mine = stretch_of_warp(s, tiles, is_staged, staged, shared, val);
+    Stretch mine = stretch_of_warp(s, learned, tiles, is_staged, staged, shared, val);
     bool done = false;
-    if (METHOD == EXACT || (METHOD == REUSE && reuse_due(s, *s.learned, s.k_changed)))
-        done = choose_best<METHOD>(s, mine, tiles.first * TILE);
+    if (METHOD == EXACT || (METHOD == REUSE && reuse_due(s, learned, s.k_changed)))
+        done = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);
     else if (METHOD == REUSE)
-        done = choose_reused(s, mine, is_staged, staged);
+        done = choose_reused(s, learned, mine, is_staged, staged);
     if (!done)
         choose_any<METHOD>(s, mine);
     clear(s.scratch);

@@ -345,7 +345,7 @@ template <int METHOD> __device__ __noinline__ void choose_any(const Step &s, con
         place(v, of_warp, of_block, &placement);
     write_chosen(v, cut, placement.before + before);
     if (blockIdx.x == 0)
-        conclude<METHOD>(s, Seen{v.counts, near, v.rescans, placement.chosen, placement.smallest},
+        conclude<METHOD>(s, *s.learned, Seen{v.counts, near, v.rescans, placement.chosen, placement.smallest},
                          cut, exactly);
 }
 

@@ -65,6 +65,90 @@ void tw__device_forget(tw__device_selector *d) {
     (void)d;
 }
 
+void tw__device_reset(tw__device_selector *d) {
+    (void)d;
+}
+
+int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age) {
+    (void)d, (void)threshold, (void)age;
+    return NONE;
+}
+
+void tw__device_learn(tw__device_selector *d, float threshold, int64_t age) {
+    (void)d, (void)threshold, (void)age;
+}
+
+int tw__lane_create(tw__device_lane **lane, int ordinal) {
+    (void)lane, (void)ordinal;
+    return NONE;
+}
+
+void tw__lane_free(tw__device_lane *l) {
+    (void)l;
+}
+
+void *tw__lane_stream(const tw__device_lane *l) {
+    (void)l;
+    return NULL;
+}
+
+int tw__lane_wait(tw__device_lane *l) {
+    (void)l;
+    return NONE;
+}
+
+int tw__lane_copy(tw__device_lane *l, void *to, const void *from, size_t bytes) {
+    (void)l, (void)to, (void)from, (void)bytes;
+    return NONE;
+}
+
+void *tw__lane_pinned(tw__device_lane *l, size_t bytes) {
+    (void)l, (void)bytes;
+    return NULL;
+}
+
+void tw__lane_unpin(void *memory) {
+    (void)memory;
+}
+
+int tw__lane_alloc(tw__device_lane *l, void **memory, size_t bytes) {
+    (void)l, (void)memory, (void)bytes;
+    return NONE;
+}
+
+void tw__lane_release(void *memory) {
+    (void)memory;
+}
+
+int tw__lane_mark(tw__device_lane *l, void *caller, void **event) {
+    (void)l, (void)caller, (void)event;
+    return NONE;
+}
+
+int tw__lane_follow(tw__device_lane *l, void *event) {
+    (void)l, (void)event;
+    return NONE;
+}
+
+void tw__lane_forget(void *event) {
+    (void)event;
+}
+
+int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
+    (void)d, (void)count, (void)base, (void)to;
+    return NONE;
+}
+
+int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o) {
+    (void)d, (void)o;
+    return NONE;
+}
+
+int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
+    (void)d, (void)index, (void)value;
+    return NONE;
+}
+
 int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream) {
     (void)sum, (void)add, (void)n, (void)stream;
     return NONE;

@@ -3,7 +3,7 @@
  * Runs of 16 elements at random places, one in each of equally long parts: the very ones that
  * candidates.c takes, since dgc selects by them. */
 #include "base/random.h"
-#include "cuda/rank.cuh"
+#include "cuda/choice.cuh"
 #include "extent.h"
 
 namespace tw {
@@ -15,6 +15,14 @@ __device__ bool sampled_index(const Step &s, int64_t sample, int64_t i, int64_t 
     *index = run * part + (int64_t)tw__random_below(s.key, (uint64_t)run, (uint64_t)room) +
              i % TW__LANES;
     return *index < s.n;
+}
+
+/* A loaded state may bring a threshold that is to be reused: then all from there on are chosen. */
+__device__ void set_first_guess(const Step &s, uint32_t guess) {
+    const Learned &l = *s.learned;
+    bool reused = l.threshold != 0.0f && !reuse_due(s, l, s.k_changed);
+    s.learned->exact_guess = guess;
+    s.learned->guess = reused ? magnitude(l.threshold) : guess;
 }
 
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
@@ -46,7 +54,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     if (after)
         scratch->sample_threshold = threshold;
     else
-        s.learned->guess = s.learned->exact_guess = threshold;
+        set_first_guess(s, threshold);
 }
 
 cudaError_t launch_sample(const Step &s, int64_t sample, int64_t at, bool after, int blocks,

@@ -357,6 +357,38 @@ void tw__device_forget(tw__device_selector *d) {
     d->cold = true;
 }
 
+void tw__device_reset(tw__device_selector *d) {
+    Guard guard(d->params.ordinal);
+    size_t bytes = sizeof(float) * (size_t)d->step.n;
+    if (d->residual[d->now] != nullptr)
+        (void)cudaMemsetAsync(d->residual[d->now], 0, bytes, d->stream);
+    if (d->velocity[d->now] != nullptr)
+        (void)cudaMemsetAsync(d->velocity[d->now], 0, bytes, d->stream);
+    tw__device_forget(d);
+}
+
+int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age) {
+    Guard guard(d->params.ordinal);
+    Learned learned = {};
+    TW_TRY(failure(cudaMemcpyAsync(&learned, d->learned[d->now], sizeof learned,
+                                   cudaMemcpyDeviceToHost, d->stream),
+                   "reading thresholds"));
+    TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
+    *threshold = learned.threshold;
+    *age = learned.age;
+    return TW_OK;
+}
+
+/* The first guess stays to be made: from it, or from the threshold where that is reused. */
+void tw__device_learn(tw__device_selector *d, float threshold, int64_t age) {
+    Guard guard(d->params.ordinal);
+    Learned *to = d->learned[d->now];
+    (void)cudaMemcpyAsync(&to->threshold, &threshold, sizeof threshold, cudaMemcpyHostToDevice,
+                          d->stream);
+    (void)cudaMemcpyAsync(&to->age, &age, sizeof age, cudaMemcpyHostToDevice, d->stream);
+    (void)cudaStreamSynchronize(d->stream);
+}
+
 int tw_cuda_device(int ordinal, const char **name) {
     static thread_local cudaDeviceProp properties;
     TW_TRY(tw__device_check(ordinal));

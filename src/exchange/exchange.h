@@ -24,7 +24,7 @@ typedef struct tw__segment {
     int64_t n;
     int64_t k;           /* of this step */
     uint32_t *threshold; /* oktopk: magnitude bits to reuse, 0 if none; belongs to the tensor */
-    const float *acc;    /* gtopk: [n] gradient + residual, NULL without feedback */
+    struct tw_selector *selector; /* gtopk: holds gradient + residual */
     const void *grad;    /* dense: [n] of this type */
     int type;
     float *out; /* dense: [n] */

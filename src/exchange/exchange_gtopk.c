@@ -14,6 +14,7 @@
  * rank 1's to {4: 3}. d = 2: rank 0 merges rank 2's to {4: 3, 7: -5}, keeps {7: -5} and has 3 more
  * at index 4 of its residual: its own 2 and the 1 of rank 1. */
 #include "exchange/exchange.h"
+#include "selector.h"
 
 typedef struct space {
     tw__entry *list;     /* [k]: this rank's list */
@@ -93,17 +94,22 @@ static void select_again(const tw__job *job, const tw__list *merged, tw__list *l
     }
 }
 
+/* A sum below half of the last place of the largest float can be added to any other. */
+#define HARMLESS 0x1p103f
+
 /* Whether what a segment keeps would overflow this rank's residual: acc, and of what it sent only
  * the sum itself. */
 static int overflows(const tw__job *job, const tw__segment *s) {
     tw__list kept = tw__list_between(&job->kept, s->base, s->base + s->n);
     tw__list sent = tw__list_between(&job->own, s->base, s->base + s->n);
     int64_t at = 0;
-    for (int64_t i = 0; i < kept.count && s->acc != NULL; i++) {
+    for (int64_t i = 0; i < kept.count; i++) {
+        if (tw__magnitude(kept.at[i].val) < tw__magnitude(HARMLESS))
+            continue;
         while (at < sent.count && sent.at[at].idx < kept.at[i].idx)
             at++;
         int own = at < sent.count && sent.at[at].idx == kept.at[i].idx;
-        float stays = own ? 0.0f : s->acc[kept.at[i].idx - s->base];
+        float stays = own ? 0.0f : tw__selector_peek(s->selector, kept.at[i].idx - s->base);
         if (tw__magnitude(stays + kept.at[i].val) >= TW__INFINITY_BITS)
             return 1;
     }

@@ -31,7 +31,8 @@ static void nudge(tw_selector *s) {
     else if (count > s->params.reuse_high * k)
         factor += s->params.reuse_nudge;
     s->learned.threshold *= factor;
-    s->learned.guess = tw__threshold(tw__from_bits(s->learned.guess) * factor);
+    if (s->learned.guess != 0) /* it is, after loading what a GPU saved */
+        s->learned.guess = tw__threshold(tw__from_bits(s->learned.guess) * factor);
 }
 
 static int far_off(int64_t count, int64_t k) {

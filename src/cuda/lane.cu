@@ -1,0 +1,228 @@
+/* lane.cu - how a group's steps run on a GPU while its exchange runs on the host
+ *
+ *   gradients --select--> entries --copy--> pinned memory --exchange--> lists --copy--> residual, out
+ *
+ * Only selected entries cross between GPU and host. A lane is a stream of the group's own: it waits
+ * for the caller's stream where that has made a gradient ready, and is waited for before a call
+ * returns. */
+#include "cuda/failure.cuh"
+#include "cuda/selector.cuh"
+
+#include <cstdlib>
+
+using namespace tw;
+
+constexpr int THREADS = 256;
+
+struct tw__device_lane {
+    int ordinal;
+    cudaStream_t stream;
+};
+
+/* ---- the lane */
+
+int tw__lane_create(tw__device_lane **lane, int ordinal) {
+    TW_TRY(tw__device_check(ordinal));
+    Guard guard(ordinal);
+    TW_TRY(failure(guard.error, "ordinal"));
+    tw__device_lane *l = static_cast<tw__device_lane *>(calloc(1, sizeof *l));
+    if (l == nullptr)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *l);
+    l->ordinal = ordinal;
+    cudaError_t error = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking);
+    if (error != cudaSuccess) {
+        free(l);
+        return failure(error, "creating a stream");
+    }
+    *lane = l;
+    return TW_OK;
+}
+
+void tw__lane_free(tw__device_lane *l) {
+    if (l == nullptr)
+        return;
+    Guard guard(l->ordinal);
+    (void)cudaStreamDestroy(l->stream);
+    free(l);
+}
+
+void *tw__lane_stream(const tw__device_lane *l) {
+    return l->stream;
+}
+
+int tw__lane_wait(tw__device_lane *l) {
+    Guard guard(l->ordinal);
+    return failure(cudaStreamSynchronize(l->stream), "waiting for the stream");
+}
+
+int tw__lane_copy(tw__device_lane *l, void *to, const void *from, size_t bytes) {
+    Guard guard(l->ordinal);
+    return failure(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, l->stream),
+                   "copying between GPU and host");
+}
+
+void *tw__lane_pinned(tw__device_lane *l, size_t bytes) {
+    void *memory = nullptr;
+    Guard guard(l->ordinal);
+    if (cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable) != cudaSuccess)
+        (void)cudaGetLastError();
+    return memory;
+}
+
+void tw__lane_unpin(void *memory) {
+    (void)cudaFreeHost(memory);
+}
+
+/* ---- what the caller's stream has made ready */
+
+int tw__lane_mark(tw__device_lane *l, void *caller, void **event) {
+    Guard guard(l->ordinal);
+    cudaEvent_t mark = static_cast<cudaEvent_t>(*event);
+    if (mark == nullptr) {
+        TW_TRY(failure(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming),
+                       "creating an event"));
+        *event = mark;
+    }
+    return failure(cudaEventRecord(mark, static_cast<cudaStream_t>(caller)),
+                   "marking the caller's stream");
+}
+
+int tw__lane_follow(tw__device_lane *l, void *event) {
+    Guard guard(l->ordinal);
+    return failure(cudaStreamWaitEvent(l->stream, static_cast<cudaEvent_t>(event), 0),
+                   "following the caller's stream");
+}
+
+void tw__lane_forget(void *event) {
+    if (event != nullptr)
+        (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+/* ---- entries to the host, lists from it */
+
+__device__ int64_t first_of_thread() {
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+static unsigned blocks_of(int64_t count) {
+    return (unsigned)((count + THREADS - 1) / THREADS);
+}
+
+__global__ void pack(const int32_t *idx, const float *val, int64_t count, int32_t base,
+                     tw__entry *to) {
+    int64_t i = first_of_thread();
+    if (i < count)
+        to[i] = tw__entry{idx[i] + base, val[i]};
+}
+
+int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
+    Guard guard(d->params.ordinal);
+    if (count == 0)
+        return TW_OK;
+    pack<<<blocks_of(count), THREADS, 0, d->stream>>>(d->step.chosen_idx, d->step.chosen_val, count,
+                                                      (int32_t)base, d->entries);
+    TW_TRY(failure(cudaGetLastError(), "packing entries"));
+    return failure(cudaMemcpyAsync(to, d->entries, sizeof *to * (size_t)count,
+                                   cudaMemcpyDeviceToHost, d->stream),
+                   "copying entries to the host");
+}
+
+/* Runs a kernel over a list of the host's, in pieces that fit the selector's buffer. */
+template <typename Launch>
+static int each_piece(tw__device_selector *d, const tw__list *list, const Launch &launch) {
+    for (int64_t done = 0; done < list->count; done += d->nentries) {
+        int64_t rest = list->count - done, count = rest < d->nentries ? rest : d->nentries;
+        TW_TRY(failure(cudaMemcpyAsync(d->entries, list->at + done,
+                                       sizeof(tw__entry) * (size_t)count, cudaMemcpyHostToDevice,
+                                       d->stream),
+                       "copying entries to the GPU"));
+        launch(d->entries, count, done);
+        TW_TRY(failure(cudaGetLastError(), "applying entries"));
+    }
+    return TW_OK;
+}
+
+__global__ void take_out(const tw__entry *entries, int64_t count, int64_t base, float *acc,
+                         float *velocity) {
+    int64_t i = first_of_thread();
+    if (i >= count)
+        return;
+    acc[entries[i].idx - base] = 0.0f;
+    if (velocity != nullptr)
+        velocity[entries[i].idx - base] = 0.0f;
+}
+
+__global__ void put_in(const tw__entry *entries, int64_t count, int64_t base, float *acc) {
+    int64_t i = first_of_thread();
+    if (i < count)
+        acc[entries[i].idx - base] = __fadd_rn(acc[entries[i].idx - base], entries[i].val);
+}
+
+__global__ void nothing_leaves(Learned *learned) {
+    learned->leaving = 0;
+}
+
+/* What left takes its entries out of the residual one by one, unless it is the whole selection, which
+ * the next pass recognises; what is kept comes in. */
+static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) {
+    const Step &s = d->step;
+    bool all_left = o->left.count == o->selected && o->kept.count == 0;
+    if (all_left)
+        return tw__device_commit(d);
+    if (s.acc != nullptr) {
+        TW_TRY(each_piece(d, &o->left, [&](const tw__entry *entries, int64_t count, int64_t) {
+            take_out<<<blocks_of(count), THREADS, 0, d->stream>>>(entries, count, o->base, s.acc,
+                                                                  s.source.next_velocity);
+        }));
+        TW_TRY(each_piece(d, &o->kept, [&](const tw__entry *entries, int64_t count, int64_t) {
+            put_in<<<blocks_of(count), THREADS, 0, d->stream>>>(entries, count, o->base, s.acc);
+        }));
+    }
+    nothing_leaves<<<1, 1, 0, d->stream>>>(s.next);
+    TW_TRY(failure(cudaGetLastError(), "ending a step"));
+    d->now = 1 - d->now;
+    d->cold = false;
+    return TW_OK;
+}
+
+__global__ void hand_out(const tw__entry *entries, int64_t count, int64_t base, float divisor,
+                         int32_t *idx, float *val, float *out) {
+    int64_t i = first_of_thread();
+    if (i >= count)
+        return;
+    int32_t index = (int32_t)(entries[i].idx - base);
+    float value = __fdiv_rn(entries[i].val, divisor);
+    idx[i] = index;
+    val[i] = value;
+    if (out != nullptr)
+        out[index] = value;
+}
+
+int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o) {
+    Guard guard(d->params.ordinal);
+    TW_TRY(settle_residual(d, o));
+    if (o->out != nullptr)
+        TW_TRY(failure(cudaMemsetAsync(o->out, 0, sizeof(float) * (size_t)d->step.n, d->stream),
+                       "clearing the result"));
+    return each_piece(d, &o->result, [&](const tw__entry *entries, int64_t count, int64_t done) {
+        hand_out<<<blocks_of(count), THREADS, 0, d->stream>>>(entries, count, o->base, o->divisor,
+                                                              o->idx + done, o->val + done, o->out);
+    });
+}
+
+int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
+    Guard guard(d->params.ordinal);
+    TW_TRY(failure(cudaMemcpyAsync(value, d->step.acc + index, sizeof *value,
+                                   cudaMemcpyDeviceToHost, d->stream),
+                   "reading the residual"));
+    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+}
+
+int tw__lane_alloc(tw__device_lane *l, void **memory, size_t bytes) {
+    Guard guard(l->ordinal);
+    return failure(cudaMalloc(memory, bytes > 0 ? bytes : 1), "the result of a tensor");
+}
+
+void tw__lane_release(void *memory) {
+    (void)cudaFree(memory);
+}

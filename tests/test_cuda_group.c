@@ -1,0 +1,327 @@
+/* test_cuda_group.c - groups whose tensors lie on a GPU do what those on the CPU do, bit for bit
+ *
+ * P ranks share the card, as threads. Every scheme goes through the same steps here and there:
+ * results, dense and sparse, and residuals must be equal, and nothing may be lost.
+ */
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ranks.h"
+
+enum { STEPS = 6, MOST_RANKS = 8 };
+
+static void gpu_ok(cudaError_t error) {
+    if (error != cudaSuccess) {
+        check_fail("CUDA: %s", cudaGetErrorString(error));
+    }
+}
+
+/* The same groups on the CPU and on the GPU. */
+typedef struct pair {
+    int nranks;
+    int64_t n;
+    ranks here, there;
+    float **grads, **outs; /* [nranks][n] on the host */
+    float **copies;        /* what came back */
+    float **residuals[2];  /* here and there */
+    void *gpu_grads[MOST_RANKS];
+    float *gpu_outs[MOST_RANKS];
+} pair;
+
+static void pair_open(pair *p, int nranks, int64_t n, const tw_group_params *params) {
+    *p = (pair){.nranks = nranks, .n = n};
+    ranks_open(&p->here, nranks, params, &n, 1);
+    tw_group_params there = *params;
+    there.select.device = TW_CUDA;
+    ranks_open(&p->there, nranks, &there, &n, 1);
+    p->grads = rows_alloc(nranks, n);
+    p->outs = rows_alloc(nranks, n);
+    p->copies = rows_alloc(nranks, n);
+    p->residuals[0] = rows_alloc(nranks, n);
+    p->residuals[1] = rows_alloc(nranks, n);
+    for (int r = 0; r < nranks; r++) {
+        gpu_ok(cudaMalloc(&p->gpu_grads[r], 4 * (size_t)n));
+        gpu_ok(cudaMalloc((void **)&p->gpu_outs[r], 4 * (size_t)n));
+    }
+}
+
+static void pair_close(pair *p) {
+    ranks_close(&p->here);
+    ranks_close(&p->there);
+    rows_free(p->grads);
+    rows_free(p->outs);
+    rows_free(p->copies);
+    rows_free(p->residuals[0]);
+    rows_free(p->residuals[1]);
+    for (int r = 0; r < p->nranks; r++) {
+        gpu_ok(cudaFree(p->gpu_grads[r]));
+        gpu_ok(cudaFree(p->gpu_outs[r]));
+    }
+}
+
+static void pair_upload(pair *p) {
+    for (int r = 0; r < p->nranks; r++) {
+        gpu_ok(cudaMemcpy(p->gpu_grads[r], p->grads[r], 4 * (size_t)p->n, cudaMemcpyHostToDevice));
+    }
+}
+
+static void compare_sparse(pair *p, int rank) {
+    tw_sparse here, there;
+    if (tw_group_result(p->here.groups[rank], 0, &here) != TW_OK) {
+        return; /* dense */
+    }
+    check_ok(tw_group_result(p->there.groups[rank], 0, &there));
+    int32_t *idx = check_alloc(there.count + 1, 4);
+    float *val = check_alloc(there.count + 1, 4);
+    gpu_ok(cudaMemcpy(idx, there.idx, 4 * (size_t)there.count, cudaMemcpyDeviceToHost));
+    gpu_ok(cudaMemcpy(val, there.val, 4 * (size_t)there.count, cudaMemcpyDeviceToHost));
+    tw_sparse copied = {there.count, idx, val};
+    check_selection(&copied, here.count, here.idx, here.val);
+    free(idx);
+    free(val);
+}
+
+static void pair_step(pair *p, int with_out) {
+    pair_upload(p);
+    ranks_allreduce(&p->here, 0, (void *const *)p->grads, p->outs);
+    ranks_ok(&p->here);
+    ranks_allreduce(&p->there, 0, p->gpu_grads, with_out ? p->gpu_outs : NULL);
+    ranks_ok(&p->there);
+    for (int r = 0; r < p->nranks; r++) {
+        if (with_out) {
+            gpu_ok(
+                cudaMemcpy(p->copies[r], p->gpu_outs[r], 4 * (size_t)p->n, cudaMemcpyDeviceToHost));
+            check_bits("out", p->copies[r], p->outs[r], p->n);
+        }
+        compare_sparse(p, r);
+    }
+}
+
+static void compare_residuals(pair *p) {
+    ranks_get_residuals(&p->here, 0, p->residuals[0], p->n);
+    ranks_get_residuals(&p->there, 0, p->residuals[1], p->n);
+    for (int r = 0; r < p->nranks; r++) {
+        check_bits("residual", p->residuals[1][r], p->residuals[0][r], p->n);
+    }
+}
+
+/* Of summable data, in units: gradients so far = applied so far + residuals of all ranks. */
+static void check_conserved(const pair *p, const int64_t *given, const int64_t *applied) {
+    for (int64_t i = 0; i < p->n; i++) {
+        int64_t left = 0;
+        for (int r = 0; r < p->nranks; r++) {
+            left += check_units(p->residuals[1][r][i]);
+        }
+        check_int("conserved", applied[i] + left, given[i]);
+    }
+}
+
+static tw_group_params params_of(const char *scheme, double density) {
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = scheme;
+    params.select.density = density;
+    params.result = TW_SUM;
+    return params;
+}
+
+static void run_scheme(const char *scheme, int nranks, int64_t n, double density) {
+    tw_group_params params = params_of(scheme, density);
+    int64_t *given = check_alloc(n, sizeof *given), *applied = check_alloc(n, sizeof *applied);
+    memset(given, 0, sizeof *given * (size_t)n);
+    memset(applied, 0, sizeof *applied * (size_t)n);
+    pair p;
+    check_scene("scheme=%s P=%d n=%lld open", scheme, nranks, (long long)n);
+    pair_open(&p, nranks, n, &params);
+    for (int step = 0; step < STEPS; step++) {
+        check_scene("scheme=%s P=%d n=%lld density=%g step=%d", scheme, nranks, (long long)n,
+                    density, step);
+        rows_fill(p.grads, nranks, n, DATA_SUMMABLE, step);
+        pair_step(&p, 1);
+        for (int64_t i = 0; i < n; i++) {
+            applied[i] += check_units(p.copies[0][i]);
+            for (int r = 0; r < nranks; r++) {
+                given[i] += check_units(p.grads[r][i]);
+            }
+        }
+    }
+    compare_residuals(&p);
+    check_conserved(&p, given, applied);
+    pair_close(&p);
+    free(given);
+    free(applied);
+}
+
+static void test_all_schemes(void **state) {
+    (void)state;
+    static const int counts[] = {1, 2, 3, 8};
+    const char *scheme;
+    for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
+        for (int c = 0; c < 4; c++) {
+            run_scheme(scheme, counts[c], 5003, 0.1);
+            run_scheme(scheme, counts[c], 70001, 0.01);
+        }
+    }
+}
+
+/* Momentum, other data, no output, means. */
+static void test_options(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "gtopk", "oktopk", "randomk"};
+    for (int s = 0; s < 4; s++) {
+        tw_group_params params = params_of(schemes[s], 0.02);
+        params.result = TW_MEAN;
+        params.select.momentum = 0.9f;
+        params.select.clip_norm = 20.0f;
+        params.select.warmup_steps = 3;
+        pair p;
+        pair_open(&p, 3, 20011, &params);
+        for (int step = 0; step < STEPS; step++) {
+            check_scene("scheme=%s step=%d", schemes[s], step);
+            rows_fill(p.grads, 3, 20011, step == 4 ? DATA_POWER5 : DATA_GAUSS, step);
+            pair_step(&p, step % 2);
+        }
+        compare_residuals(&p);
+        pair_close(&p);
+    }
+}
+
+/* A bad number or pointer on one rank: the same error on all, and nothing has changed. */
+static void test_refusals(void **state) {
+    (void)state;
+    tw_group_params params = params_of("oktopk", 0.05);
+    pair p;
+    pair_open(&p, 3, 3001, &params);
+    for (int step = 0; step < STEPS; step++) {
+        check_scene("refusals, step=%d", step);
+        rows_fill(p.grads, 3, 3001, DATA_GAUSS, step);
+        pair_step(&p, 1);
+        float before = p.grads[1][77];
+        p.grads[1][77] = NAN;
+        pair_upload(&p);
+        ranks_allreduce(&p.there, 0, p.gpu_grads, p.gpu_outs);
+        ranks_error(&p.there, TW_ERR_NUMBER);
+        ranks_say(&p.there, "rank 1, tensor 0: element 77");
+        p.grads[1][77] = before;
+        pair_upload(&p);
+        void *gpu = p.gpu_grads[2];
+        p.gpu_grads[2] = p.grads[2];
+        ranks_allreduce(&p.there, 0, p.gpu_grads, p.gpu_outs);
+        ranks_error(&p.there, TW_ERR_DEVICE);
+        p.gpu_grads[2] = gpu;
+    }
+    compare_residuals(&p);
+    pair_close(&p);
+}
+
+/* ---- in the background, and from a saved state */
+
+typedef struct background {
+    pair *p;
+    int64_t part; /* elements of each of the two tensors */
+} background;
+
+static int start_and_wait(ranks *r, int rank, void *context) {
+    background *b = context;
+    int there = r == &b->p->there;
+    char *grad = there ? b->p->gpu_grads[rank] : (char *)b->p->grads[rank];
+    float *out = there ? b->p->gpu_outs[rank] : b->p->outs[rank];
+    int error = tw_allreduce_start(r->groups[rank], 1, grad + 4 * b->part, out + b->part);
+    if (error == TW_OK) {
+        error = tw_allreduce_start(r->groups[rank], 0, grad, out);
+    }
+    return error != TW_OK ? error : tw_allreduce_wait(r->groups[rank], TW_ALL);
+}
+
+static void test_background(void **state) {
+    (void)state;
+    const int64_t part = 30000;
+    const int64_t sizes[2] = {part, part};
+    tw_group_params params = params_of("oktopk", 0.02);
+    pair p;
+    pair_open(&p, 4, 2 * part, &params);
+    ranks_close(&p.here);
+    ranks_close(&p.there);
+    ranks_open(&p.here, 4, &params, sizes, 2);
+    params.select.device = TW_CUDA;
+    ranks_open(&p.there, 4, &params, sizes, 2);
+    background b = {&p, part};
+    for (int step = 0; step < STEPS; step++) {
+        check_scene("background, step=%d", step);
+        rows_fill(p.grads, 4, 2 * part, DATA_GAUSS, step);
+        pair_upload(&p);
+        ranks_run(&p.here, start_and_wait, &b);
+        ranks_ok(&p.here);
+        ranks_run(&p.there, start_and_wait, &b);
+        ranks_ok(&p.there);
+        for (int r = 0; r < 4; r++) {
+            gpu_ok(
+                cudaMemcpy(p.copies[r], p.gpu_outs[r], 8 * (size_t)part, cudaMemcpyDeviceToHost));
+            check_bits("out", p.copies[r], p.outs[r], 2 * part);
+        }
+    }
+    pair_close(&p);
+}
+
+static int save(ranks *r, int rank, void *context) {
+    char path[64];
+    snprintf(path, sizeof path, "%s.%d", (char *)context, rank);
+    return tw_group_save(r->groups[rank], path);
+}
+
+static int load(ranks *r, int rank, void *context) {
+    char path[64];
+    snprintf(path, sizeof path, "%s.%d", (char *)context, rank);
+    const char *const paths[] = {path};
+    return tw_group_load(r->groups[rank], paths, 1);
+}
+
+/* The GPU's groups go on from what the CPU's saved, and the other way round. */
+static void test_state(void **state) {
+    (void)state;
+    char name[] = "/tmp/thinwire-cuda-XXXXXX";
+    int file = mkstemp(name);
+    check_true(file >= 0);
+    close(file);
+    tw_group_params params = params_of("oktopk", 0.05);
+    params.select.momentum = 0.5f;
+    pair p;
+    pair_open(&p, 3, 4001, &params);
+    for (int step = 0; step < 3 * STEPS; step++) {
+        check_scene("state, step=%d", step);
+        rows_fill(p.grads, 3, 4001, DATA_GAUSS, step);
+        pair_step(&p, 1);
+        if (step % 4 == 3) {
+            ranks *from = step % 8 == 3 ? &p.here : &p.there,
+                  *to = step % 8 == 3 ? &p.there : &p.here;
+            ranks_run(from, save, name);
+            ranks_ok(from);
+            ranks_run(to, load, name);
+            ranks_ok(to);
+        }
+    }
+    compare_residuals(&p);
+    pair_close(&p);
+    for (int r = 0; r < 3; r++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s.%d", name, r);
+        unlink(path);
+    }
+    unlink(name);
+}
+
+int main(void) {
+    if (tw_cuda_device(0, NULL) != TW_OK) {
+        printf("SKIP: %s\n", tw_last_error());
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_schemes), cmocka_unit_test(test_options),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_background),
+        cmocka_unit_test(test_state),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
