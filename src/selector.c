@@ -379,8 +379,6 @@ void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *ke
             s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
         int sent = at < left->count && left->at[at].idx == kept->at[i].idx;
         s->residual[index] = (sent ? 0.0f : s->residual[index]) + kept->at[i].val;
-        if (sent && s->velocity[1] != NULL)
-            s->velocity[1][index] = 0.0f;
         at += sent; /* it does not leave after all */
     }
     for (; at < left->count; at++)

@@ -152,10 +152,16 @@ __global__ void take_out(const tw__entry *entries, int64_t count, int64_t base, 
         velocity[entries[i].idx - base] = 0.0f;
 }
 
-__global__ void put_in(const tw__entry *entries, int64_t count, int64_t base, float *acc) {
+/* What comes back was not applied: its velocity is again what the pass made it. */
+__global__ void put_in(const __grid_constant__ Step s, const tw__entry *entries, int64_t count,
+                       int64_t base) {
     int64_t i = first_of_thread();
-    if (i < count)
-        acc[entries[i].idx - base] = __fadd_rn(acc[entries[i].idx - base], entries[i].val);
+    if (i >= count)
+        return;
+    int64_t index = entries[i].idx - base;
+    s.acc[index] = __fadd_rn(s.acc[index], entries[i].val);
+    if (s.source.velocity != nullptr)
+        s.source.next_velocity[index] = source_at(s.source, index);
 }
 
 __global__ void nothing_leaves(Learned *learned) {
@@ -175,7 +181,7 @@ static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) 
                                                                   s.source.next_velocity);
         }));
         TW_TRY(each_piece(d, &o->kept, [&](const tw__entry *entries, int64_t count, int64_t) {
-            put_in<<<blocks_of(count), THREADS, 0, d->stream>>>(entries, count, o->base, s.acc);
+            put_in<<<blocks_of(count), THREADS, 0, d->stream>>>(s, entries, count, o->base);
         }));
     }
     nothing_leaves<<<1, 1, 0, d->stream>>>(s.next);
