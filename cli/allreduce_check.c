@@ -13,10 +13,11 @@
 #include "errors.h"
 #include "float_bits.h"
 
-int allreduce_check_create(allreduce_check *check, side *beside, int64_t n) {
+int allreduce_check_create(allreduce_check *check, side *beside, place *where, int64_t n) {
     const rank_seat *seat = beside->seat;
     *check = (allreduce_check){
         .beside = beside,
+        .where = where,
         .n = n,
         .begin = n * seat->rank / seat->nranks,
         .end = n * (seat->rank + 1) / seat->nranks,
@@ -36,7 +37,14 @@ int allreduce_check_create(allreduce_check *check, side *beside, int64_t n) {
     return STATUS_OK;
 }
 
+static void free_sparse(selection *copy) {
+    free(copy->idx);
+    free(copy->val);
+    *copy = (selection){0};
+}
+
 void allreduce_check_free(allreduce_check *check) {
+    free_sparse(&check->sparse);
     free(check->residual);
     free(check->kept);
     free(check->before);
@@ -50,6 +58,45 @@ void allreduce_check_begin(allreduce_check *check, const pattern_spec *made) {
     memset(check->before, 0, (size_t)(check->end - check->begin) * sizeof *check->before);
 }
 
+/* ---- What the step left --------------------------------------------------------------------- */
+
+static int copy_sparse(allreduce_check *check, const tw_sparse *sparse) {
+    place *where = check->where;
+    selection *copy = &check->sparse;
+    size_t count = (size_t)sparse->count;
+    free_sparse(copy);
+    copy->count = sparse->count;
+    copy->idx = malloc((count + 1) * sizeof *copy->idx);
+    copy->val = malloc((count + 1) * sizeof *copy->val);
+    if (copy->idx == NULL || copy->val == NULL) {
+        return rank_failure(check->beside->seat, "not enough memory for --verify; try a smaller "
+                                                 "--n or fewer --ranks");
+    }
+    int status = where->kind->fetch(where, copy->idx, sparse->idx, count * sizeof *copy->idx);
+    return status == STATUS_OK
+               ? where->kind->fetch(where, copy->val, sparse->val, count * sizeof *copy->val)
+               : status;
+}
+
+int allreduce_check_copy(allreduce_check *check, tw_group *group) {
+    tw_step_info info;
+    tw_sparse sparse;
+    int error = tw_group_info(group, 0, &info);
+    check->dense = error == TW_OK && strcmp(info.exchange, "dense") == 0;
+    if (error == TW_OK && !check->dense) {
+        error = tw_group_result(group, 0, &sparse);
+    }
+    if (error == TW_OK && !check->dense) {
+        error = tw_group_get_residual(group, 0, check->residual);
+    }
+    if (error != TW_OK) {
+        return rank_library_failure(check->beside->seat, "reading what the step left", error);
+    }
+    return check->dense ? STATUS_OK : copy_sparse(check, &sparse);
+}
+
+/* ---- Whether it is right -------------------------------------------------------------------- */
+
 /* What all ranks together put into the step, within this rank's share. */
 static void sum_gradients(allreduce_check *check, int64_t step) {
     int64_t share = check->end - check->begin;
@@ -60,14 +107,6 @@ static void sum_gradients(allreduce_check *check, int64_t step) {
             check->given[i] += check->gradient[i];
         }
     }
-}
-
-static int sum_residuals(allreduce_check *check, tw_group *group) {
-    int error = tw_group_get_residual(group, 0, check->residual);
-    if (error != TW_OK) {
-        return rank_library_failure(check->beside->seat, "reading the residual", error);
-    }
-    return side_sum(check->beside, check->residual, check->kept);
 }
 
 /* NaN differs from everything, so it counts as wrong. */
@@ -83,7 +122,7 @@ static int64_t compare(allreduce_check *check, const float *out) {
 }
 
 /* The sparse result should be out's non-zero values, bit for bit and in order. */
-static int64_t compare_sparse(const tw_sparse *sparse, const float *out, int64_t n) {
+static int64_t compare_sparse(const selection *sparse, const float *out, int64_t n) {
     int64_t wrong = 0;
     int64_t nonzeros = 0;
     int64_t previous = -1;
@@ -100,24 +139,12 @@ static int64_t compare_sparse(const tw_sparse *sparse, const float *out, int64_t
     return wrong + llabs(nonzeros - sparse->count);
 }
 
-int allreduce_check_step(allreduce_check *check, tw_group *group, int64_t step, const float *out,
-                         int64_t *wrong) {
-    tw_step_info info;
-    tw_sparse sparse;
-    int error = tw_group_info(group, 0, &info);
-    /* A dense result has no sparse form, and nothing stays behind. */
-    bool dense = error == TW_OK && strcmp(info.exchange, "dense") == 0;
-    if (error == TW_OK && !dense) {
-        error = tw_group_result(group, 0, &sparse);
-    }
-    if (error != TW_OK) {
-        return rank_library_failure(check->beside->seat, "reading the result", error);
-    }
-    if (dense) {
+int allreduce_check_step(allreduce_check *check, int64_t step, const float *out, int64_t *wrong) {
+    if (check->dense) {
         memset(check->kept, 0, (size_t)check->n * sizeof *check->kept);
     } else {
-        *wrong += compare_sparse(&sparse, out, check->n);
-        if (sum_residuals(check, group) != STATUS_OK) {
+        *wrong += compare_sparse(&check->sparse, out, check->n);
+        if (side_sum(check->beside, check->residual, check->kept) != STATUS_OK) {
             return STATUS_FAILED;
         }
     }

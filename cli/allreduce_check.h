@@ -13,17 +13,22 @@
 #include <stdint.h>
 
 #include "patterns.h"
+#include "place.h"
 #include "side.h"
+#include "verify.h"
 
 /* One rank's part of the check: residuals are summed over ranks by the dense group beside, while
  * the gradients of all ranks are made anew, for this rank's share of the vector. */
 typedef struct allreduce_check {
     side *beside;
+    place *where;
     int64_t n;
     int64_t begin; /* this rank's share: begin .. end-1 */
     int64_t end;
     pattern_spec made; /* the gradients */
-    float *residual;   /* [n] of this rank */
+    bool dense;        /* the step: it has no sparse result, and nothing stays behind */
+    selection sparse;  /* copy of the step's sparse result */
+    float *residual;   /* [n] of this rank, after the step */
     float *kept;       /* [n] sum over ranks of the residuals */
     float *before;     /* [end - begin] the same before the step */
     float *given;      /* [end - begin] sum over ranks of the gradients */
@@ -31,16 +36,19 @@ typedef struct allreduce_check {
 } allreduce_check;
 
 /* Returns STATUS_OK, or notes the failure in the seat. Not collective. */
-int allreduce_check_create(allreduce_check *check, side *beside, int64_t n);
+int allreduce_check_create(allreduce_check *check, side *beside, place *where, int64_t n);
 void allreduce_check_free(allreduce_check *check);
 
 /* A new group begins, with residuals of zero. */
 void allreduce_check_begin(allreduce_check *check, const pattern_spec *made);
 
-/* Check the step that the group has done: out[n] is its result as TW_SUM. Adds to *wrong what is
- * wrong in this rank's share of the vector, and where the group's sparse result differs from out.
- * Collective; returns STATUS_OK, or notes the failure in the seat. */
-int allreduce_check_step(allreduce_check *check, tw_group *group, int64_t step, const float *out,
-                         int64_t *wrong);
+/* Copy what the group's last step left, sparse result and residual. Returns STATUS_OK, or notes the
+ * failure in the seat. Not collective. */
+int allreduce_check_copy(allreduce_check *check, tw_group *group);
+
+/* Check the step that was copied: out[n] is its result as TW_SUM. Adds to *wrong what is wrong in
+ * this rank's share of the vector, and where the sparse result differs from out. Collective;
+ * returns STATUS_OK, or notes the failure in the seat. */
+int allreduce_check_step(allreduce_check *check, int64_t step, const float *out, int64_t *wrong);
 
 #endif

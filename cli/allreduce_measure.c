@@ -1,12 +1,13 @@
 /* allreduce_measure.c - the timed loop of one row, as each rank runs it
  *
- *     make the gradient | all meet | tw_allreduce, timed | all meet | hash, check | tell the others
+ *     make the gradient,          tw_allreduce,         fetch what                tell the
+ *     bring it there     | meet | timed        | meet | it left    | meet | check | others
  *
  * Meeting keeps making and checking out of the times: a rank that is late would be waited for, and
- * where ranks share cores, those that check would slow down those that are still at it. After each
- * step every rank tells all others its figures (side.h); so all know the slowest and the busiest,
- * and rank 0 can print without asking. The first ALLREDUCE_WARM_STEPS steps are not timed, but
- * their bytes count.
+ * where ranks share cores or a GPU, those that check would slow down those that are still at it.
+ * Where one rank fails, all leave when they meet. After each step every rank tells all others its
+ * figures (side.h); so all know the slowest and the busiest, and rank 0 can print without asking.
+ * The first ALLREDUCE_WARM_STEPS steps are not timed, but their bytes count.
  */
 #include "allreduce_measure.h"
 
@@ -44,8 +45,46 @@ _Static_assert(FACTS <= SIDE_VALUES, "a rank can tell all facts at once");
 
 /* ---- A rank, for all rows ------------------------------------------------------------------- */
 
+static size_t vector_bytes(const allreduce_rank *self) {
+    return (size_t)self->bench->n * sizeof(float);
+}
+
+static int open_place(allreduce_rank *self) {
+    const allreduce_bench *bench = self->bench;
+    place where = {
+        .kind = place_kind_at(bench->device),
+        .threads = (int)bench->threads,
+        .seat = self->seat,
+    };
+    int status = where.kind->open(&where);
+    if (status == STATUS_OK) {
+        self->where = where;
+    }
+    return status;
+}
+
+static void close_place(allreduce_rank *self) {
+    place *where = &self->where;
+    if (where->kind != NULL) {
+        where->kind->release(where, self->grad_there);
+        where->kind->release(where, self->out_there);
+        where->kind->close(where);
+    }
+}
+
+static int mirror_vectors(allreduce_rank *self) {
+    place *where = &self->where;
+    size_t bytes = vector_bytes(self);
+    int status = where->kind->mirror(where, self->grad, bytes, &self->grad_there);
+    return status == STATUS_OK ? where->kind->mirror(where, self->out, bytes, &self->out_there)
+                               : status;
+}
+
 static int allocate(allreduce_rank *self) {
     const allreduce_bench *bench = self->bench;
+    if (open_place(self) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
     self->grad = buffer_vector(bench->n);
     self->out = buffer_vector(bench->n);
     self->samples = calloc((size_t)bench->steps, FACT_TIMES * sizeof *self->samples);
@@ -55,8 +94,12 @@ static int allocate(allreduce_rank *self) {
                             " elements; try a smaller --n or fewer --ranks",
                             bench->n);
     }
-    return bench->verify ? allreduce_check_create(&self->check, &self->beside, bench->n)
-                         : STATUS_OK;
+    if (mirror_vectors(self) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    return bench->verify
+               ? allreduce_check_create(&self->check, &self->beside, &self->where, bench->n)
+               : STATUS_OK;
 }
 
 int allreduce_rank_create(allreduce_rank *self, const allreduce_bench *bench, rank_seat *seat) {
@@ -67,6 +110,7 @@ int allreduce_rank_create(allreduce_rank *self, const allreduce_bench *bench, ra
 
 void allreduce_rank_free(allreduce_rank *self) {
     allreduce_check_free(&self->check);
+    close_place(self);
     side_close(&self->beside);
     free(self->grad);
     free(self->out);
@@ -76,7 +120,8 @@ void allreduce_rank_free(allreduce_rank *self) {
 
 /* ---- The group of a row --------------------------------------------------------------------- */
 
-static tw_group_params params_of(const allreduce_bench *bench, const allreduce_row *row) {
+static tw_group_params params_of(const allreduce_rank *self, const allreduce_row *row) {
+    const allreduce_bench *bench = self->bench;
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = row->what->scheme;
     if (!row->what->dense) {
@@ -86,6 +131,8 @@ static tw_group_params params_of(const allreduce_bench *bench, const allreduce_r
     }
     params.select.threads = (int)bench->threads;
     params.select.seed = (uint64_t)bench->seed;
+    params.select.device = bench->device;
+    params.select.stream = self->where.stream;
     params.result = TW_SUM; /* no division that would round */
     params.global = bench->global;
     params.timeout = bench->timeout;
@@ -94,6 +141,7 @@ static tw_group_params params_of(const allreduce_bench *bench, const allreduce_r
 
 /* Refuse what the kernel would promise and then kill us for. */
 static int check_memory(allreduce_rank *self, tw_group *group) {
+    const place_kind *kind = self->where.kind;
     tw_memory memory;
     int error = tw_group_memory(group, &memory);
     if (error != TW_OK) {
@@ -101,7 +149,7 @@ static int check_memory(allreduce_rank *self, tw_group *group) {
     }
     /* Half of the undo space is more than a step touches. */
     size_t bytes = (memory.total - memory.undo / 2) * (size_t)self->seat->neighbours;
-    if (bytes > buffer_available()) {
+    if (kind->room != NULL && bytes > kind->room()) {
         return rank_failure(self->seat,
                             "%d ranks take %zu MB, more than is free; try a smaller --n or fewer "
                             "--ranks",
@@ -111,7 +159,7 @@ static int check_memory(allreduce_rank *self, tw_group *group) {
 }
 
 static int create_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
-    tw_group_params params = params_of(self->bench, row);
+    tw_group_params params = params_of(self, row);
     int error = tw_group_create(group, self->seat->transport, &params);
     if (error == TW_OK) {
         error = tw_group_add(*group, self->bench->n, NULL, NULL);
@@ -159,16 +207,34 @@ static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *re
     return STATUS_OK;
 }
 
+static int make_gradient(allreduce_rank *self, const pattern_spec *made, int64_t step) {
+    place *where = &self->where;
+    pattern_fill(made, self->seat->rank, step, 0, self->bench->n, self->grad);
+    return where->kind->put(where, self->grad_there, self->grad, vector_bytes(self));
+}
+
+/* What the step left, from where it is. */
+static int fetch_step(allreduce_rank *self, tw_group *group, allreduce_result *result,
+                      int64_t facts[FACTS]) {
+    place *where = &self->where;
+    int status = note_info(self, group, result, facts);
+    if (status == STATUS_OK) {
+        status = where->kind->fetch(where, self->out, self->out_there, vector_bytes(self));
+    }
+    if (status == STATUS_OK && self->bench->verify) {
+        status = allreduce_check_copy(&self->check, group);
+    }
+    return status;
+}
+
 /* Gradient, allreduce, check: everything of a step but telling the others. */
 static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t step,
                     allreduce_result *result, int64_t facts[FACTS]) {
-    int64_t n = self->bench->n;
-    pattern_fill(made, self->seat->rank, step, 0, n, self->grad);
-    if (side_meet(&self->beside) != STATUS_OK) {
+    if (side_agree(&self->beside, make_gradient(self, made, step)) != STATUS_OK) {
         return STATUS_FAILED;
     }
     int64_t begin = timer_ns();
-    int error = tw_allreduce(group, 0, self->grad, self->out);
+    int error = tw_allreduce(group, 0, self->grad_there, self->out_there);
     facts[FACT_CALL] = timer_ns() - begin;
     if (error != TW_OK) {
         return rank_library_failure(self->seat, "allreduce", error);
@@ -176,12 +242,13 @@ static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *m
     if (side_meet(&self->beside) != STATUS_OK) {
         return STATUS_FAILED;
     }
-    int status = note_info(self, group, result, facts);
-    facts[FACT_HASH] = (int64_t)hash_floats(self->out, n, result->hash);
-    if (status == STATUS_OK && self->bench->verify) {
-        status = allreduce_check_step(&self->check, group, step, self->out, &facts[FACT_WRONG]);
+    if (side_agree(&self->beside, fetch_step(self, group, result, facts)) != STATUS_OK) {
+        return STATUS_FAILED;
     }
-    return status;
+    facts[FACT_HASH] = (int64_t)hash_floats(self->out, self->bench->n, result->hash);
+    return self->bench->verify
+               ? allreduce_check_step(&self->check, step, self->out, &facts[FACT_WRONG])
+               : STATUS_OK;
 }
 
 static int64_t larger(int64_t a, int64_t b) {

@@ -12,8 +12,11 @@ typedef struct allreduce_rank {
     rank_seat *seat;
     side beside;
     allreduce_check check; /* with --verify */
+    place where;           /* gradients and results lie there for the library */
     float *grad;           /* [n] */
     float *out;            /* [n] */
+    void *grad_there;      /* [n] the mirrors of both */
+    void *out_there;       /* [n] */
     double *samples;       /* [5][steps] in us: call, select, agree, exchange, apply */
     int64_t progress;      /* steps done, all rows */
 } allreduce_rank;

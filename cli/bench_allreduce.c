@@ -86,6 +86,7 @@ static int sweep(rank_seat *seat, void *context) {
     allreduce_rank self;
     int status = allreduce_rank_create(&self, bench, seat);
     if (seat->rank == 0) {
+        job->report->where = &self.where;
         progress_begin("bench allreduce", steps_in_all(bench));
     }
     for (int i = 0; i < bench->patterns.count && status == STATUS_OK; i++) {
@@ -105,15 +106,17 @@ static int check_library(const allreduce_bench *bench) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = 1;
     params.threads = (int)bench->threads;
+    params.device = bench->device;
     tw_memory memory;
     int error = tw_selector_memory(bench->n, &params, &memory);
     return error == TW_OK ? STATUS_OK : library_failure("preparing", error);
 }
 
 /* Refuse vectors that the kernel would promise and then kill us for, all ranks together; what a
- * group takes is asked for when there is one. */
+ * group takes is asked for when there is one, but for a GPU's dense sums: they are on the host. */
 static int check_memory(const allreduce_bench *bench, const rank_job *job) {
-    double bytes = (double)bench->n * 4 * (bench->verify ? 4 : 2) * (job->mpi ? 1 : job->nranks);
+    int vectors = (bench->verify ? 4 : 2) + (bench->device != TW_CPU ? 2 : 0);
+    double bytes = (double)bench->n * 4 * vectors * (job->mpi ? 1 : job->nranks);
     if (bytes > (double)buffer_available()) {
         return failure("the vectors of %d ranks take %.0f MB, more than is free; try a smaller --n "
                        "or fewer --ranks",

@@ -4,6 +4,7 @@
  *     bench_allreduce_options.c
  *     bench_allreduce_cases.c   which pairs of selection and exchange are measured
  *     allreduce_measure.c       one row
+ *     allreduce_check.c         whether a step lost or invented anything
  *     bench_allreduce_report.c  table and JSON
  */
 #ifndef CLI_BENCH_ALLREDUCE_H
@@ -14,6 +15,7 @@
 
 #include "json.h"
 #include "options.h"
+#include "place.h"
 #include "ranks.h"
 #include "table.h"
 
@@ -39,6 +41,7 @@ typedef struct allreduce_bench {
     int64_t k; /* 0: use the densities */
     int64_t ranks;
     int64_t steps;   /* timed, after ALLREDUCE_WARM_STEPS */
+    int device;      /* tw_device */
     int64_t threads; /* of a rank's selector; 0: the library's default; -1: not given */
     int64_t seed;
     double timeout; /* seconds */
@@ -82,6 +85,7 @@ typedef struct allreduce_result {
 typedef struct allreduce_report {
     const allreduce_bench *bench;
     jsonl *json;              /* NULL: none */
+    const place *where;       /* of rank 0; there until all rows are reported */
     table_column columns[16]; /* as wide as the names */
     table rows;
     double dense_us;  /* of the pattern under way; 0: not measured */

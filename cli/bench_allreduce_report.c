@@ -45,9 +45,10 @@ void allreduce_report_pattern(allreduce_report *report, int pattern) {
     if (report->rows.stream != NULL) {
         fputc('\n', stream);
     }
-    fprintf(stream,
-            "bench allreduce: %d ranks over %s, pattern %s, %" PRId64 " steps, kernels %s%s\n\n",
-            bench->nranks, bench->transport, pattern_name(pattern), bench->steps, tw_kernels(),
+    bool gpu = bench->device != TW_CPU;
+    fprintf(stream, "bench allreduce: %d ranks over %s, pattern %s, %" PRId64 " steps, %s %s%s\n\n",
+            bench->nranks, bench->transport, pattern_name(pattern), bench->steps,
+            gpu ? "device" : "kernels", gpu ? report->where->name : report->where->arch,
             bench->verify ? ", verified" : "");
     table_begin_narrow(&report->rows, stream, report->columns, COLUMNS);
     report->dense_us = 0.0;
@@ -90,7 +91,8 @@ static void write_settings(const allreduce_report *report, const allreduce_row *
     jsonl_integer(json, "n", bench->n);
     jsonl_text(json, "pattern", pattern_name(row->pattern));
     jsonl_text(json, "global", bench->global == TW_GLOBAL_REUSE ? "reuse" : "exact");
-    jsonl_integer(json, "threads", bench->threads > 0 ? bench->threads : tw_default_threads());
+    jsonl_text(json, "device", report->where->name);
+    jsonl_integer(json, "threads", report->where->threads);
     jsonl_integer(json, "seed", bench->seed);
     jsonl_integer(json, "step", bench->steps);
 }

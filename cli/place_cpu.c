@@ -1,4 +1,4 @@
-/* place_cpu.c - selection on this machine's CPU: vectors lie where they were made */
+/* place_cpu.c - this machine's CPU: vectors lie where they were made */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +10,12 @@
 #include "thinwire.h"
 #include "timer.h"
 
-/* place.own is the sum of the bare pass, [n] floats. */
+/* place.own is the sum of the bare pass, [n] floats; NULL for n 0. */
 static int cpu_open(place *here) {
-    here->own = buffer_create(here->n, sizeof(float));
-    if (here->own == NULL) {
-        return failure("not enough memory for %" PRId64 " elements; try a smaller --n", here->n);
+    here->own = here->n > 0 ? buffer_create(here->n, sizeof(float)) : NULL;
+    if (here->own == NULL && here->n > 0) {
+        return place_failure(here, "not enough memory for %" PRId64 " elements; try a smaller --n",
+                             here->n);
     }
     here->arch = tw_kernels();
     here->threads = here->threads > 0 ? here->threads : tw_default_threads();
@@ -27,23 +28,33 @@ static void cpu_close(place *here) {
     here->own = NULL;
 }
 
+static int cpu_mirror(place *here, void *host, size_t bytes, void **there) {
+    (void)here, (void)bytes;
+    *there = host;
+    return STATUS_OK;
+}
+
+static void cpu_release(place *here, void *there) {
+    (void)here, (void)there;
+}
+
+static int cpu_copy(place *here, void *to, const void *from, size_t bytes) {
+    (void)here;
+    if (to != from && bytes > 0) {
+        memcpy(to, from, bytes);
+    }
+    return STATUS_OK;
+}
+
 static int cpu_bring(place *here, const gradient *made, gradient *there) {
     (void)here;
     *there = *made;
     return STATUS_OK;
 }
 
-static int cpu_fetch(place *here, void *to, const void *from, size_t bytes) {
-    (void)here;
-    if (bytes > 0) {
-        memcpy(to, from, bytes);
-    }
-    return STATUS_OK;
-}
-
 static int cpu_bare_pass(place *here, const gradient *there) {
     int error = tw_accumulate(here->own, there->values, here->n, here->threads);
-    return error == TW_OK ? STATUS_OK : library_failure("timing the bare pass", error);
+    return error == TW_OK ? STATUS_OK : place_library_failure(here, "timing the bare pass", error);
 }
 
 static int cpu_bare_clear(place *here) {
@@ -67,8 +78,11 @@ const place_kind place_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .room = buffer_available,
+    .mirror = cpu_mirror,
+    .release = cpu_release,
+    .put = cpu_copy,
+    .fetch = cpu_copy,
     .bring = cpu_bring,
-    .fetch = cpu_fetch,
     .bare_pass = cpu_bare_pass,
     .bare_clear = cpu_bare_clear,
     .time = cpu_time,

@@ -1,4 +1,4 @@
-/* place_cuda.c - selection on GPU 0: vectors in its memory, times by its events
+/* place_cuda.c - GPU 0: vectors in its memory, times by its events
  *
  *     host:    queue  spin  begin  work  end   | wait for end
  *     stream:         ~~~~~~~~~~~  work  ~~~   |
@@ -29,17 +29,18 @@ typedef struct cuda_own {
     float *sum;      /* [n] of the bare pass */
     float *spin_sum; /* [SPIN_ELEMENTS] */
     float *spin_add; /* [SPIN_ELEMENTS] zeros */
-} cuda_own;
+} cuda_own;          /* all but the stream are there for n > 0 alone */
 
-static int checked(const char *doing, cudaError_t error) {
+static int checked(const place *here, const char *doing, cudaError_t error) {
     if (error == cudaSuccess) {
         return STATUS_OK;
     }
     (void)cudaGetLastError();
     if (error == cudaErrorMemoryAllocation) {
-        return failure("%s: the GPU is out of memory; try a smaller --n", doing);
+        return place_failure(here, "%s: the GPU is out of memory; try a smaller --n%s", doing,
+                             here->seat != NULL ? " or fewer --ranks" : "");
     }
-    return failure("%s: %s", doing, cudaGetErrorString(error));
+    return place_failure(here, "%s: %s", doing, cudaGetErrorString(error));
 }
 
 /* ---- Open and close ------------------------------------------------------------------------- */
@@ -59,15 +60,10 @@ static cudaError_t obtain_zeros(float **array, size_t bytes, cudaStream_t stream
     return error == cudaSuccess ? cudaMemsetAsync(memory, 0, bytes, stream) : error;
 }
 
-static cudaError_t obtain(const place *here, cuda_own *own) {
+/* For bring, bare_pass and time. */
+static cudaError_t obtain_vectors(const place *here, cuda_own *own) {
     size_t spin_bytes = (size_t)SPIN_ELEMENTS * sizeof(float);
-    cudaError_t error = cudaSetDevice(ORDINAL);
-    if (error == cudaSuccess) {
-        error = cudaStreamCreateWithFlags(&own->stream, cudaStreamNonBlocking);
-    }
-    if (error == cudaSuccess) {
-        error = cudaEventCreate(&own->begin);
-    }
+    cudaError_t error = cudaEventCreate(&own->begin);
     if (error == cudaSuccess) {
         error = cudaEventCreate(&own->end);
     }
@@ -87,6 +83,14 @@ static cudaError_t obtain(const place *here, cuda_own *own) {
         error = cudaMalloc(&own->typed, typed_bytes(here));
     }
     return error == cudaSuccess ? cudaStreamSynchronize(own->stream) : error;
+}
+
+static cudaError_t obtain(const place *here, cuda_own *own) {
+    cudaError_t error = cudaSetDevice(ORDINAL);
+    if (error == cudaSuccess) {
+        error = cudaStreamCreateWithFlags(&own->stream, cudaStreamNonBlocking);
+    }
+    return error == cudaSuccess && here->n > 0 ? obtain_vectors(here, own) : error;
 }
 
 static void cuda_close(place *here) {
@@ -113,15 +117,15 @@ static int cuda_open(place *here) {
     const char *name;
     int error = tw_cuda_device(ORDINAL, &name);
     if (error != TW_OK) {
-        return library_failure("preparing", error);
+        return place_library_failure(here, "preparing", error);
     }
     snprintf(here->name, sizeof here->name, "%s", name);
     here->own = calloc(1, sizeof(cuda_own));
     if (here->own == NULL) {
-        return failure("not enough memory");
+        return place_failure(here, "not enough memory");
     }
     cuda_own *own = here->own;
-    int status = checked("preparing the GPU", obtain(here, own));
+    int status = checked(here, "preparing the GPU", obtain(here, own));
     if (status != STATUS_OK) {
         cuda_close(here);
         return status;
@@ -141,6 +145,27 @@ static cudaError_t copy(place *here, void *to, const void *from, size_t bytes,
     return error == cudaSuccess ? cudaStreamSynchronize(own->stream) : error;
 }
 
+static int cuda_mirror(place *here, void *host, size_t bytes, void **there) {
+    (void)host;
+    *there = NULL;
+    return checked(here, "allocating a vector", cudaMalloc(there, bytes));
+}
+
+static void cuda_release(place *here, void *there) {
+    (void)here;
+    (void)cudaFree(there);
+}
+
+static int cuda_put(place *here, void *there, const void *from, size_t bytes) {
+    cudaError_t error = copy(here, there, from, bytes, cudaMemcpyHostToDevice);
+    return checked(here, "copying to the GPU", error);
+}
+
+static int cuda_fetch(place *here, void *to, const void *there, size_t bytes) {
+    cudaError_t error = copy(here, to, there, bytes, cudaMemcpyDeviceToHost);
+    return checked(here, "copying from the GPU", error);
+}
+
 static int cuda_bring(place *here, const gradient *made, gradient *there) {
     const cuda_own *own = here->own;
     cudaError_t error =
@@ -152,17 +177,12 @@ static int cuda_bring(place *here, const gradient *made, gradient *there) {
         .typed = own->typed != NULL ? own->typed : own->values,
         .values = own->values,
     };
-    return checked("copying a gradient to the GPU", error);
-}
-
-static int cuda_fetch(place *here, void *to, const void *from, size_t bytes) {
-    cudaError_t error = copy(here, to, from, bytes, cudaMemcpyDeviceToHost);
-    return checked("copying from the GPU", error);
+    return checked(here, "copying a gradient to the GPU", error);
 }
 
 static int cuda_bare_clear(place *here) {
     const cuda_own *own = here->own;
-    return checked("clearing", cudaMemsetAsync(own->sum, 0, float_bytes(here), own->stream));
+    return checked(here, "clearing", cudaMemsetAsync(own->sum, 0, float_bytes(here), own->stream));
 }
 
 /* ---- Time ----------------------------------------------------------------------------------- */
@@ -170,33 +190,34 @@ static int cuda_bare_clear(place *here) {
 static int cuda_bare_pass(place *here, const gradient *there) {
     const cuda_own *own = here->own;
     int error = tw_cuda_accumulate(own->sum, there->values, here->n, own->stream);
-    return error == TW_OK ? STATUS_OK : library_failure("timing the bare pass", error);
+    return error == TW_OK ? STATUS_OK : place_library_failure(here, "timing the bare pass", error);
 }
 
-static int spin(const cuda_own *own) {
+static int spin(const place *here) {
+    const cuda_own *own = here->own;
     int error = tw_cuda_accumulate(own->spin_sum, own->spin_add, SPIN_ELEMENTS, own->stream);
-    return error == TW_OK ? STATUS_OK : library_failure("timing", error);
+    return error == TW_OK ? STATUS_OK : place_library_failure(here, "timing", error);
 }
 
 static int cuda_time(place *here, const place_work *works, int count, void *context, double *us) {
     const cuda_own *own = here->own;
-    int status = spin(own);
+    int status = spin(here);
     if (status == STATUS_OK) {
-        status = checked("timing", cudaEventRecord(own->begin, own->stream));
+        status = checked(here, "timing", cudaEventRecord(own->begin, own->stream));
     }
     for (int i = 0; i < count && status == STATUS_OK; i++) {
         us[i] = 0.0;
         status = works[i](context);
     }
     if (status == STATUS_OK) {
-        status = checked("timing", cudaEventRecord(own->end, own->stream));
+        status = checked(here, "timing", cudaEventRecord(own->end, own->stream));
     }
     if (status == STATUS_OK) {
-        status = checked("waiting for the GPU", cudaEventSynchronize(own->end));
+        status = checked(here, "waiting for the GPU", cudaEventSynchronize(own->end));
     }
     float milliseconds = 0.0f;
     if (status == STATUS_OK) {
-        status = checked("timing", cudaEventElapsedTime(&milliseconds, own->begin, own->end));
+        status = checked(here, "timing", cudaEventElapsedTime(&milliseconds, own->begin, own->end));
     }
     us[0] = 1e3 * (double)milliseconds;
     return status;
@@ -206,8 +227,11 @@ const place_kind place_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
-    .bring = cuda_bring,
+    .mirror = cuda_mirror,
+    .release = cuda_release,
+    .put = cuda_put,
     .fetch = cuda_fetch,
+    .bring = cuda_bring,
     .bare_pass = cuda_bare_pass,
     .bare_clear = cuda_bare_clear,
     .time = cuda_time,

@@ -99,7 +99,8 @@ const char *ranks_transport(const rank_job *job) {
 /* Errors that a collective call gives on all ranks at once, with the group still whole or not yet
  * made. After any other one it is not known what the other ranks do. */
 static bool is_shared(int error) {
-    return error == TW_ERR_NUMBER || error == TW_ERR_MISMATCH || error == TW_ERR_MEMORY;
+    return error == TW_ERR_NUMBER || error == TW_ERR_MISMATCH || error == TW_ERR_MEMORY ||
+           error == TW_ERR_DEVICE;
 }
 
 int rank_library_failure(rank_seat *seat, const char *doing, int error) {

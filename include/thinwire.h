@@ -183,7 +183,8 @@ typedef struct tw_memory {
     size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
                          of which all threads together touch about half of one share; plus n/250 for
                          samples, with "dgc" n/25, with "random" n/8. On a GPU 64 k bytes and n/16 */
-    size_t total;     /* the sum; with TW_CUDA all of it is the GPU's */
+    size_t total;     /* the sum. With TW_CUDA it is the GPU's, but for the workspace of a group's
+                         exchange, which is pinned memory of the host */
 } tw_memory;
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
@@ -341,7 +342,8 @@ TW_API void tw_group_free(tw_group *group);
  * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk: in
  * the order of its tree.
  * Errors, the same on all ranks: TW_ERR_NUMBER when a rank's gradient holds NaN or infinity, or a
- * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank: all residuals are then bit
+ * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank, TW_ERR_DEVICE for one that is
+ * not the memory of the tensor's GPU, or a stream that failed: all residuals are then bit
  * for bit as before and the group goes on; out is as before too, but for a dense sum that
  * overflows: it is in out. TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL
  * and TW_ERR_TRANSPORT: this rank's residual is as before if the step was not complete here; the

@@ -119,6 +119,9 @@ static size_t element_size(const tw__tensor *t) {
 static int follow_caller(tw_group *g, tw__tensor *t) {
     if (!tw__on_gpu(t))
         return TW_OK;
+    if (t->marked != TW_OK)
+        return tw__fail(t->marked, "stream: it cannot be followed; give a stream of GPU %d",
+                        t->params.ordinal);
     if (t->out != NULL)
         TW_TRY(tw__device_pointer(t->out, "out", t->params.ordinal, sizeof(float)));
     TW_TRY(tw__lane_follow(g->lane, t->ready));
@@ -401,11 +404,14 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
     step s = {.g = g, .members = members, .count = count};
     tw_traffic before = tw__transport_traffic(g->transport);
     int error = select_all(&s);
-    if (error == TW_OK)
+    int goes_on = error == TW_ERR_NUMBER || error == TW_ERR_NULL || error == TW_ERR_DEVICE;
+    if (error == TW_OK) {
         error = exchange_all(&s);
+        goes_on = error == TW_ERR_NUMBER; /* all ranks see that, but nothing else */
+    }
     if (error != TW_OK) {
         undo_all(&s);
-        if (error != TW_ERR_NUMBER && error != TW_ERR_NULL && error != TW_ERR_DEVICE)
+        if (!goes_on)
             tw__group_break(g, error);
         return error;
     }
@@ -424,7 +430,7 @@ int tw_allreduce(tw_group *g, int tensor, const void *grad, float *out) {
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait "
                                       "before tw_allreduce");
-    TW_TRY(tw__group_mark(g, tensor));
+    tw__group_mark(g, tensor);
     g->tensors[tensor].grad = grad;
     g->tensors[tensor].out = out;
     return tw__allreduce_run(g, &tensor, 1);

@@ -146,6 +146,7 @@ static int start_locked(tw_group *g, int tensor, const void *grad, float *out) {
     if (t->progress != TW__IDLE)
         return tw__fail(TW_ERR_STATE, "tensor %d is under way; call tw_allreduce_wait first",
                         tensor);
+    tw__group_mark(g, tensor);
     t->progress = TW__STARTED;
     t->grad = grad;
     t->out = out;
@@ -158,7 +159,6 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
     TW_REQUIRE(g, "group");
     TW_TRY(tw__group_check(g, tensor));
     TW_TRY(begin_thread(g));
-    TW_TRY(tw__group_mark(g, tensor));
     pthread_mutex_lock(&g->worker.mutex);
     int error = start_locked(g, tensor, grad, out);
     pthread_mutex_unlock(&g->worker.mutex);

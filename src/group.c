@@ -180,6 +180,15 @@ static size_t result_memory(const tw_group *g) {
     return bytes;
 }
 
+/* Dense tensors on a GPU have copies on the host. */
+static size_t dense_memory(const tw_group *g) {
+    size_t bytes = 0;
+    for (int t = 0; t < g->ntensors && g->exchange == &tw__exchange_dense; t++)
+        if (tw__on_gpu(&g->tensors[t]))
+            bytes += (size_t)g->tensors[t].n * (g->tensors[t].params.type == TW_F32 ? 8 : 6);
+    return bytes;
+}
+
 static int add_selectors(const tw_group *g, tw_memory *memory) {
     for (int t = 0; t < g->ntensors && g->exchange != &tw__exchange_dense; t++) {
         tw_memory one;
@@ -204,7 +213,7 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
     int nbuckets = count_buckets(g, buckets, &widest);
     *memory = (tw_memory){0};
     memory->workspace = tw__footprint(step_memory(g, buckets, nbuckets)) + result_memory(g) +
-                        tw__footprint(tw__agree_memory(g->nranks));
+                        tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g);
     free(buckets);
     TW_TRY(add_selectors(g, memory));
     memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
@@ -371,9 +380,10 @@ void tw__group_break(tw_group *g, int error) {
     (void)tw__transport_give_up(g->transport, error);
 }
 
-int tw__group_mark(tw_group *g, int tensor) {
+void tw__group_mark(tw_group *g, int tensor) {
     tw__tensor *t = &g->tensors[tensor];
-    return tw__on_gpu(t) ? tw__lane_mark(g->lane, t->params.stream, &t->ready) : TW_OK;
+    if (tw__on_gpu(t))
+        t->marked = tw__lane_mark(g->lane, t->params.stream, &t->ready);
 }
 
 /* What can still be asked of a broken group. */

@@ -43,6 +43,7 @@ typedef struct tw__tensor {
     int64_t selected;
     int open;         /* its selector holds an open step */
     void *ready;      /* on a GPU: the event at which the gradient is there */
+    int marked;       /* whether that could be recorded: all ranks are told in the step */
     void *dense_grad; /* dense on a GPU: [n] of the type, pinned */
     float *dense_out; /* [n], pinned */
     int status;
@@ -142,6 +143,6 @@ static inline int tw__on_gpu(const tw__tensor *t) {
 }
 void tw__group_break(tw_group *g, int error);
 /* On a GPU: the tensor's gradient is what the caller's stream has made by now. */
-int tw__group_mark(tw_group *g, int tensor);
+void tw__group_mark(tw_group *g, int tensor);
 
 #endif

@@ -50,7 +50,7 @@ typedef struct tw__learned {
 } tw__learned;
 
 struct tw_selector {
-    tw_select_params params; /* with defaults filled in */
+    tw_select_params params;     /* with defaults filled in */
     tw__device_selector *device; /* does all of this on a GPU; NULL on the CPU */
     const struct tw__method *method;
     const tw__kernels *kernels;

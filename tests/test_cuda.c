@@ -16,7 +16,7 @@
 enum { STEPS = 7 };
 
 /* How often random cases are drawn; fewer with the argument "quick", for tools that take long. */
-static int trials = 240, large_trials = 12;
+static int trials = 240, large_trials = 12, long_steps = 80;
 
 /* The same step on both sides. */
 typedef struct twins {
@@ -239,7 +239,7 @@ static void test_long_runs(void **state) {
         params.density = 0.01;
         twins t;
         twins_open(&t, 300000, &params, 0);
-        for (int step = 0; step < 80; step++) {
+        for (int step = 0; step < long_steps; step++) {
             check_scene("method=%s step=%d", params.method, step);
             twins_fill(&t, DATA_GAUSS, 1.0f, (uint64_t)step);
             twins_run(&t);
@@ -348,8 +348,9 @@ static void test_out_of_memory(void **state) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "quick") == 0) {
-        trials = 36;
+        trials = 8;
         large_trials = 1;
+        long_steps = 6;
     }
     if (tw_cuda_device(0, NULL) != TW_OK) {
         printf("SKIP: %s\n", tw_last_error());
