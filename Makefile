@@ -96,7 +96,7 @@ lint: ## formatting and static analysis
 	scripts/lint
 
 format: ## reformat all sources
-	git ls-files '*.c' '*.h' | xargs clang-format -i
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 install: all ## install to PREFIX (/usr/local)
 	cmake --install build --prefix $(PREFIX)

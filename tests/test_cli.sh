@@ -95,6 +95,9 @@ refuses "f16" bench select --type f64
 refuses "gauss" bench select --data noise
 refuses "--threads" bench select --threads -1
 refuses "--threads" bench select --threads 257
+refuses "cpu cuda" bench select --device gpu
+refuses "--threads is for" bench select --device cuda --threads 2
+refuses "--threads is for" bench allreduce --device cuda --threads 2
 refuses "--steps" bench select --steps 0
 refuses "gauss" bounds --data noise
 refuses "--points" bounds --points 0
@@ -249,5 +252,16 @@ run bounds --file "$dir/missing"
 printf '\000\000\300\177' >"$dir/nan"
 run bounds --file "$dir/nan"
 [ $status -ne 0 ] || fail "bounds of NaN: status 0"
+
+# A GPU: measured where there is one, named where not.
+succeeds info
+grep -q '^gpu' "$dir/out" || fail "info does not say which GPUs there are"
+if grep -q '^gpu  *none' "$dir/out"; then
+    refused 1 "device:" bench select --device cuda --n 1000 --k 10
+    refused 1 "device:" bench allreduce --device cuda --n 1000 --ranks 3
+else
+    succeeds bench select --device cuda --method exact --n 3001 --k 30 --steps 2
+    succeeds bench allreduce --device cuda --n 3001 --ranks 3 --steps 2 --verify
+fi
 
 finish

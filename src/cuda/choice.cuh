@@ -154,7 +154,8 @@ __device__ inline void learn_margin(const Step &s, const Learned &l, const Seen 
  * power law through the last chosen and the last candidate. */
 __device__ inline uint32_t extrapolate(const Seen &v, float want) {
     float total = (float)v.counts.total;
-    float end = __uint_as_float(v.near), edge = __uint_as_float(v.smallest), chosen = (float)v.chosen;
+    float end = __uint_as_float(v.near), edge = __uint_as_float(v.smallest),
+          chosen = (float)v.chosen;
     float lower = 0.9f;
     if (chosen == 0.0f)
         return 1;

@@ -55,7 +55,8 @@ __device__ void gather(const Step &s, const Stretch &mine, const Window &window)
         uint32_t insiders = __ballot_sync(ALL_LANES, inside);
         if (insiders == 0)
             return;
-        uint32_t at = threadIdx.x % WARP == 0 ? atomicAdd(&s.scratch->gathered, __popc(insiders)) : 0;
+        uint32_t at =
+            threadIdx.x % WARP == 0 ? atomicAdd(&s.scratch->gathered, __popc(insiders)) : 0;
         at = __shfl_sync(ALL_LANES, at, 0) + __popc(insiders & below);
         if (inside)
             s.scratch->standings[at] = Standing{bits, index};

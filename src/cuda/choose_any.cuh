@@ -88,7 +88,8 @@ struct Placement {
 
 /* Of the entries in the window, which all blocks gather, the rank-th; those above it are only
  * counted. Every block then looks at the gathered ones for itself. */
-__device__ __noinline__ Cut gather_best(const View &v, const Narrowed &n, uint32_t rank, Placement *placement) {
+__device__ __noinline__ Cut gather_best(const View &v, const Narrowed &n, uint32_t rank,
+                                        Placement *placement) {
     const Step &s = v.s;
     uint32_t above = 0, below = (1u << threadIdx.x % WARP) - 1;
     visit(v, n.window.low, [&](bool on, int32_t index, float x) {
@@ -98,7 +99,8 @@ __device__ __noinline__ Cut gather_best(const View &v, const Narrowed &n, uint32
         uint32_t insiders = __ballot_sync(ALL_LANES, inside);
         if (insiders == 0)
             return;
-        uint32_t at = threadIdx.x % WARP == 0 ? atomicAdd(&s.scratch->gathered, __popc(insiders)) : 0;
+        uint32_t at =
+            threadIdx.x % WARP == 0 ? atomicAdd(&s.scratch->gathered, __popc(insiders)) : 0;
         at = __shfl_sync(ALL_LANES, at, 0) + __popc(insiders & below);
         if (inside)
             s.scratch->standings[at] = Standing{bits, index};
@@ -179,7 +181,7 @@ __device__ __noinline__ BlockTotal tally(const View &v, const Cut &cut) {
 
 /* Where the cut alone is known, the blocks tell each other how many they have. */
 __device__ __noinline__ void place(const View &v, const BlockTotal &of_warp, uint32_t of_block,
-                      Placement *placement) {
+                                   Placement *placement) {
     __shared__ uint32_t smallest;
     if (threadIdx.x == 0)
         smallest = TW__INFINITY_BITS;
@@ -239,8 +241,8 @@ __device__ Sums all_sums(const Step &s) {
 __device__ float gaussian_estimate(const Step &s, const Sums &sums) {
     __shared__ float estimate;
     if (threadIdx.x == 0)
-        estimate = __uint_as_float(tw__normal_threshold(sums.sum, sums.square, (double)s.n,
-                                                        (double)s.k / (double)s.n));
+        estimate = __uint_as_float(
+            tw__normal_threshold(sums.sum, sums.square, (double)s.n, (double)s.k / (double)s.n));
     __syncthreads();
     return estimate;
 }
@@ -273,8 +275,7 @@ __device__ Cut choose_dgc(View &v, Placement *p) {
 
 __device__ float largest_magnitude(const Step &s, const View &v) {
     uint32_t mine = 0;
-    visit(v, v.from,
-          [&](bool on, int32_t, float x) { mine = max(mine, on ? magnitude(x) : 0); });
+    visit(v, v.from, [&](bool on, int32_t, float x) { mine = max(mine, on ? magnitude(x) : 0); });
     mine = __reduce_max_sync(ALL_LANES, mine);
     if (threadIdx.x % WARP == 0)
         atomicMax(&s.scratch->counters[COUNTERS - 1], mine);
@@ -345,8 +346,9 @@ template <int METHOD> __device__ __noinline__ void choose_any(const Step &s, con
         place(v, of_warp, of_block, &placement);
     write_chosen(v, cut, placement.before + before);
     if (blockIdx.x == 0)
-        conclude<METHOD>(s, *s.learned, Seen{v.counts, near, v.rescans, placement.chosen, placement.smallest},
-                         cut, exactly);
+        conclude<METHOD>(s, *s.learned,
+                         Seen{v.counts, near, v.rescans, placement.chosen, placement.smallest}, cut,
+                         exactly);
 }
 
 } // namespace tw

@@ -163,7 +163,7 @@ __device__ float4 remains4(float4 e, int64_t i, uint32_t leaving, int32_t tie) {
 /* acc of this thread's elements. */
 template <int TYPE>
 __device__ void fold_elements(const Step &s, uint32_t leaving, int32_t tie, int64_t base,
-                           float4 (&acc)[RUNS]) {
+                              float4 (&acc)[RUNS]) {
     bool fast = s.source.aligned && s.source.velocity == nullptr && s.source.scale == nullptr &&
                 base + TILE <= s.n;
     float4 e[RUNS];
@@ -227,7 +227,8 @@ constexpr int AHEAD = 16; /* loads under way */
 
 /* Four chunks per block: the sums are chains of dependent additions, so blocks are kept small to
  * spread them over the card. */
-template <bool OF_GRADIENT> __global__ void __launch_bounds__(SUM_THREADS) sums(const __grid_constant__ Step s) {
+template <bool OF_GRADIENT>
+__global__ void __launch_bounds__(SUM_THREADS) sums(const __grid_constant__ Step s) {
     int64_t chunk = (int64_t)blockIdx.x * (SUM_THREADS / TW__LANES) + threadIdx.x / TW__LANES;
     int lane = threadIdx.x % TW__LANES;
     int64_t end = min((chunk + 1) * (int64_t)TW__CHUNK, s.n);
@@ -237,7 +238,7 @@ template <bool OF_GRADIENT> __global__ void __launch_bounds__(SUM_THREADS) sums(
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             int64_t at = i + (int64_t)a * TW__LANES;
-            x[a] = at >= end       ? 0.0f
+            x[a] = at >= end     ? 0.0f
                    : OF_GRADIENT ? widen(s.source.grad, s.source.type, at)
                                  : acc_after(s, at);
         }
@@ -313,6 +314,6 @@ int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream) {
     bool aligned = (reinterpret_cast<uintptr_t>(sum) | reinterpret_cast<uintptr_t>(add)) % 16 == 0;
     int64_t blocks = (n + 4 * THREADS - 1) / (4 * THREADS);
     accumulate<<<(unsigned)blocks, THREADS, 0, static_cast<cudaStream_t>(stream)>>>(sum, add, n,
-                                                                                     aligned);
+                                                                                    aligned);
     return tw::failure(cudaGetLastError(), "the bare pass");
 }

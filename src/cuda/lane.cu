@@ -79,8 +79,8 @@ int tw__lane_mark(tw__device_lane *l, void *caller, void **event) {
     Guard guard(l->ordinal);
     cudaEvent_t mark = static_cast<cudaEvent_t>(*event);
     if (mark == nullptr) {
-        TW_TRY(failure(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming),
-                       "creating an event"));
+        TW_TRY(
+            failure(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "creating an event"));
         *event = mark;
     }
     return failure(cudaEventRecord(mark, static_cast<cudaStream_t>(caller)),
@@ -132,10 +132,10 @@ template <typename Launch>
 static int each_piece(tw__device_selector *d, const tw__list *list, const Launch &launch) {
     for (int64_t done = 0; done < list->count; done += d->nentries) {
         int64_t rest = list->count - done, count = rest < d->nentries ? rest : d->nentries;
-        TW_TRY(failure(cudaMemcpyAsync(d->entries, list->at + done,
-                                       sizeof(tw__entry) * (size_t)count, cudaMemcpyHostToDevice,
-                                       d->stream),
-                       "copying entries to the GPU"));
+        TW_TRY(
+            failure(cudaMemcpyAsync(d->entries, list->at + done, sizeof(tw__entry) * (size_t)count,
+                                    cudaMemcpyHostToDevice, d->stream),
+                    "copying entries to the GPU"));
         launch(d->entries, count, done);
         TW_TRY(failure(cudaGetLastError(), "applying entries"));
     }

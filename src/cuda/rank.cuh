@@ -133,7 +133,10 @@ __device__ Narrowed narrow(Scanned counts, Window w, uint32_t rank, uint32_t few
         n.within = place.within;
         if ((n.within <= few && n.window.width <= BINS) || (w.shift == 0 && !open))
             return n;
-        w = Window{n.window.low, open ? COARSE_SHIFT : w.shift > 12 ? w.shift - 12 : 0,
+        w = Window{n.window.low,
+                   open           ? COARSE_SHIFT
+                   : w.shift > 12 ? w.shift - 12
+                                  : 0,
                    open ? ALL_KEYS : n.window.width};
         counts = counts_in(w);
     }

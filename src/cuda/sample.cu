@@ -26,7 +26,8 @@ __device__ void set_first_guess(const Step &s, uint32_t guess) {
 }
 
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
-    take_sample(const __grid_constant__ Step s, int64_t sample, uint32_t rank, bool after, uint32_t *values) {
+    take_sample(const __grid_constant__ Step s, int64_t sample, uint32_t rank, bool after,
+                uint32_t *values) {
     int64_t threads = (int64_t)gridDim.x * CHOOSE_THREADS;
     int64_t thread = (int64_t)blockIdx.x * CHOOSE_THREADS + threadIdx.x;
     Scratch *scratch = s.scratch;

@@ -83,9 +83,8 @@ static cudaError_t supply(tw__device_selector *d, const Extents &e, const tw_sel
     memory->velocity = from.take(&d->velocity[0], velocity) + from.take(&d->velocity[1], velocity);
     memory->workspace =
         from.take(&d->learned[0], 1) + from.take(&d->learned[1], 1) + from.take(&s.scratch, 1) +
-        from.take(&s.slot_idx, e.tiles * SLOTS) +
-        from.take(&s.slot_val, e.tiles * SLOTS) + from.take(&s.slot_count, e.tiles) +
-        from.take(&s.sums, wants_sums(p) ? e.chunks : 0) +
+        from.take(&s.slot_idx, e.tiles * SLOTS) + from.take(&s.slot_val, e.tiles * SLOTS) +
+        from.take(&s.slot_count, e.tiles) + from.take(&s.sums, wants_sums(p) ? e.chunks : 0) +
         from.take(&s.totals, MOST_BLOCKS) + from.take(&s.marks, e.marks) +
         from.take(&d->sample_values, e.sample) + from.take(&s.chosen_idx, e.chosen) +
         from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen);
@@ -93,8 +92,7 @@ static cudaError_t supply(tw__device_selector *d, const Extents &e, const tw_sel
     return from.error;
 }
 
-int tw__device_memory(int64_t n, int64_t k_max, const tw_select_params *params,
-                      tw_memory *memory) {
+int tw__device_memory(int64_t n, int64_t k_max, const tw_select_params *params, tw_memory *memory) {
     tw__device_selector none = {};
     (void)supply(&none, extents_of(n, k_max, *params), *params, true, memory);
     return TW_OK;
@@ -178,10 +176,11 @@ void tw__device_free(tw__device_selector *d) {
     Guard guard(d->params.ordinal);
     Step &s = d->step;
     (void)cudaStreamSynchronize(d->stream);
-    void *arrays[] = {d->residual[0], d->residual[1], d->velocity[0], d->velocity[1],
-                      d->learned[0],  d->learned[1],  s.scratch,      s.slot_idx,
-                      s.slot_val,     s.slot_count,   s.sums,         s.totals,       s.marks,        d->sample_values,
-                      s.chosen_idx,   s.chosen_val,   d->entries};
+    void *arrays[] = {d->residual[0], d->residual[1],   d->velocity[0], d->velocity[1],
+                      d->learned[0],  d->learned[1],    s.scratch,      s.slot_idx,
+                      s.slot_val,     s.slot_count,     s.sums,         s.totals,
+                      s.marks,        d->sample_values, s.chosen_idx,   s.chosen_val,
+                      d->entries};
     for (void *array : arrays)
         (void)cudaFree(array);
     (void)cudaFreeHost(s.report);
@@ -311,8 +310,7 @@ int tw__device_commit_part(tw__device_selector *d, const int32_t *idx, int64_t c
     TW_TRY(failure(launch_check_part(d->step, idx, count, d->stream), "ending a step"));
     TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
     if (d->step.report->wrong_part >= 0)
-        return tw__fail(TW_ERR_INDEX,
-                        "idx: entry %lld is not an ascending part of the selection",
+        return tw__fail(TW_ERR_INDEX, "idx: entry %lld is not an ascending part of the selection",
                         (long long)d->step.report->wrong_part);
     TW_TRY(failure(launch_leave(d->step, idx, count, d->stream), "ending a step"));
     if (d->velocity[0] != nullptr && count > 0)

@@ -17,8 +17,8 @@ struct tw__device_selector {
     tw::Learned *learned[2]; /* one each */
     tw__entry *entries;      /* [nentries], on their way from or to the host */
     int64_t nentries;
-    int now;                 /* the current copies */
-    bool cold;               /* no guess yet */
+    int now;   /* the current copies */
+    bool cold; /* no guess yet */
 };
 
 #endif
