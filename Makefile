@@ -56,9 +56,10 @@ test-valgrind: test-release
 fuzz: ## look for crashes with libFuzzer for SECONDS (60) seconds
 	@scripts/install-deps build fuzz
 	cmake --preset fuzz
-	cmake --build build-fuzz -j$(JOBS) --target fuzz_selector fuzz_exchange
+	cmake --build build-fuzz -j$(JOBS) --target fuzz_selector fuzz_exchange fuzz_wire
 	build-fuzz/tests/fuzz_selector -max_total_time=$(SECONDS) -max_len=4096
 	build-fuzz/tests/fuzz_exchange -max_total_time=$(SECONDS) -max_len=4096
+	build-fuzz/tests/fuzz_wire -max_total_time=$(SECONDS) -max_len=4096
 
 bench: all ## selection against the bare memory pass
 	build/thinwire bench select

@@ -20,6 +20,7 @@
 #include "errors.h"
 #include "hash.h"
 #include "median.h"
+#include "names.h"
 #include "progress.h"
 #include "timer.h"
 
@@ -126,6 +127,7 @@ static tw_group_params params_of(const allreduce_rank *self, const allreduce_row
     params.scheme = row->what->scheme;
     if (!row->what->dense) {
         params.exchange = row->what->exchange;
+        params.wire = wire_at(bench->wire);
         params.select.method = row->what->select;
         params.select.k = row->k;
     }

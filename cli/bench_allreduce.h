@@ -35,6 +35,7 @@ typedef struct allreduce_bench {
     choice_list schemes;  /* positions for tw_scheme; none: all, or the pair alone */
     int select;           /* position for tw_select_method, -1: the scheme's */
     int exchange;         /* position for tw_exchange, -1: the scheme's */
+    int wire;             /* position for tw_wire */
     choice_list patterns; /* positions for pattern_name */
     real_list densities;
     int64_t n;

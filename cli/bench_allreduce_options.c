@@ -54,6 +54,9 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
          TAKES_CHOICE("NAME", &bench->exchange, exchange_at),
          .help = "exchange in place of the schemes' own; with --select and no --scheme, this pair "
                  "alone."},
+        {.name = "wire",
+         TAKES_CHOICE("NAME", &bench->wire, wire_at),
+         .help = "how entries are written (default raw)."},
         {.name = "ranks",
          TAKES_INTEGER("P", &bench->ranks, 1, RANKS_MAX),
          .help = "ranks as threads (default 8); mpirun decides where it started this"},

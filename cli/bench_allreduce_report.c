@@ -11,6 +11,7 @@
 #include "bench_allreduce.h"
 #include "errors.h"
 #include "patterns.h"
+#include "names.h"
 #include "thinwire.h"
 
 #define WORD 4 /* bytes */
@@ -85,7 +86,7 @@ static void write_settings(const allreduce_report *report, const allreduce_row *
     jsonl_text(json, "scheme", row->what->name);
     jsonl_text(json, "select", row->what->select);
     jsonl_text(json, "exchange", row->what->exchange);
-    jsonl_text(json, "wire", "raw");
+    jsonl_text(json, "wire", wire_at(row->what->dense ? 0 : bench->wire));
     jsonl_text(json, "transport", bench->transport);
     jsonl_integer(json, "nranks", bench->nranks);
     jsonl_integer(json, "n", bench->n);

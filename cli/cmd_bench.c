@@ -5,6 +5,7 @@ static const command benches[] = {
     {"select", "time of one selection step against the bare pass e += g", bench_select},
     {"allreduce", "time and bytes of one allreduce step against dense", bench_allreduce},
     {"overlap", "many tensors, exchanged one by one and in the background", bench_overlap},
+    {"wire", "size and speed of messages in each wire format", bench_wire},
 };
 
 static const command_group bench = {

@@ -96,6 +96,14 @@ static void print_exchanges(FILE *stream) {
     }
 }
 
+static void print_wires(FILE *stream) {
+    const char *name;
+    const char *description;
+    for (int i = 0; tw_wire(i, &name, &description) == TW_OK; i++) {
+        fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "wire" : "", name, description);
+    }
+}
+
 static void print_transports(FILE *stream) {
     for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
         fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "transport" : "", transports[i].name,
@@ -115,6 +123,7 @@ static void print_info(FILE *stream, const char *cpu_model) {
     print_gpus(stream);
     print_methods(stream);
     print_exchanges(stream);
+    print_wires(stream);
     print_transports(stream);
     fprintf(stream, "%-10s %s\n", "json",
             jsonl_available() ? "yes" : "no: install libjansson-dev and rebuild");

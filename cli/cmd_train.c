@@ -52,6 +52,7 @@ static int parse(train_settings *s, int argc, char **argv) {
         {.name = "scheme", CHOICE(scheme, scheme_at, "(default oktopk).")},
         {.name = "select", CHOICE(select, method_at, "in place of the scheme's selection.")},
         {.name = "exchange", CHOICE(exchange, exchange_at, "in place of the scheme's exchange.")},
+        {.name = "wire", CHOICE(wire, wire_at, "how entries are written (default raw).")},
         {.name = "density", TAKES_REAL("D", &s->density, 1e-10, 1), .help = "k/n (default 0.01)"},
         {.name = "density-warmup",
          COUNT(density_warmup, "steps in which density falls from 0.25 to it (default 0)", 0)},

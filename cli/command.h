@@ -28,6 +28,7 @@ int command_dispatch(const command_group *group, int argc, char **argv);
 /* The subcommands of `thinwire`. */
 int cmd_info(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_simulate(int argc, char **argv);
 int cmd_bounds(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_train(int argc, char **argv);
@@ -37,5 +38,6 @@ int cmd_demo(int argc, char **argv);
 int bench_select(int argc, char **argv);
 int bench_allreduce(int argc, char **argv);
 int bench_overlap(int argc, char **argv);
+int bench_wire(int argc, char **argv);
 
 #endif

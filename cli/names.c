@@ -15,6 +15,11 @@ const char *exchange_at(int position) {
     return tw_exchange(position, &name, NULL) == TW_OK ? name : NULL;
 }
 
+const char *wire_at(int position) {
+    const char *name;
+    return tw_wire(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
 const char *scheme_at(int position) {
     const char *name;
     return tw_scheme(position, &name, NULL, NULL, NULL) == TW_OK ? name : NULL;

@@ -8,6 +8,7 @@
 const char *method_at(int position);
 const char *exchange_at(int position);
 const char *scheme_at(int position);
+const char *wire_at(int position);
 
 /* The position of a scheme that is known to exist. */
 int scheme_named(const char *name);

@@ -60,6 +60,7 @@ static tw_group_params group_of(const train_settings *s) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = scheme_at(s->scheme);
     params.exchange = exchange_at(s->exchange);
+    params.wire = wire_at(s->wire);
     params.select.method = method_at(s->select);
     params.select.density = s->density;
     params.select.threads = 1;

@@ -17,6 +17,7 @@ typedef struct train_settings {
     const char *data;     /* NULL: the embedded set */
     int scheme;           /* position */
     int select, exchange; /* positions; -1: the scheme's */
+    int wire;             /* position; 0 is raw */
     double density;
     int64_t ranks;
     int64_t batch;

@@ -203,6 +203,30 @@ TW_API int tw_transport_self(tw_transport **transport);
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_threads(tw_transport **transports, int nranks);
 
+/* A network to simulate, as a model of its links. Zero means default where one is named. */
+typedef struct tw_network {
+    double latency;         /* seconds that a message is under way between hosts */
+    double bandwidth;       /* bytes per second of a host's link, each way */
+    int host_ranks;         /* ranks on a host, which share its link evenly; 0: 1 */
+    double local_latency;   /* within a host; 0: as between hosts */
+    double local_bandwidth; /* likewise, of each rank */
+    double jitter;          /* 0 .. 1: latency varies by this fraction, by chance */
+    double slowdown;        /* > 0: the links of rank `straggler` are so many times slower */
+    int straggler;
+    uint64_t seed; /* of the chance */
+} tw_network;
+
+/* As tw_transport_threads, over a network that is not there: every rank has a clock that moves by
+ * what its messages would take. The same job takes the same time, however its threads are
+ * scheduled; what ranks compute takes none.
+ * Errors: those of tw_transport_threads; TW_ERR_PARAM naming the field of the network. */
+TW_API int tw_transport_simulated(tw_transport **transports, int nranks, const tw_network *network);
+/* Seconds on a rank's clock; 0 where the network is not simulated. */
+TW_API double tw_transport_clock(const tw_transport *transport);
+/* Let time pass on a rank's clock, for what it computes.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when the network is not simulated; TW_ERR_PARAM. */
+TW_API int tw_transport_elapse(tw_transport *transport, double seconds);
+
 /* How the library sends and receives: implement these to lend it a network of your own. All calls
  * of one transport come from one thread at a time. None of them may block, except idle.
  *
@@ -285,6 +309,9 @@ typedef enum {
 typedef struct tw_group_params {
     const char *scheme;      /* NULL: "oktopk". Names: see tw_scheme() */
     const char *exchange;    /* NULL: the scheme's. Names: see tw_exchange() */
+    const char *wire;        /* how entries are written: NULL: "raw". Names: see tw_wire(). What
+                                rounding takes away stays in the residual of the rank that rounds;
+                                dense is always raw. Not with momentum on a GPU */
     tw_select_params select; /* of tensors that bring none; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
@@ -513,6 +540,10 @@ TW_API int tw_scheme(int position, const char **name, const char **select, const
 /* The exchanges by position from 0: name and one line of description. Returns TW_ERR_NAME past the
  * last one. Either pointer may be NULL. */
 TW_API int tw_exchange(int position, const char **name, const char **description);
+
+/* The wire formats by position from 0: name and one line of description. Returns TW_ERR_NAME past
+ * the last one. Either pointer may be NULL. */
+TW_API int tw_wire(int position, const char **name, const char **description);
 
 /* What the papers say that an exchange costs: payload words (of 4 bytes) that a rank sends, and
  * receives, per step at least and at most. An entry is two words, index and value. For oktopk

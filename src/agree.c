@@ -12,7 +12,7 @@
 
 /* ---- parameters */
 
-typedef enum { INTEGER, REAL, SCHEME, EXCHANGE, METHOD, FORMAT } kind;
+typedef enum { INTEGER, REAL, SCHEME, EXCHANGE, WIRE, METHOD, FORMAT } kind;
 
 typedef struct field {
     const char *name;
@@ -21,8 +21,8 @@ typedef struct field {
 
 /* The format comes first: ranks of other versions or byte orders differ there. */
 static const field group_fields[] = {
-    {"format", FORMAT},  {"scheme", SCHEME},  {"exchange", EXCHANGE}, {"result", INTEGER},
-    {"global", INTEGER}, {"bucket", INTEGER}, {"tensors", INTEGER},
+    {"format", FORMAT},  {"scheme", SCHEME},  {"exchange", EXCHANGE}, {"wire", WIRE},
+    {"result", INTEGER}, {"global", INTEGER}, {"bucket", INTEGER},    {"tensors", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define FORMAT_NOW 0x54570001 /* "TW", version 1; another byte order reads differently */
@@ -59,6 +59,10 @@ static int exchange_at(int position, const char **name) {
     return tw_exchange(position, name, NULL);
 }
 
+static int wire_at(int position, const char **name) {
+    return tw_wire(position, name, NULL);
+}
+
 static int method_at(int position, const char **name) {
     return tw_select_method(position, name, NULL);
 }
@@ -68,6 +72,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         FORMAT_NOW,
         position_of(g->scheme->name, scheme_at),
         position_of(g->exchange->name, exchange_at),
+        position_of(g->params.wire, wire_at),
         g->params.result,
         g->params.global,
         g->params.bucket,
@@ -113,6 +118,7 @@ static void print_value(char *text, size_t size, kind what, int64_t value) {
         int position = value >= 0 && value < 1000 ? (int)value : 1000;
         (void)(what == SCHEME     ? scheme_at(position, &name)
                : what == EXCHANGE ? exchange_at(position, &name)
+               : what == WIRE     ? wire_at(position, &name)
                                   : method_at(position, &name));
         snprintf(text, size, "%s", name);
     }

@@ -51,6 +51,7 @@ static int64_t most_selected(const tw__tensor *t) {
 
 static void add_to_shape(tw__shape *shape, const tw_group *g, const tw__tensor *t, int64_t k) {
     shape->nranks = g->nranks;
+    shape->wire = g->wire;
     shape->nsegments++;
     shape->span += t->n;
     if (!is_dense(g)) {
@@ -279,6 +280,16 @@ static int check_sums(const step *s) {
     return TW_OK;
 }
 
+/* Sums may be rounded to nothing. */
+static void drop_zeros(tw__list *list) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < list->count; i++) {
+        list->at[kept] = list->at[i];
+        kept += list->at[i].val != 0.0f;
+    }
+    list->count = kept;
+}
+
 static int exchange_all(step *s) {
     tw__arena arena = {s->g->arena, 0};
     double begin = tw__seconds();
@@ -290,6 +301,8 @@ static int exchange_all(step *s) {
         job->arena = arena;
         TW_TRY(gather_own(s, j));
         TW_TRY(s->exchanges[j]->run(job));
+        if (job->shape.wire != NULL)
+            drop_zeros(&job->result);
         arena = job->arena;
         assert(arena.used <= s->g->arena_bytes);
     }
@@ -342,7 +355,10 @@ static int apply_segment(const tw__job *job, const tw__segment *segment, tw__ten
     if (tw__on_gpu(t)) {
         TW_TRY(deliver_there(t, &result, &left, &kept, lo, job->divisor));
     } else {
-        tw__selector_close(t->selector, &left, &kept, lo);
+        /* With raw entries, what a rank keeps came back to it; else it is a rounding remainder. */
+        const tw__list none = {0};
+        tw__selector_close(t->selector, &left, &kept, job->shape.wire != NULL ? &result : &none,
+                           lo);
         deliver(t, &result, lo, job->divisor);
     }
     t->open = 0;

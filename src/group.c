@@ -42,6 +42,8 @@ static int resolve(tw_group *g, const tw_group_params *params) {
     TW_TRY(tw__scheme_find(params->scheme != NULL ? params->scheme : "oktopk", &g->scheme));
     const char *exchange = params->exchange != NULL ? params->exchange : g->scheme->exchange;
     TW_TRY(tw__exchange_find(exchange, &g->exchange));
+    TW_TRY(tw__wire_name_find(params->wire != NULL ? params->wire : "raw", &g->wire));
+    g->params.wire = g->wire != NULL ? g->wire->name : "raw";
     g->params.scheme = g->scheme->name; /* the caller's strings need not outlive the call */
     g->params.exchange = g->exchange->name;
     if (params->timeout == 0.0)
@@ -112,6 +114,9 @@ static tw_select_params dense_params(const tw_select_params *params) {
 static int check_gpu(const tw_group *g, const tw__tensor *t) {
     if (!tw__on_gpu(t))
         return TW_OK;
+    if (g->wire != NULL && t->params.momentum != 0.0f)
+        return tw__fail(TW_ERR_PARAM, "momentum: %g; on a GPU it goes with wire \"raw\" alone",
+                        t->params.momentum);
     TW_TRY(tw__device_check(t->params.ordinal));
     for (int i = 0; i < g->ntensors; i++)
         if (tw__on_gpu(&g->tensors[i]) && g->tensors[i].params.ordinal != t->params.ordinal)

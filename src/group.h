@@ -79,6 +79,7 @@ struct tw_group {
     tw_group_params params; /* with defaults filled in */
     const tw__scheme *scheme;
     const tw__exchange *exchange;
+    const tw__wire *wire; /* NULL: raw */
     const tw__kernels *kernels;
     tw__device_lane *lane; /* NULL unless tensors lie on a GPU */
     int rank;

@@ -371,14 +371,20 @@ float tw__selector_peek(tw_selector *s, int64_t index) {
 }
 
 /* The entries that leave take the place of the selection, which nobody needs any more. */
-void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept, int64_t base) {
-    int64_t leaving = 0, at = 0;
+void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept,
+                        const tw__list *applied, int64_t base) {
+    int64_t leaving = 0, at = 0, seen = 0;
     for (int64_t i = 0; i < kept->count && s->residual != NULL; i++) {
         int64_t index = kept->at[i].idx - base;
         for (; at < left->count && left->at[at].idx < kept->at[i].idx; at++)
             s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - base);
         int sent = at < left->count && left->at[at].idx == kept->at[i].idx;
         s->residual[index] = (sent ? 0.0f : s->residual[index]) + kept->at[i].val;
+        while (seen < applied->count && applied->at[seen].idx < kept->at[i].idx)
+            seen++;
+        int gone = sent && seen < applied->count && applied->at[seen].idx == kept->at[i].idx;
+        if (gone && s->velocity[1] != NULL)
+            s->velocity[1][index] = 0.0f;
         at += sent; /* it does not leave after all */
     }
     for (; at < left->count; at++)

@@ -159,8 +159,10 @@ float tw__selector_peek(tw_selector *s, int64_t index);
 /* The open step is over; its GPU has ended it. */
 void tw__selector_count(tw_selector *s);
 /* End the open step as an exchange says: `left`, a part of the selection, leaves the residual, then
- * `kept` is added to it. Indices are those of the vector plus base. */
-void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept, int64_t base);
+ * `kept` is added to it. What left for good loses its velocity: all that is not kept, and of that
+ * what is in `applied`. Indices are those of the vector plus base. */
+void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept,
+                        const tw__list *applied, int64_t base);
 
 /* ---- kth.c: the candidates' part; the rest is in kth.h */
 

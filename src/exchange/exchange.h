@@ -7,7 +7,8 @@
  *
  *   own ---> [ exchange ] ---> result   sums over ranks, index order, no zeros
  *                         ---> left     entries of own that this rank's residual loses
- *                         ---> kept     sums that this rank dropped and must keep (gtopk)
+ *                         ---> kept     sums that this rank dropped and must keep (gtopk), and
+ *                                       what rounding to a wire format took away here
  *
  * so that over all ranks: result + kept + (own - left) = own.
  *
@@ -17,6 +18,7 @@
 
 #include "entries.h"
 #include "transport/transport.h"
+#include "wire/wire.h"
 
 /* One tensor within the job's index space. */
 typedef struct tw__segment {
@@ -25,7 +27,7 @@ typedef struct tw__segment {
     int64_t k;           /* of this step */
     uint32_t *threshold; /* oktopk: magnitude bits to reuse, 0 if none; belongs to the tensor */
     struct tw_selector *selector; /* gtopk: holds gradient + residual */
-    const void *grad;    /* dense: [n] of this type */
+    const void *grad;             /* dense: [n] of this type */
     int type;
     float *out; /* dense: [n] */
 } tw__segment;
@@ -34,9 +36,10 @@ typedef struct tw__segment {
 typedef struct tw__shape {
     int nranks;
     int nsegments;
-    int64_t span; /* elements of all segments */
-    int64_t k;    /* sum of the segments' k */
-    int64_t most; /* entries that a rank may select at most: k, or up to 4k */
+    int64_t span;         /* elements of all segments */
+    int64_t k;            /* sum of the segments' k */
+    int64_t most;         /* entries that a rank may select at most: k, or up to 4k */
+    const tw__wire *wire; /* how lists are written; NULL: as they lie */
 } tw__shape;
 
 typedef struct tw__job {
@@ -85,6 +88,8 @@ typedef struct tw__scheme {
 /* Errors: TW_ERR_NAME, listing the names. */
 int tw__exchange_find(const char *name, const tw__exchange **exchange);
 int tw__scheme_find(const char *name, const tw__scheme **scheme);
+/* NULL for "raw". */
+int tw__wire_name_find(const char *name, const tw__wire **wire);
 
 /* oktopk keeps its bound from k = 8P on; tensors below that go by gtopk. */
 int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
@@ -102,6 +107,25 @@ int tw__job_check_list(const tw__job *job, const tw__list *list, int rank);
 static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {
     return span * part / parts;
 }
+
+/* ---- letter.c: lists as messages */
+
+/* Bytes that so many letters take, with so many entries in all; none without a wire format. */
+size_t tw__letter_room(const tw__wire *wire, int64_t entries, int64_t letters);
+/* Bytes of one letter at most. */
+size_t tw__letter_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
+/* A list within lo .. hi-1 as a parcel, written at *mail, which moves on; without a wire format it
+ * is the list itself. rounded[count] gets the values as others will see them; without, nothing. */
+tw__parcel tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi,
+                            char **mail, float *rounded);
+/* The list of a parcel from `rank`, of `most` entries at most: where it lies, or decoded to room.
+ * Errors: TW_ERR_PROTOCOL. */
+int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, int64_t hi,
+                    int64_t most, int rank, tw__entry *room, tw__list *list);
+/* What rounding took away of a list, appended to out. */
+void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out);
+/* The list as others see it. */
+void tw__letter_round(tw__list *list, const float *rounded);
 
 /* ---- partition.c */
 

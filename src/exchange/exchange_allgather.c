@@ -10,6 +10,9 @@ typedef struct space {
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [nranks][most] */
     tw__entry *result;   /* [applied] */
+    char *sent, *mail;   /* letters: the own one, and [nranks] of others */
+    float *rounded;      /* [most] */
+    tw__entry *kept;     /* [most] */
     void *rotation;
     void *window;
 } space;
@@ -19,13 +22,22 @@ static int64_t applied(const tw__shape *s) {
     return all < s->span ? all : s->span;
 }
 
+static size_t letter(const tw__shape *s) {
+    return tw__letter_room(s->wire, s->most, 1);
+}
+
 static space layout(tw__arena *arena, const tw__shape *s) {
+    int64_t rounds = s->wire != NULL ? s->most : 0;
     return (space){
         .out = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
         .in = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
         .runs = tw__arena_take(arena, s->nranks, sizeof(tw__list)),
         .received = tw__arena_take(arena, s->most * s->nranks, sizeof(tw__entry)),
         .result = tw__arena_take(arena, applied(s), sizeof(tw__entry)),
+        .sent = tw__arena_take(arena, 1, letter(s)),
+        .mail = tw__arena_take(arena, s->nranks, letter(s)),
+        .rounded = tw__arena_take(arena, rounds, sizeof(float)),
+        .kept = tw__arena_take(arena, rounds, sizeof(tw__entry)),
         .rotation = tw__arena_take(arena, 1, tw__rotation_memory(s->nranks)),
         .window = tw__arena_take(arena, 1, tw__reduce_memory(s->nranks)),
     };
@@ -44,18 +56,19 @@ static tw_cost cost(double n, double k, double nranks) {
 
 static int gather(tw__job *job, space *w) {
     const tw__shape *s = &job->shape;
+    char *mail = w->sent;
+    tw__parcel own = tw__letter_write(job, &job->own, 0, s->span, &mail, w->rounded);
     for (int r = 0; r < s->nranks; r++) {
-        w->out[r] = (tw__parcel){job->own.at, sizeof(tw__entry) * (size_t)job->own.count, 0};
-        w->in[r] = (tw__parcel){.data = w->received + r * s->most,
-                                .capacity = sizeof(tw__entry) * (size_t)s->most};
+        tw__entry *room = w->received + r * s->most;
+        w->out[r] = own;
+        w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
+                                                        : (void *)room,
+                                .capacity = tw__letter_bound(s->wire, s->most, 0, s->span)};
     }
     TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
-    for (int r = 0; r < s->nranks; r++) {
-        w->runs[r] = job->own;
-        if (r != job->rank)
-            TW_TRY(tw__parcel_list(&w->in[r], r, &w->runs[r]));
-        TW_TRY(tw__list_check(&w->runs[r], 0, s->span, r));
-    }
+    for (int r = 0; r < s->nranks; r++)
+        TW_TRY(tw__letter_read(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
+                               w->received + r * s->most, &w->runs[r]));
     return TW_OK;
 }
 
@@ -65,6 +78,9 @@ static int run(tw__job *job) {
     job->result.at = w.result;
     tw__list_reduce(w.runs, job->shape.nranks, &job->result, w.window);
     job->left = job->own;
+    job->kept.at = w.kept;
+    if (job->shape.wire != NULL)
+        tw__letter_remainders(&job->own, w.rounded, &job->kept);
     return TW_OK;
 }
 

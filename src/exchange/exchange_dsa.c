@@ -19,6 +19,9 @@ typedef struct space {
     float *plain;        /* [words] the same as a vector, where that is shorter */
     float *gathered;     /* [nranks][words]: the sums of others, in either form */
     tw__entry *result;   /* [applied] */
+    char *sent, *mail;   /* letters: own ones, and [nranks] of others */
+    float *rounded;      /* of own entries, and of own sums */
+    tw__entry *kept[3];  /* remainders of these, and both together */
     void *rotation;
     void *window;
 } space;
@@ -42,9 +45,20 @@ static int64_t words(const tw__shape *s) {
     return entries < longest_range(s) ? entries : longest_range(s);
 }
 
+/* Sums that a range can have. */
+static int64_t most_sums(const tw__shape *s) {
+    int64_t all = s->most * s->nranks;
+    return all < longest_range(s) ? all : longest_range(s);
+}
+
+/* A letter about a range: entries for it, or its sums. */
+static size_t letter(const tw__shape *s) {
+    return tw__letter_room(s->wire, most_sums(s), 1);
+}
+
 static space layout(tw__arena *arena, const tw__shape *s) {
-    int64_t range = longest_range(s);
-    int64_t sums = s->most * s->nranks < range ? s->most * s->nranks : range;
+    int64_t sums = most_sums(s);
+    int64_t rounds = s->wire != NULL ? s->most + sums : 0;
     return (space){
         .out = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
         .in = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
@@ -54,6 +68,12 @@ static space layout(tw__arena *arena, const tw__shape *s) {
         .plain = tw__arena_take(arena, words(s), sizeof(float)),
         .gathered = tw__arena_take(arena, s->nranks * words(s), sizeof(float)),
         .result = tw__arena_take(arena, applied(s) + 1, sizeof(tw__entry)),
+        .sent = tw__arena_take(arena, 1, tw__letter_room(s->wire, s->most + sums, s->nranks + 1)),
+        .mail = tw__arena_take(arena, s->nranks, letter(s)),
+        .rounded = tw__arena_take(arena, rounds, sizeof(float)),
+        .kept = {tw__arena_take(arena, rounds, sizeof(tw__entry)),
+                 tw__arena_take(arena, rounds, sizeof(tw__entry)),
+                 tw__arena_take(arena, rounds, sizeof(tw__entry))},
         .rotation = tw__arena_take(arena, 1, tw__rotation_memory(s->nranks)),
         .window = tw__arena_take(arena, 1, tw__reduce_memory(s->nranks)),
     };
@@ -74,22 +94,33 @@ static int64_t range_start(const tw__job *job, int rank) {
     return tw__part_start(job->shape.span, rank, job->shape.nranks);
 }
 
+/* Own entries of the own range are not sent, so they are not rounded. */
+static void keep_as_is(const tw__job *job, space *w, const tw__list *own) {
+    float *rounded = w->rounded + (own->at - job->own.at);
+    for (int64_t i = 0; i < own->count && job->shape.wire != NULL; i++)
+        rounded[i] = own->at[i].val;
+}
+
 /* Entries go to the rank that sums their range. */
-static int split(tw__job *job, space *w) {
+static int split(tw__job *job, space *w, char **mail) {
     const tw__shape *s = &job->shape;
-    for (int r = 0; r < s->nranks; r++) {
-        w->runs[r] = tw__list_between(&job->own, range_start(job, r), range_start(job, r + 1));
-        w->out[r] = (tw__parcel){w->runs[r].at, sizeof(tw__entry) * (size_t)w->runs[r].count, 0};
-        w->in[r] = (tw__parcel){.data = w->received + r * piece(s),
-                                .capacity = sizeof(tw__entry) * (size_t)piece(s)};
-    }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
     for (int r = 0; r < s->nranks; r++) {
-        if (r != job->rank)
-            TW_TRY(tw__parcel_list(&w->in[r], r, &w->runs[r]));
-        TW_TRY(tw__list_check(&w->runs[r], lo, hi, r));
+        int64_t from = range_start(job, r), to = range_start(job, r + 1);
+        w->runs[r] = tw__list_between(&job->own, from, to);
+        w->out[r] = tw__letter_write(job, &w->runs[r], from, to, mail,
+                                     w->rounded + (w->runs[r].at - job->own.at));
+        w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
+                                                        : (void *)(w->received + r * piece(s)),
+                                .capacity = tw__letter_bound(s->wire, piece(s), lo, hi)};
     }
+    tw__list own = w->runs[job->rank];
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    for (int r = 0; r < s->nranks; r++)
+        if (r != job->rank)
+            TW_TRY(tw__letter_read(job, &w->in[r], lo, hi, piece(s), r, w->received + r * piece(s),
+                                   &w->runs[r]));
+    keep_as_is(job, w, &own);
     return TW_OK;
 }
 
@@ -147,19 +178,56 @@ static int gather(tw__job *job, space *w, const tw__list *sums) {
                                 .capacity = sizeof(float) * (size_t)words(s)};
     }
     TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
-    job->result = (tw__list){w->result, 0};
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(unpack(job, r == job->rank ? &mine : &w->in[r], r));
     return TW_OK;
 }
 
+/* The same as letters: a wire format has a form for crowded ranges of its own. */
+static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **mail) {
+    const tw__shape *s = &job->shape;
+    int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
+    tw__parcel mine = tw__letter_write(job, sums, lo, hi, mail, w->rounded + s->most);
+    for (int r = 0; r < s->nranks; r++) {
+        int64_t from = range_start(job, r), to = range_start(job, r + 1);
+        w->out[r] = mine;
+        w->in[r] = (tw__parcel){.data = w->mail + (size_t)r * letter(s),
+                                .capacity = tw__letter_bound(s->wire, most_sums(s), from, to)};
+    }
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    for (int r = 0; r < s->nranks; r++) {
+        tw__list part, *result = &job->result;
+        int64_t room = applied(s) - result->count;
+        TW_TRY(tw__letter_read(job, r == job->rank ? &mine : &w->in[r], range_start(job, r),
+                               range_start(job, r + 1), room, r, result->at + result->count,
+                               &part));
+        memmove(result->at + result->count, part.at, sizeof(tw__entry) * (size_t)part.count);
+        result->count += part.count;
+    }
+    return TW_OK;
+}
+
+/* What rounding took of own entries, and of own sums. */
+static void keep_remainders(tw__job *job, space *w, const tw__list *sums) {
+    tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
+    job->kept.at = w->kept[2];
+    tw__letter_remainders(&job->own, w->rounded, &entries);
+    tw__letter_remainders(sums, w->rounded + job->shape.most, &of_sums);
+    tw__list_merge(&entries, &of_sums, &job->kept);
+}
+
 static int run(tw__job *job) {
     space w = layout(&job->arena, &job->shape);
     tw__list sums = {w.sums, 0};
-    TW_TRY(split(job, &w));
+    char *mail = w.sent;
+    TW_TRY(split(job, &w, &mail));
     tw__list_reduce(w.runs, job->shape.nranks, &sums, w.window);
-    TW_TRY(gather(job, &w, &sums));
+    job->result = (tw__list){w.result, 0};
     job->left = job->own;
+    if (job->shape.wire == NULL)
+        return gather(job, &w, &sums);
+    TW_TRY(gather_letters(job, &w, &sums, &mail));
+    keep_remainders(job, &w, &sums);
     return TW_OK;
 }
 

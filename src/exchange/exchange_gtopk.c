@@ -22,8 +22,10 @@ typedef struct space {
     tw__entry *merged;   /* [2k] */
     tw__entry *dropped;  /* [levels][k] */
     tw__entry *kept;     /* [levels * k] */
-    tw__list *drops;     /* [levels]: what each merge dropped */
+    tw__list *drops;     /* [levels + 1]: what each merge dropped, and what rounding took */
     tw__message *sends;  /* [levels] */
+    char *mail[2];       /* a letter sent, a letter received */
+    float *rounded;      /* [k] */
     void *window;
 } space;
 
@@ -40,16 +42,19 @@ static int64_t applied(const tw__shape *s) {
 }
 
 static space layout(tw__arena *arena, const tw__shape *s) {
-    int64_t merges = levels(s->nranks);
+    int64_t merges = levels(s->nranks), rounds = s->wire != NULL;
     return (space){
         .list = tw__arena_take(arena, s->k, sizeof(tw__entry)),
         .received = tw__arena_take(arena, s->k, sizeof(tw__entry)),
         .merged = tw__arena_take(arena, 2 * s->k, sizeof(tw__entry)),
-        .dropped = tw__arena_take(arena, merges * s->k, sizeof(tw__entry)),
-        .kept = tw__arena_take(arena, merges * s->k, sizeof(tw__entry)),
-        .drops = tw__arena_take(arena, merges, sizeof(tw__list)),
+        .dropped = tw__arena_take(arena, (merges + rounds) * s->k, sizeof(tw__entry)),
+        .kept = tw__arena_take(arena, (merges + rounds) * s->k, sizeof(tw__entry)),
+        .drops = tw__arena_take(arena, merges + 1, sizeof(tw__list)),
         .sends = tw__arena_take(arena, merges, sizeof(tw__message)),
-        .window = tw__arena_take(arena, 1, tw__reduce_memory((int)merges)),
+        .mail = {tw__arena_take(arena, 1, tw__letter_room(s->wire, s->k, 1)),
+                 tw__arena_take(arena, 1, tw__letter_room(s->wire, s->k, 1))},
+        .rounded = tw__arena_take(arena, rounds * s->k, sizeof(float)),
+        .window = tw__arena_take(arena, 1, tw__reduce_memory((int)merges + 1)),
     };
 }
 
@@ -65,19 +70,39 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){nranks > 1.0 ? 2.0 * k : 0.0, most};
 }
 
-static int receive_list(tw__job *job, int peer, tw__list *list) {
+/* *letter is what arrived, for passing it on; in a wire format it lies in the mail. */
+static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__parcel *letter) {
+    const tw__shape *s = &job->shape;
+    void *at = s->wire != NULL ? (void *)w->mail[1] : (void *)list->at;
     tw__message message;
-    TW_TRY(tw__transport_recv(job->transport, peer, TW__PAYLOAD, list->at,
-                              sizeof(tw__entry) * (size_t)job->shape.k, &message));
+    TW_TRY(tw__transport_recv(job->transport, peer, TW__PAYLOAD, at,
+                              tw__letter_bound(s->wire, s->k, 0, s->span), &message));
     TW_TRY(tw__transport_wait(job->transport, &message, 1));
-    tw__parcel parcel = {list->at, message.bytes, 0};
-    TW_TRY(tw__parcel_list(&parcel, peer, list));
+    *letter = (tw__parcel){at, message.bytes, 0};
+    tw__entry *room = list->at;
+    TW_TRY(tw__letter_read(job, letter, 0, s->span, s->k, peer, room, list));
+    if (list->at != room) /* a plain letter */
+        memcpy(room, list->at, sizeof(tw__entry) * (size_t)list->count);
+    list->at = room;
     return tw__job_check_list(job, list, peer);
 }
 
-static int send_list(tw__job *job, int peer, const tw__list *list, tw__message *message) {
-    return tw__transport_send(job->transport, peer, TW__PAYLOAD, list->at,
-                              sizeof(tw__entry) * (size_t)list->count, message);
+static int send_letter(tw__job *job, int peer, const tw__parcel *letter, tw__message *message) {
+    return tw__transport_send(job->transport, peer, TW__PAYLOAD, letter->data, letter->bytes,
+                              message);
+}
+
+/* Writes the list; what rounding takes away is dropped here, after `merges` others. */
+static tw__parcel write_list(tw__job *job, space *w, tw__list *list, int merges) {
+    char *mail = w->mail[0];
+    tw__parcel letter = tw__letter_write(job, list, 0, job->shape.span, &mail, w->rounded);
+    tw__list *remainders = &w->drops[merges];
+    *remainders = (tw__list){w->dropped + merges * job->shape.k, 0};
+    if (job->shape.wire == NULL)
+        return letter;
+    tw__letter_remainders(list, w->rounded, remainders);
+    tw__letter_round(list, w->rounded);
+    return letter;
 }
 
 /* Of the merged list, each segment's k best go to list, the others to dropped. */
@@ -116,24 +141,28 @@ static int overflows(const tw__job *job, const tw__segment *s) {
     return 0;
 }
 
-/* This rank has merged all that it will: what it dropped becomes what it keeps. Where that cannot
- * be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks all sums,
- * so it reaches the result. */
-static void end_merging(tw__job *job, space *w, tw__list *list, int merges) {
+/* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
+ * that cannot be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks
+ * all sums, so it reaches the result. */
+static tw__parcel end_merging(tw__job *job, space *w, tw__list *list, int merges) {
+    tw__parcel letter = write_list(job, w, list, merges);
     job->kept.at = w->kept;
-    tw__list_reduce(w->drops, merges, &job->kept, w->window);
+    tw__list_reduce(w->drops, merges + 1, &job->kept, w->window);
     for (int i = 0; i < job->shape.nsegments && list->count > 0; i++)
-        if (overflows(job, &job->segments[i]))
+        if (overflows(job, &job->segments[i])) {
             list->at[0].val = tw__from_bits(TW__MAGNITUDE_MASK);
+            letter = write_list(job, w, list, merges);
+        }
+    return letter;
 }
 
 /* Up the tree. Afterwards rank 0's list is the result. */
-static int merge_up(tw__job *job, space *w, tw__list *list) {
+static int merge_up(tw__job *job, space *w, tw__list *list, tw__parcel *letter) {
     int merges = 0;
     for (int d = 1; d < job->shape.nranks; d *= 2) {
         if (job->rank % (2 * d) != 0) {
-            end_merging(job, w, list, merges);
-            TW_TRY(send_list(job, job->rank - d, list, &w->sends[0]));
+            *letter = end_merging(job, w, list, merges);
+            TW_TRY(send_letter(job, job->rank - d, letter, &w->sends[0]));
             return tw__transport_wait(job->transport, &w->sends[0], 1);
         }
         if (job->rank + d >= job->shape.nranks)
@@ -141,12 +170,12 @@ static int merge_up(tw__job *job, space *w, tw__list *list) {
         tw__list received = {w->received, 0}, merged = {w->merged, 0};
         tw__list *dropped = &w->drops[merges];
         dropped->at = w->dropped + merges * job->shape.k;
-        TW_TRY(receive_list(job, job->rank + d, &received));
+        TW_TRY(receive_list(job, w, job->rank + d, &received, letter));
         tw__list_merge(list, &received, &merged);
         select_again(job, &merged, list, dropped);
         merges++;
     }
-    end_merging(job, w, list, merges);
+    *letter = end_merging(job, w, list, merges);
     return TW_OK;
 }
 
@@ -158,14 +187,15 @@ static int parent_distance(const tw__job *job) {
     return d;
 }
 
-static int broadcast(tw__job *job, space *w, tw__list *list) {
+/* Rank 0's letter; the others pass it on as it came. */
+static int broadcast(tw__job *job, space *w, tw__list *list, tw__parcel *letter) {
     int d = parent_distance(job), sends = 0;
     if (job->rank != 0)
-        TW_TRY(receive_list(job, job->rank - d, list));
+        TW_TRY(receive_list(job, w, job->rank - d, list, letter));
     int error = TW_OK;
     for (d /= 2; d >= 1 && error == TW_OK; d /= 2)
         if (job->rank + d < job->shape.nranks)
-            error = send_list(job, job->rank + d, list, &w->sends[sends++]);
+            error = send_letter(job, job->rank + d, letter, &w->sends[sends++]);
     if (error != TW_OK) {
         tw__transport_cancel(job->transport, w->sends, sends - 1);
         return error;
@@ -178,8 +208,9 @@ static int run(tw__job *job) {
     tw__job_trim_own(job);
     job->result = (tw__list){w.list, job->own.count};
     memcpy(w.list, job->own.at, sizeof(tw__entry) * (size_t)job->own.count);
-    TW_TRY(merge_up(job, &w, &job->result));
-    TW_TRY(broadcast(job, &w, &job->result));
+    tw__parcel letter = {0};
+    TW_TRY(merge_up(job, &w, &job->result, &letter));
+    TW_TRY(broadcast(job, &w, &job->result, &letter));
     job->left = job->own;
     return TW_OK;
 }

@@ -50,6 +50,9 @@ typedef struct space {
     tw__entry *reduced;  /* [3k]: sums of the own region */
     tw__entry *result;   /* [k] */
     tw__entry *left;     /* [k] */
+    char *sent, *mail;   /* letters: own ones; those of others, [2k] entries, then [k] */
+    float *rounded;      /* [k] of own entries, [k] of sums held here */
+    tw__entry *kept[3];  /* remainders of these, and both together */
     void *window;
     void *partition;
     void *global;
@@ -65,6 +68,7 @@ static int64_t applied(const tw__shape *s) {
 
 static space layout(tw__arena *a, const tw__shape *s) {
     int64_t parts = (int64_t)s->nranks * batches_of(s);
+    int64_t rounds = s->wire != NULL ? s->k : 0;
     space w = {
         .bounds = tw__arena_take(a, parts + 1, sizeof(int64_t)),
         .most = tw__arena_take(a, s->nranks, sizeof(int64_t)),
@@ -78,6 +82,12 @@ static space layout(tw__arena *a, const tw__shape *s) {
         .reduced = tw__arena_take(a, 3 * s->k, sizeof(tw__entry)),
         .result = tw__arena_take(a, s->k, sizeof(tw__entry)),
         .left = tw__arena_take(a, s->k, sizeof(tw__entry)),
+        .sent = tw__arena_take(a, 1, tw__letter_room(s->wire, 2 * s->k, parts + 1)),
+        .mail = tw__arena_take(a, 1, tw__letter_room(s->wire, 2 * s->k, parts)),
+        .rounded = tw__arena_take(a, 2 * rounds, sizeof(float)),
+        .kept = {tw__arena_take(a, rounds, sizeof(tw__entry)),
+                 tw__arena_take(a, rounds, sizeof(tw__entry)),
+                 tw__arena_take(a, 2 * rounds, sizeof(tw__entry))},
         .window = tw__arena_take(a, 1, tw__reduce_memory(s->nranks)),
         .partition = tw__arena_take(a, 1, tw__partition_memory(s->nranks)),
         .global = tw__arena_take(a, 1, tw__global_memory(s->nranks, s->nsegments)),
@@ -148,41 +158,69 @@ static int announce(tw__job *job, space *w, int batches) {
     return TW_OK;
 }
 
-/* Sets off batch b. Returns in *next where the batch after it will be received. */
-static int begin_batch(tw__job *job, space *w, int b, int batches, tw__entry **next,
+/* Where the next letters and entries go. */
+typedef struct cursor {
+    char *sent, *mail;
+    tw__entry *received; /* of letters begun; raw entries arrive right there */
+    tw__entry *decoded;  /* of letters read */
+} cursor;
+
+/* Own entries of a part, as a parcel for the rank that sums it; those that stay are not rounded. */
+static tw__parcel write_part(tw__job *job, space *w, int r, int part, cursor *c) {
+    tw__list list = tw__list_between(&job->own, w->bounds[part], w->bounds[part + 1]);
+    float *rounded = w->rounded + (list.at - job->own.at);
+    if (r == job->rank) {
+        for (int64_t i = 0; i < list.count && job->shape.wire != NULL; i++)
+            rounded[i] = list.at[i].val;
+        return (tw__parcel){0};
+    }
+    if (list.count == 0)
+        return (tw__parcel){0}; /* the other end knows from the counts */
+    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent, rounded);
+}
+
+/* Where rank r's entries for the own part arrive. */
+static tw__parcel expect_part(const tw__job *job, const space *w, int r, int own_part, int b,
+                              int batches, cursor *c) {
+    int64_t count = w->expect[r * batches + b];
+    if (r == job->rank || count == 0)
+        return (tw__parcel){0};
+    size_t bytes =
+        tw__letter_bound(job->shape.wire, count, w->bounds[own_part], w->bounds[own_part + 1]);
+    tw__parcel in = {.data = job->shape.wire != NULL ? (void *)c->mail : (void *)c->received,
+                     .capacity = bytes};
+    c->mail += tw__letter_room(job->shape.wire, count, 1);
+    c->received += count;
+    return in;
+}
+
+/* Sets off batch b. */
+static int begin_batch(tw__job *job, space *w, int b, int batches, cursor *c,
                        tw__rotation *rotation) {
     tw__parcel *out = w->out[b % 2], *in = w->in[b % 2];
     for (int r = 0; r < job->shape.nranks; r++) {
-        int part = r * batches + b;
-        tw__list list = tw__list_between(&job->own, w->bounds[part], w->bounds[part + 1]);
-        out[r] = (tw__parcel){list.at, sizeof(tw__entry) * (size_t)list.count, 0};
-        in[r] = (tw__parcel){0};
-        if (list.count == 0 || r == job->rank)
-            out[r].data = NULL; /* the other end knows from the counts */
-        if (r == job->rank || w->expect[part] == 0)
-            continue;
-        in[r].data = *next;
-        in[r].capacity = sizeof(tw__entry) * (size_t)w->expect[part];
-        *next += w->expect[part];
+        out[r] = write_part(job, w, r, r * batches + b, c);
+        in[r] = expect_part(job, w, r, job->rank * batches + b, b, batches, c);
     }
     return tw__rotation_begin(rotation, job->transport, TW__PAYLOAD, out, in, w->rotation[b % 2]);
 }
 
 /* Sums what came in batch b, and the own entries, behind what earlier batches left. */
-static int reduce_batch(tw__job *job, space *w, int b, int batches, tw__list *reduced) {
+static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, tw__list *reduced) {
     int part = job->rank * batches + b;
     int64_t lo = w->bounds[part], hi = w->bounds[part + 1];
     for (int r = 0; r < job->shape.nranks; r++) {
-        const tw__parcel *in = &w->in[b % 2][r];
-        if (r == job->rank) {
+        int64_t count = w->expect[r * batches + b];
+        w->runs[r] = (tw__list){0};
+        if (r == job->rank)
             w->runs[r] = tw__list_between(&job->own, lo, hi);
+        if (r == job->rank || count == 0)
             continue;
-        }
-        TW_TRY(tw__parcel_list(in, r, &w->runs[r]));
-        if (in->bytes != in->capacity)
-            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, announced were %zu", r,
-                            in->bytes, in->capacity);
-        TW_TRY(tw__list_check(&w->runs[r], lo, hi, r));
+        TW_TRY(tw__letter_read(job, &w->in[b % 2][r], lo, hi, count, r, c->decoded, &w->runs[r]));
+        if (w->runs[r].count != count)
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, announced were %lld", r,
+                            (long long)w->runs[r].count, (long long)count);
+        c->decoded += count;
     }
     tw__list sums = {reduced->at + reduced->count, 0};
     tw__list_reduce(w->runs, job->shape.nranks, &sums, w->window);
@@ -193,14 +231,14 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, tw__list *re
 /* Batch after batch, one travelling while the one before is summed. */
 static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduced) {
     tw__rotation rotations[2];
-    tw__entry *next = w->received;
-    TW_TRY(begin_batch(job, w, 0, batches, &next, &rotations[0]));
+    cursor c = {w->sent, w->mail, w->received, w->received};
+    TW_TRY(begin_batch(job, w, 0, batches, &c, &rotations[0]));
     for (int b = 0; b < batches; b++) {
         tw__rotation *now = &rotations[b % 2], *after = &rotations[(b + 1) % 2];
         int more = b + 1 < batches;
         if (more) {
             TW_TRY(tw__rotation_flush(now));
-            int error = begin_batch(job, w, b + 1, batches, &next, after);
+            int error = begin_batch(job, w, b + 1, batches, &c, after);
             if (error != TW_OK) {
                 tw__rotation_cancel(now);
                 return error;
@@ -210,7 +248,7 @@ static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduc
         if (error == TW_OK && more)
             error = tw__rotation_poke(after); /* it travels on while this one is summed */
         if (error == TW_OK)
-            error = reduce_batch(job, w, b, batches, reduced);
+            error = reduce_batch(job, w, b, batches, &c, reduced);
         if (error != TW_OK) {
             if (more)
                 tw__rotation_cancel(after);
@@ -243,10 +281,11 @@ static int skewed(const int64_t *holdings, int nranks, int64_t total) {
 }
 
 /* Where each rank's share of the result starts: as they are held, or all alike, the odd ones to
- * the ranks after the one with the largest holding. */
+ * the ranks after the one with the largest holding. What is rounded is not moved: whoever rounds a
+ * sum keeps the remainder, and it is written once. */
 static void assign_shares(const tw__job *job, space *w, int64_t total) {
     int nranks = job->shape.nranks;
-    if (!skewed(w->holdings, nranks, total)) {
+    if (job->shape.wire != NULL || !skewed(w->holdings, nranks, total)) {
         memcpy(w->shares, w->starts, sizeof(int64_t) * (size_t)(nranks + 1));
         return;
     }
@@ -307,7 +346,43 @@ static int gather(tw__job *job, space *w) {
     return check_lengths(job, w->in[0]);
 }
 
-static int spread(tw__job *job, space *w, const tw__list *held) {
+/* The same as letters, each about the region of its sender. */
+static int gather_letters(tw__job *job, space *w, const tw__list *held, int batches) {
+    const int64_t *bounds = w->bounds, *starts = w->starts;
+    int rank = job->rank;
+    char *sent = w->sent, *mail = w->mail;
+    tw__parcel own =
+        tw__letter_write(job, held, bounds[rank * batches], bounds[(rank + 1) * batches], &sent,
+                         w->rounded + job->shape.k);
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int64_t count = w->holdings[r];
+        w->out[0][r] = held->count > 0 ? own : (tw__parcel){0};
+        w->in[0][r] = (tw__parcel){0};
+        if (count == 0 || r == rank)
+            continue;
+        w->in[0][r] =
+            (tw__parcel){.data = mail,
+                         .capacity = tw__letter_bound(job->shape.wire, count, bounds[r * batches],
+                                                      bounds[(r + 1) * batches])};
+        mail += tw__letter_room(job->shape.wire, count, 1);
+    }
+    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out[0], w->in[0], w->rotation[0]));
+    for (int r = 0; r < job->shape.nranks; r++) {
+        tw__list part = {0};
+        if (w->holdings[r] == 0)
+            continue;
+        TW_TRY(tw__letter_read(job, r == rank ? &own : &w->in[0][r], bounds[r * batches],
+                               bounds[(r + 1) * batches], w->holdings[r], r, w->result + starts[r],
+                               &part));
+        if (part.count != w->holdings[r])
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
+                            (long long)part.count, (long long)w->holdings[r]);
+        memmove(w->result + starts[r], part.at, sizeof(tw__entry) * (size_t)part.count);
+    }
+    return TW_OK;
+}
+
+static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
     int nranks = job->shape.nranks;
     add_up(w->holdings, nranks, w->starts);
     int64_t total = w->starts[nranks];
@@ -315,14 +390,33 @@ static int spread(tw__job *job, space *w, const tw__list *held) {
         return tw__fail(TW_ERR_PROTOCOL, "ranks hold %lld sums; possible are %lld",
                         (long long)total, (long long)job->shape.k);
     assign_shares(job, w, total);
-    TW_TRY(balance(job, w, held));
-    TW_TRY(gather(job, w));
+    if (job->shape.wire != NULL) {
+        TW_TRY(gather_letters(job, w, held, batches));
+    } else {
+        TW_TRY(balance(job, w, held));
+        TW_TRY(gather(job, w));
+    }
     job->result = (tw__list){w->result, total};
     for (int r = 0; r < nranks; r++) {
         tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
         TW_TRY(tw__list_check(&share, 0, job->shape.span, r));
     }
     return tw__job_check_list(job, &job->result, job->rank);
+}
+
+/* What rounding took of the own entries that were applied, and of the sums held here. An entry that
+ * was not applied stays as it is. */
+static void keep_remainders(tw__job *job, space *w, const tw__list *held) {
+    tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
+    int64_t at = 0;
+    for (int64_t i = 0; i < job->left.count; i++, at++) {
+        while (job->own.at[at].idx != job->left.at[i].idx)
+            at++;
+        tw__letter_remainders(&(tw__list){&job->own.at[at], 1}, &w->rounded[at], &entries);
+    }
+    tw__letter_remainders(held, w->rounded + job->shape.k, &of_sums);
+    job->kept.at = w->kept[2];
+    tw__list_merge(&entries, &of_sums, &job->kept);
 }
 
 static int run(tw__job *job) {
@@ -336,9 +430,11 @@ static int run(tw__job *job) {
     TW_TRY(announce(job, &w, batches));
     TW_TRY(split_and_reduce(job, &w, batches, &reduced));
     TW_TRY(tw__global_select(job, &reduced, w.holdings, w.global));
-    TW_TRY(spread(job, &w, &reduced));
+    TW_TRY(spread(job, &w, &reduced, batches));
     job->left.at = w.left;
     tw__list_intersect(&job->own, &job->result, &job->left);
+    if (job->shape.wire != NULL)
+        keep_remainders(job, &w, &reduced);
     return TW_OK;
 }
 

@@ -97,6 +97,26 @@ int tw__job_check_list(const tw__job *job, const tw__list *list, int rank) {
     return TW_OK;
 }
 
+/* ---- wire formats: raw, and those of the codec */
+
+static const char raw_name[] = "raw";
+
+int tw__wire_name_find(const char *name, const tw__wire **wire) {
+    *wire = NULL;
+    return strcmp(name, raw_name) == 0 ? TW_OK : tw__wire_find(name, wire);
+}
+
+int tw_wire(int position, const char **name, const char **description) {
+    const tw__wire *row = position > 0 ? tw__wire_at(position - 1) : NULL;
+    if (position < 0 || (position > 0 && row == NULL))
+        return tw__fail(TW_ERR_NAME, "position: %d; there is no such wire format", position);
+    if (name != NULL)
+        *name = row != NULL ? row->name : raw_name;
+    if (description != NULL)
+        *description = row != NULL ? row->description : "index and value, 4 bytes each";
+    return TW_OK;
+}
+
 /* ---- public */
 
 int tw_exchange(int position, const char **name, const char **description) {

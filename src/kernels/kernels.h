@@ -118,6 +118,8 @@ typedef struct tw__kernels {
     /* Append the entries with magnitude bits >= threshold to out, which has room for them. */
     void (*pick)(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
                  tw__entries *out);
+
+    const struct tw__wire_kernels *wire; /* of the wire formats: wire_kernels.h */
 } tw__kernels;
 
 extern const tw__kernels tw__kernels_ref;

@@ -3,6 +3,7 @@
  * AVX2 has no compress instruction: a table of 256 permutations, one per mask, stands in for it.
  * Entries are appended by storing the whole permuted vector, as in kernels_avx512.c. */
 #include "kernels/kernels_x86.h"
+#include "kernels/wire_kernels.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -221,6 +222,7 @@ static const tw__kernels kernels = {
     .count = loop_count,
     .between = avx2_between,
     .pick = avx2_pick,
+    .wire = &tw__wire_kernels_avx2,
 };
 
 const tw__kernels *tw__kernels_avx2(void) {

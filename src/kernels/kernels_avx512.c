@@ -5,6 +5,7 @@
  * next; the callers leave TW__SLACK places for it. The loops over n branch only on what is
  * rare in the data: a wrong guess would also throw away the reads that are under way. */
 #include "kernels/kernels_x86.h"
+#include "kernels/wire_kernels.h"
 
 #include <stddef.h>
 
@@ -210,6 +211,7 @@ static const tw__kernels kernels = {
     .count = loop_count,
     .between = avx512_between,
     .pick = avx512_pick,
+    .wire = &tw__wire_kernels_avx512,
 };
 
 const tw__kernels *tw__kernels_avx512(void) {

@@ -3,6 +3,7 @@
  * The definition that the vector kernels are tested against, and the code that runs where there
  * are none. */
 #include "kernels/kernels_loops.h"
+#include "kernels/wire_kernels.h"
 
 static void append(tw__entries *entries, int32_t idx, float val) {
     entries->idx[entries->count] = idx;
@@ -119,4 +120,5 @@ const tw__kernels tw__kernels_ref = {
     .count = loop_count,
     .between = ref_between,
     .pick = ref_pick,
+    .wire = &tw__wire_kernels_ref,
 };

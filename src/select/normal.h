@@ -78,7 +78,7 @@ TW__BOTH static inline uint32_t tw__normal_threshold(double sum, double square, 
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
         float t = tw__normal_float(middle);
-        double tails = variance > 0.0       ? tw__normal_tails(t, mean, sqrt(variance))
+        double tails = variance > 0.0           ? tw__normal_tails(t, mean, sqrt(variance))
                        : (double)t < fabs(mean) ? 1.0
                                                 : 0.0;
         if (tails > share)

@@ -114,6 +114,8 @@ int tw__rotation_flush(tw__rotation *r) {
 int tw__rotation_end(tw__rotation *r) {
     int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
     TW_TRY(wait_for(r, 1));
+    tw__transport_settle(r->transport, r->sends, TW__WINDOW);
+    tw__transport_settle(r->transport, r->recvs, nranks);
     for (int i = 0; i < nranks; i++)
         if (i != rank)
             r->in[i].bytes = r->recvs[i].bytes;

@@ -4,6 +4,7 @@
  * is under way, and when nothing has happened, pause. The pause idles, looks at the roll call now
  * and then, and ends in it when the deadline has passed. */
 #include "base/clock.h"
+#include "transport/clockwork.h"
 #include "transport/roll_call.h"
 
 #include <stdarg.h>
@@ -25,6 +26,7 @@ struct tw_transport {
     int64_t timeout; /* ns */
     _Atomic int abandoned;
     tw_traffic traffic;
+    tw__clockwork *clock; /* NULL unless the network is simulated */
     tw__roll roll;
     char name[]; /* calls.name */
 };
@@ -106,6 +108,7 @@ void tw_transport_free(tw_transport *transport) {
     tw__roll_free(&transport->roll);
     if (transport->calls.close != NULL)
         transport->calls.close(transport->context);
+    tw__clockwork_free(transport->clock);
     free(transport);
 }
 
@@ -159,11 +162,39 @@ tw_traffic tw__transport_traffic(const tw_transport *t) {
     return t->traffic;
 }
 
+/* ---- simulated time */
+
+void tw__transport_set_clock(tw_transport *t, tw__clockwork *clock) {
+    t->clock = clock;
+}
+
+void tw__transport_settle(tw_transport *t, tw__message *messages, int count) {
+    if (t->clock != NULL)
+        tw__clockwork_settle(t->clock, messages, count);
+}
+
+double tw_transport_clock(const tw_transport *transport) {
+    return transport != NULL && transport->clock != NULL ? tw__clockwork_now(transport->clock)
+                                                         : 0.0;
+}
+
+int tw_transport_elapse(tw_transport *transport, double seconds) {
+    TW_REQUIRE(transport, "transport");
+    if (transport->clock == NULL)
+        return tw__fail(TW_ERR_STATE, "transport: its network is not simulated");
+    if (!(seconds >= 0.0 && seconds < MOST_SECONDS))
+        return tw__fail(TW_ERR_PARAM, "seconds: %g; accepted is 0 .. %g", seconds, MOST_SECONDS);
+    tw__clockwork_elapse(transport->clock, seconds);
+    return TW_OK;
+}
+
 /* ---- single messages */
 
 int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
                        tw__message *message) {
     *message = (tw__message){.peer = peer, .sending = 1, .cargo = cargo, .bytes = bytes};
+    if (t->clock != NULL)
+        tw__clockwork_send(t->clock, message);
     int error = t->calls.send(t->context, peer, TW__TAG_DATA, data, bytes, &message->request);
     if (error >= 0)
         return TW_OK;
@@ -174,6 +205,8 @@ int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *d
 int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
                        tw__message *message) {
     *message = (tw__message){.peer = peer, .cargo = cargo};
+    if (t->clock != NULL)
+        tw__clockwork_expect(t->clock, message);
     int error = t->calls.recv(t->context, peer, TW__TAG_DATA, data, capacity, &message->request);
     if (error >= 0)
         return TW_OK;
@@ -206,6 +239,8 @@ int tw__transport_test(tw_transport *t, tw__message *message, int *done) {
                                     message->peer, result);
     if (!message->sending)
         message->bytes = bytes;
+    if (!message->sending && t->clock != NULL)
+        tw__clockwork_receive(t->clock, message);
     count(&t->traffic, message);
     return TW_OK;
 }
@@ -263,8 +298,10 @@ int tw__transport_wait(tw_transport *t, tw__message *messages, int many) {
     for (;;) {
         const tw__message *pending = NULL;
         int status = tw__transport_test_all(t, messages, many, &pending);
-        if (status == TW_OK && pending == NULL)
+        if (status == TW_OK && pending == NULL) {
+            tw__transport_settle(t, messages, many);
             return TW_OK;
+        }
         if (status == TW_OK)
             status = tw__transport_pause(t, &patience, pending);
         if (status != TW_OK) {

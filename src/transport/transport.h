@@ -4,6 +4,7 @@
  *   roll_call.c          who is missing, when a deadline has passed
  *   transport_self.c     the rank that is alone
  *   transport_threads.c  ranks as threads of one process
+ *   clockwork.c          the time that messages between threads would take in a network
  *   transport_mpi.c      over MPI; a library of its own, made of the public calls alone
  *   rotation.c           what all ranks do together: everyone to everyone, sums, shared records
  *
@@ -35,6 +36,11 @@ typedef struct tw__message {
     int sending;
     tw__cargo cargo;
     size_t bytes; /* its length; of a received one once it is done */
+
+    /* In a simulated network: see clockwork.h. */
+    uint32_t number; /* among those of this pair */
+    double when;     /* it was sent, or its first byte arrived; 0: nothing to wait for */
+    double duration;
 } tw__message;
 
 /* Start a message; the buffer must stay until it is done or cancelled.
@@ -49,6 +55,8 @@ int tw__transport_test(tw_transport *t, tw__message *message, int *done);
 /* Wait until all are done (those with request NULL are). On error all are cancelled.
  * Errors: TW_ERR_TRANSPORT; TW_ERR_TIMEOUT naming the missing ranks. */
 int tw__transport_wait(tw_transport *t, tw__message *messages, int count);
+/* All of these were waited for; wait calls it. */
+void tw__transport_settle(tw_transport *t, tw__message *messages, int count);
 /* Give up those that are not done. The transport can not be acquired again after that. */
 void tw__transport_cancel(tw_transport *t, tw__message *messages, int count);
 
@@ -71,6 +79,10 @@ int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
 /* What a negative result of one of the calls means: sets the text, returns TW_ERR_TRANSPORT. */
 int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error);
+
+/* The transport keeps this clock, and frees it. */
+struct tw__clockwork;
+void tw__transport_set_clock(tw_transport *t, struct tw__clockwork *clock);
 
 /* From any thread: waits that are under way and all later ones fail with TW_ERR_STATE. */
 void tw__transport_abandon(tw_transport *t);

@@ -15,8 +15,9 @@
  * goes with the last of them: so a bell can be rung whenever. */
 #include "base/clock.h"
 #include "base/memory.h"
-#include "transport/transport.h"
+#include "transport/clockwork.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -345,4 +346,48 @@ int tw_transport_threads(tw_transport **transports, int nranks) {
     memset(transports, 0, (size_t)nranks * sizeof(tw_transport *));
     hub *h = create_hub(nranks);
     return h == NULL ? TW_ERR_MEMORY : make_ends(transports, h);
+}
+
+/* ---- the same with clocks */
+
+static int check_positive(const char *field, double value, int may_be_zero) {
+    if (isfinite(value) && (value > 0.0 || (may_be_zero && value == 0.0)))
+        return TW_OK;
+    return tw__fail(TW_ERR_PARAM, "%s: %g; accepted is %s", field, value,
+                    may_be_zero ? "0 and more" : "more than 0");
+}
+
+static int check_network(const tw_network *m, int nranks) {
+    TW_TRY(check_positive("latency", m->latency, 1));
+    TW_TRY(check_positive("bandwidth", m->bandwidth, 0));
+    TW_TRY(check_positive("local_latency", m->local_latency, 1));
+    TW_TRY(check_positive("local_bandwidth", m->local_bandwidth, 1));
+    TW_TRY(check_positive("slowdown", m->slowdown, 1));
+    if (!(m->jitter >= 0.0 && m->jitter <= 1.0))
+        return tw__fail(TW_ERR_PARAM, "jitter: %g; accepted is 0 .. 1", m->jitter);
+    if (m->host_ranks < 0)
+        return tw__fail(TW_ERR_PARAM, "host_ranks: %d; accepted is 0 and more", m->host_ranks);
+    if (m->slowdown != 0.0 && (m->straggler < 0 || m->straggler >= nranks))
+        return tw__fail(TW_ERR_PARAM, "straggler: %d; accepted is 0 .. %d", m->straggler,
+                        nranks - 1);
+    return TW_OK;
+}
+
+int tw_transport_simulated(tw_transport **transports, int nranks, const tw_network *network) {
+    TW_REQUIRE(network, "network");
+    TW_TRY(check_network(network, nranks));
+    TW_TRY(tw_transport_threads(transports, nranks));
+    tw__clockwork **clocks = calloc((size_t)nranks, sizeof *clocks);
+    int status = clocks == NULL ? tw__fail(TW_ERR_MEMORY, "no memory for %d clocks", nranks)
+                                : tw__clockwork_create(clocks, nranks, network);
+    for (int r = 0; r < nranks; r++) {
+        if (status == TW_OK) {
+            tw__transport_set_clock(transports[r], clocks[r]);
+        } else {
+            tw_transport_free(transports[r]);
+            transports[r] = NULL;
+        }
+    }
+    free(clocks);
+    return status;
 }

@@ -1,0 +1,298 @@
+/* wire_kernels_loops.h - what every wire kernel does, in loops that compilers turn into vector code
+ *
+ * Included by each wire_kernels_*.c and so compiled once per instruction set. Numbers of less than
+ * a byte are packed in strides rather than side by side: of 4-bit numbers, byte j holds number j
+ * and number j + stride, where stride is the number of bytes. Neighbours stay neighbours, so the
+ * loops need no shuffles.
+ *
+ *     5 numbers of 4 bits, stride 3      byte 0: 0 and 3     byte 1: 1 and 4     byte 2: 2
+ */
+#ifndef TW_KERNELS_WIRE_KERNELS_LOOPS_H
+#define TW_KERNELS_WIRE_KERNELS_LOOPS_H
+
+#include "kernels/kernels.h"
+#include "kernels/wire_kernels.h"
+
+#define TW__LARGEST_F16 0x7bffu
+#define TW__LARGEST_BF16 0x7f7fu
+#define TW__SMALLEST_BF16 0x0080u /* of the normal ones: 2^-126 */
+
+/* Strides of less than a block end up to 7 numbers behind it. */
+#define PIECES (TW__WIRE_BLOCK + 8)
+
+/* Numbers below 2^bits, one to a byte, to out[stride]; bits is 1, 2, 4 or 8. */
+static inline void pack_pieces(const uint8_t *restrict piece, int stride, int bits,
+                               uint8_t *restrict out) {
+    for (int j = 0; j < stride; j++) {
+        unsigned byte = piece[j];
+        for (int t = 1; t < 8 / bits; t++)
+            byte |= (unsigned)piece[j + t * stride] << t * bits;
+        out[j] = (uint8_t)byte;
+    }
+}
+
+static inline void unpack_pieces(const uint8_t *restrict in, int stride, int bits,
+                                 uint8_t *restrict piece) {
+    const unsigned mask = (1u << bits) - 1;
+    for (int t = 0; t < 8 / bits; t++)
+        for (int j = 0; j < stride; j++)
+            piece[j + t * stride] = (uint8_t)(in[j] >> t * bits & mask);
+}
+
+/* With `bits` and the usual stride known to the compiler; returns the stride. */
+static inline int pack_known(const uint8_t *piece, int count, int bits, uint8_t *out) {
+    int stride = (int)tw__bits_bytes(count, bits);
+    if (count == TW__WIRE_BLOCK)
+        pack_pieces(piece, TW__WIRE_BLOCK * bits / 8, bits, out);
+    else
+        pack_pieces(piece, stride, bits, out);
+    return stride;
+}
+
+static inline int unpack_known(const uint8_t *in, int count, int bits, uint8_t *piece) {
+    int stride = (int)tw__bits_bytes(count, bits);
+    if (count == TW__WIRE_BLOCK)
+        unpack_pieces(in, TW__WIRE_BLOCK * bits / 8, bits, piece);
+    else
+        unpack_pieces(in, stride, bits, piece);
+    return stride;
+}
+
+/* ---- Indices -------------------------------------------------------------------------------- */
+
+static inline int loop_positions(uint64_t word, uint32_t first, uint32_t *at) {
+    int count = 0;
+    for (; word != 0; word &= word - 1)
+        at[count++] = first + (uint32_t)__builtin_ctzll(word);
+    return count;
+}
+
+/* Bits shift .. shift + bits - 1 of each x; returns the bytes written. */
+static inline int pack_slice(const uint32_t *x, int count, int shift, int bits, uint8_t *out) {
+    uint8_t piece[PIECES] = {0};
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        piece[i] = (uint8_t)(x[i] >> shift & ((1u << bits) - 1));
+    return pack_known(piece, count, bits, out);
+}
+
+static inline int unpack_slice(const uint8_t *in, int count, int shift, int bits, uint32_t *x) {
+    uint8_t piece[PIECES];
+    int bytes = unpack_known(in, count, bits, piece);
+    for (int i = 0; i < count; i++)
+        x[i] |= (uint32_t)piece[i] << shift;
+    return bytes;
+}
+
+static void loop_pack(const uint32_t *x, int count, int width, uint8_t *out) {
+    int shift = 0;
+    for (; shift + 8 <= width; shift += 8)
+        out += pack_slice(x, count, shift, 8, out);
+    if (width & 4) {
+        out += pack_slice(x, count, shift, 4, out);
+        shift += 4;
+    }
+    if (width & 2) {
+        out += pack_slice(x, count, shift, 2, out);
+        shift += 2;
+    }
+    if (width & 1)
+        pack_slice(x, count, shift, 1, out);
+}
+
+static void loop_unpack(const uint8_t *in, int count, int width, uint32_t *x) {
+    int shift = 0;
+    memset(x, 0, TW__WIRE_BLOCK * sizeof *x);
+    for (; shift + 8 <= width; shift += 8)
+        in += unpack_slice(in, count, shift, 8, x);
+    if (width & 4) {
+        in += unpack_slice(in, count, shift, 4, x);
+        shift += 4;
+    }
+    if (width & 2) {
+        in += unpack_slice(in, count, shift, 2, x);
+        shift += 2;
+    }
+    if (width & 1)
+        unpack_slice(in, count, shift, 1, x);
+}
+
+/* ---- Values of 16 bits ---------------------------------------------------------------------- */
+
+/* bits / 2^drop, to nearest, ties to even. */
+static inline uint32_t round_bits(uint32_t bits, int drop) {
+    return (bits + (1u << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
+}
+
+static inline uint32_t bf16_of(uint32_t magnitude) {
+    uint32_t code = round_bits(magnitude, 16);
+    return code < TW__LARGEST_BF16 ? code : TW__LARGEST_BF16;
+}
+
+/* Exponents count from 15 instead of 127. Numbers below 2^-14 are multiples of 2^-24, as are the
+ * floats from 0.5 to 1: adding 0.5 rounds to them. Chosen by a mask, since compilers do not make
+ * vector code of an addition that might not happen. */
+static inline uint32_t f16_of(uint32_t magnitude) {
+    uint32_t normal = round_bits(magnitude, 13) - (112u << 10);
+    uint32_t tiny = tw__to_bits(tw__from_bits(magnitude) + 0.5f) - tw__to_bits(0.5f);
+    uint32_t is_tiny = 0u - (uint32_t)(magnitude < tw__to_bits(0x1p-14f));
+    uint32_t code = (tiny & is_tiny) | (normal & ~is_tiny);
+    return code < TW__LARGEST_F16 ? code : TW__LARGEST_F16;
+}
+
+static inline uint32_t sign_of_16(float x) {
+    return tw__to_bits(x) >> 16 & 0x8000u;
+}
+
+static void loop_narrow_bf16(const float *val, int count, uint8_t *out) {
+    uint16_t code[TW__WIRE_BLOCK];
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        code[i] = (uint16_t)(sign_of_16(val[i]) | bf16_of(tw__magnitude(val[i])));
+    memcpy(out, code, 2 * (size_t)count);
+}
+
+static void loop_narrow_f16(const float *val, int count, uint8_t *out) {
+    uint16_t code[TW__WIRE_BLOCK];
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        code[i] = (uint16_t)(sign_of_16(val[i]) | f16_of(tw__magnitude(val[i])));
+    memcpy(out, code, 2 * (size_t)count);
+}
+
+/* ---- Values of 8, 4 and 2 bits -------------------------------------------------------------- */
+
+/* The magnitudes that a block can express: base + level * step, level = 0 .. top. bf16, so that
+ * level * step is exact and a fused multiply-add gives the same as two operations. */
+typedef struct wire_levels {
+    uint16_t base;
+    uint16_t step;
+} wire_levels;
+
+static inline float from_bf16(uint16_t code) {
+    return tw__from_bits((uint32_t)code << 16);
+}
+
+/* Whether the largest magnitude is finite. */
+static inline int levels_fit(wire_levels levels, int top) {
+    float largest = from_bf16(levels.base) + (float)top * from_bf16(levels.step);
+    return tw__magnitude(largest) < TW__INFINITY_BITS;
+}
+
+/* A step that can be divided by, and no infinity: rounding up may have overshot by one unit. */
+static inline wire_levels levels_settle(wire_levels levels, int top) {
+    if (levels.base < TW__SMALLEST_BF16)
+        levels.base = 0;
+    if (levels.step < TW__SMALLEST_BF16)
+        levels.step = TW__SMALLEST_BF16;
+    if (!levels_fit(levels, top))
+        levels.step--;
+    return levels;
+}
+
+/* From the smallest magnitude to the largest: base is rounded down and step up. Selected values
+ * are all alike in magnitude; levels from 0 on would go unused. */
+static inline wire_levels levels_between(const float *val, int count, int top) {
+    int32_t least = INT32_MAX, most = 0; /* signed: SSE2 compares no other */
+    for (int i = 0; i < TW__WIRE_BLOCK; i++) {
+        int32_t magnitude = (int32_t)tw__magnitude(val[i]);
+        most = magnitude > most ? magnitude : most;
+    }
+    for (int i = 0; i < count; i++) {
+        int32_t magnitude = (int32_t)tw__magnitude(val[i]);
+        least = magnitude < least ? magnitude : least;
+    }
+    wire_levels levels = {.base = (uint16_t)(least >> 16)};
+    float range = tw__from_bits((uint32_t)most) - from_bf16(levels.base);
+    levels.step = (uint16_t)((tw__to_bits(range / (float)top) + 0xffffu) >> 16);
+    return levels_settle(levels, top);
+}
+
+/* Sums of the magnitudes up to a border and of those above it, and how many are above. */
+typedef struct wire_shares {
+    double small;
+    double large;
+    int nlarge;
+} wire_shares;
+
+/* By masks: which side a value is on is anyone's guess. */
+static inline wire_shares shares_at(const float *val, float border) {
+    const int32_t border_bits = (int32_t)tw__to_bits(border);
+    double small[TW__LANES] = {0}, large[TW__LANES] = {0};
+    wire_shares shares = {0};
+    for (int i = 0; i < TW__WIRE_BLOCK; i += TW__LANES)
+        for (int lane = 0; lane < TW__LANES; lane++) {
+            uint32_t magnitude = tw__magnitude(val[i + lane]);
+            uint32_t above = 0u - (uint32_t)((int32_t)magnitude > border_bits);
+            small[lane] += (double)tw__from_bits(magnitude & ~above);
+            large[lane] += (double)tw__from_bits(magnitude & above);
+        }
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        shares.nlarge += (int32_t)tw__magnitude(val[i]) > border_bits;
+    for (int lane = 0; lane < TW__LANES; lane++) {
+        shares.small += small[lane];
+        shares.large += large[lane];
+    }
+    return shares;
+}
+
+/* Two levels: the mean of the magnitudes up to the mean, and of those above. Means lose least, and
+ * never more than there is: the squares of what remains sum to less than those of the values. The
+ * best border for Gaussian tails, 1.6 times as far from the least magnitude, would leave 4 % less:
+ * not worth looking for the least. */
+static inline wire_levels levels_of_means(const float *val, int count) {
+    float mean = (float)(shares_at(val, 0.0f).large / count);
+    wire_shares shares = shares_at(val, mean);
+    float low = (float)(shares.small / (count - shares.nlarge)); /* the least is never above */
+    wire_levels levels = {.base = (uint16_t)bf16_of(tw__to_bits(low))};
+    if (shares.nlarge > 0) {
+        float range = (float)(shares.large / shares.nlarge) - from_bf16(levels.base);
+        levels.step = (uint16_t)(range > 0.0f ? bf16_of(tw__to_bits(range)) : 0);
+    }
+    return levels_settle(levels, 1);
+}
+
+static inline void codes_of(const float *val, wire_levels levels, int bits, uint8_t *code) {
+    const float base = from_bf16(levels.base), step = from_bf16(levels.step);
+    const float top = (float)((1 << (bits - 1)) - 1);
+    for (int i = 0; i < TW__WIRE_BLOCK; i++) {
+        float level = (tw__from_bits(tw__magnitude(val[i])) - base) / step;
+        level = level > 0.0f ? level : 0.0f;
+        level = level < top ? level : top;
+        uint32_t sign = tw__to_bits(val[i]) >> 31;
+        code[i] = (uint8_t)(sign << (bits - 1) | (uint32_t)(int32_t)(level + 0.5f));
+    }
+}
+
+static void loop_quantize(const float *val, int count, int bits, uint8_t *out) {
+    uint8_t code[PIECES] = {0};
+    wire_levels levels =
+        bits == 2 ? levels_of_means(val, count) : levels_between(val, count, (1 << (bits - 1)) - 1);
+    memcpy(out, &levels, sizeof levels);
+    out += sizeof levels;
+    codes_of(val, levels, bits, code);
+    if (bits == 8)
+        pack_known(code, count, 8, out);
+    else if (bits == 4)
+        pack_known(code, count, 4, out);
+    else
+        pack_known(code, count, 2, out);
+}
+
+static void loop_dequantize(const uint8_t *in, int count, int bits, float *val) {
+    uint8_t code[PIECES] = {0};
+    wire_levels levels;
+    memcpy(&levels, in, sizeof levels);
+    in += sizeof levels;
+    if (bits == 8)
+        unpack_known(in, count, 8, code);
+    else if (bits == 4)
+        unpack_known(in, count, 4, code);
+    else
+        unpack_known(in, count, 2, code);
+    const float base = from_bf16(levels.base), step = from_bf16(levels.step);
+    const unsigned sign = 1u << (bits - 1);
+    for (int i = 0; i < TW__WIRE_BLOCK; i++) {
+        float magnitude = base + (float)(int32_t)(code[i] & (sign - 1)) * step;
+        val[i] = tw__from_bits(tw__to_bits(magnitude) ^ (code[i] & sign) << (32 - bits));
+    }
+}
+
+#endif

@@ -1,0 +1,192 @@
+/* clockwork.c - see clockwork.h
+ *
+ * The k-th message from rank a to rank b is the k-th that b receives from a: its times wait in a
+ * small ring for each pair, at place k. */
+#include "transport/clockwork.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* Messages of a pair that may be sent and not yet looked at: those of a few rotations. */
+#define RING 8
+
+typedef struct stamp {
+    _Atomic int full;
+    double arrival;  /* of the first byte */
+    double duration; /* of receiving it, on an idle link */
+} stamp;
+
+/* All messages from one rank to another. */
+typedef struct lane {
+    uint32_t sent, expected; /* by either end */
+    stamp ring[RING];
+} lane;
+
+typedef struct net {
+    tw_network model;
+    int nranks;
+    _Atomic int open; /* clocks that were not freed */
+    lane *lanes;      /* [nranks][nranks]: from, to */
+} net;
+
+struct tw__clockwork {
+    net *net;
+    int rank;
+    double now;
+    double out_free, in_free; /* when the link can take the next message */
+};
+
+static lane *lane_of(const net *n, int from, int to) {
+    return &n->lanes[(size_t)from * (size_t)n->nranks + (size_t)to];
+}
+
+/* ---- the model */
+
+static int same_host(const net *n, int a, int b) {
+    return a / n->model.host_ranks == b / n->model.host_ranks;
+}
+
+/* The ranks of a host share its link evenly. */
+static double seconds_on_link(const net *n, int from, int to, size_t bytes) {
+    const tw_network *m = &n->model;
+    if (same_host(n, from, to))
+        return (double)bytes / m->local_bandwidth;
+    double slow = from == m->straggler || to == m->straggler ? m->slowdown : 1.0;
+    return slow * (double)bytes * (double)m->host_ranks / m->bandwidth;
+}
+
+/* Between 1 - jitter and 1 + jitter times what the model says, by chance but always the same. */
+static double latency_of(const net *n, int from, int to, uint32_t number) {
+    const tw_network *m = &n->model;
+    double latency = same_host(n, from, to) ? m->local_latency : m->latency;
+    uint64_t pair = (uint64_t)from * (uint64_t)n->nranks + (uint64_t)to;
+    double chance = (double)(tw__random(m->seed ^ pair, number) >> 11) * 0x1p-53;
+    return latency * (1.0 + m->jitter * (2.0 * chance - 1.0));
+}
+
+/* ---- messages */
+
+void tw__clockwork_send(tw__clockwork *c, tw__message *message) {
+    lane *l = lane_of(c->net, c->rank, message->peer);
+    stamp *s = &l->ring[l->sent % RING];
+    double duration = seconds_on_link(c->net, c->rank, message->peer, message->bytes);
+    double start = c->now > c->out_free ? c->now : c->out_free;
+    while (atomic_load_explicit(&s->full, memory_order_acquire))
+        sched_yield(); /* the receiver is that far behind */
+    s->arrival = start + latency_of(c->net, c->rank, message->peer, l->sent);
+    s->duration = duration;
+    atomic_store_explicit(&s->full, 1, memory_order_release);
+    l->sent++;
+    c->out_free = message->when = start + duration;
+}
+
+void tw__clockwork_expect(tw__clockwork *c, tw__message *message) {
+    message->number = lane_of(c->net, message->peer, c->rank)->expected++;
+}
+
+void tw__clockwork_receive(tw__clockwork *c, tw__message *message) {
+    stamp *s = &lane_of(c->net, message->peer, c->rank)->ring[message->number % RING];
+    message->when = s->arrival;
+    message->duration = s->duration;
+    atomic_store_explicit(&s->full, 0, memory_order_release);
+}
+
+static int by_arrival(const void *left, const void *right) {
+    const tw__message *a = left, *b = right;
+    if (a->when != b->when)
+        return a->when < b->when ? -1 : 1;
+    return (a->peer > b->peer) - (a->peer < b->peer);
+}
+
+/* The link takes what has come in the order of arrival, whatever the order of looking. */
+static void receive_in_order(tw__clockwork *c, tw__message *arrived, int count) {
+    qsort(arrived, (size_t)count, sizeof *arrived, by_arrival);
+    for (int i = 0; i < count; i++) {
+        double start = arrived[i].when > c->in_free ? arrived[i].when : c->in_free;
+        c->in_free = start + arrived[i].duration;
+    }
+    if (count > 0 && c->in_free > c->now)
+        c->now = c->in_free;
+}
+
+void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count) {
+    tw__message few[64], *arrived = few;
+    int narrived = 0;
+    if (count > 64)
+        arrived = malloc(sizeof *arrived * (size_t)count);
+    for (int i = 0; i < count; i++) {
+        if (messages[i].when == 0.0)
+            continue;
+        if (!messages[i].sending && arrived != NULL)
+            arrived[narrived++] = messages[i];
+        else if (messages[i].when > c->now)
+            c->now = messages[i].when;
+        messages[i].when = 0.0;
+    }
+    if (arrived != NULL)
+        receive_in_order(c, arrived, narrived);
+    if (arrived != few)
+        free(arrived);
+}
+
+double tw__clockwork_now(const tw__clockwork *c) {
+    return c->now;
+}
+
+void tw__clockwork_elapse(tw__clockwork *c, double seconds) {
+    c->now += seconds;
+}
+
+/* ---- create and free */
+
+static tw_network with_defaults(const tw_network *network) {
+    tw_network m = *network;
+    if (m.host_ranks == 0)
+        m.host_ranks = 1;
+    if (m.local_bandwidth == 0.0)
+        m.local_bandwidth = m.bandwidth;
+    if (m.local_latency == 0.0)
+        m.local_latency = m.latency;
+    if (m.slowdown == 0.0) {
+        m.slowdown = 1.0;
+        m.straggler = -1;
+    }
+    return m;
+}
+
+int tw__clockwork_create(tw__clockwork **clocks, int nranks, const tw_network *network) {
+    net *n = calloc(1, sizeof *n);
+    tw__clockwork *all = calloc((size_t)nranks, sizeof *all);
+    lane *lanes = calloc((size_t)nranks * (size_t)nranks, sizeof *lanes);
+    if (n == NULL || all == NULL || lanes == NULL) {
+        free(n);
+        free(all);
+        free(lanes);
+        return tw__fail(TW_ERR_MEMORY, "no memory to simulate %d ranks", nranks);
+    }
+    n->model = with_defaults(network);
+    n->nranks = nranks;
+    n->lanes = lanes;
+    atomic_init(&n->open, nranks);
+    for (int r = 0; r < nranks; r++) {
+        all[r] = (tw__clockwork){.net = n, .rank = r, .now = 1e-30}; /* 0 means: no time */
+        clocks[r] = &all[r];
+    }
+    return TW_OK;
+}
+
+/* The last one takes all along: clocks lie in one array, which starts with that of rank 0. */
+void tw__clockwork_free(tw__clockwork *c) {
+    if (c == NULL)
+        return;
+    net *n = c->net;
+    tw__clockwork *all = c - c->rank;
+    if (atomic_fetch_sub_explicit(&n->open, 1, memory_order_acq_rel) > 1)
+        return;
+    free(n->lanes);
+    free(n);
+    free(all);
+}

@@ -1,0 +1,35 @@
+/* clockwork.h - a clock for each rank of a network that is not there
+ *
+ * Messages move at once, between threads; when they would have arrived is computed. A rank's link
+ * sends one message after the other, and receives one after the other, both at its bandwidth; the
+ * first byte is under way for the latency:
+ *
+ *     sender    now ..... [== bytes / bandwidth ==]            sends in the order of starting
+ *     receiver            latency .. [== bytes / bandwidth ==] receives in the order of arrival
+ *
+ * A rank's clock moves when it has waited: to the end of the last message that it waited for. It
+ * does not matter in which order threads really ran, so the same job takes the same time always.
+ * What ranks compute takes no time here; tw_transport_elapse adds what it should. */
+#ifndef TW_TRANSPORT_CLOCKWORK_H
+#define TW_TRANSPORT_CLOCKWORK_H
+
+#include "transport/transport.h"
+
+typedef struct tw__clockwork tw__clockwork;
+
+/* One for each rank. Errors: TW_ERR_MEMORY. */
+int tw__clockwork_create(tw__clockwork **clocks, int nranks, const tw_network *network);
+void tw__clockwork_free(tw__clockwork *c);
+
+/* A message is about to be sent, or to be received. */
+void tw__clockwork_send(tw__clockwork *c, tw__message *message);
+void tw__clockwork_expect(tw__clockwork *c, tw__message *message);
+/* A message has come. */
+void tw__clockwork_receive(tw__clockwork *c, tw__message *message);
+/* The rank has waited for these. */
+void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count);
+
+double tw__clockwork_now(const tw__clockwork *c);
+void tw__clockwork_elapse(tw__clockwork *c, double seconds);
+
+#endif

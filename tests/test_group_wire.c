@@ -1,0 +1,197 @@
+/* test_group_wire.c - entries in compact forms: nothing is lost, all ranks agree, fewer bytes
+ *
+ * Rounding happens at the sender and, for sums, at whoever holds them; both keep the remainder. So
+ * gradients = applied + residuals still: exactly where remainders are exact, as they are for f32,
+ * f16 and bf16 on summable data, and to rounding for the levels of q8, q4 and q2.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+enum { STEPS = 5 };
+
+static const char *wire_name(int position) {
+    const char *name = NULL;
+    return tw_wire(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+static int is_exact(const char *wire) {
+    return wire[0] != 'q';
+}
+
+typedef struct books {
+    int64_t n;
+    double *given, *applied; /* [n] over all steps */
+} books;
+
+static books books_open(int64_t n) {
+    books b = {n, check_alloc(n, sizeof(double)), check_alloc(n, sizeof(double))};
+    memset(b.given, 0, sizeof(double) * (size_t)n);
+    memset(b.applied, 0, sizeof(double) * (size_t)n);
+    return b;
+}
+
+static void books_close(books *b) {
+    free(b->given);
+    free(b->applied);
+}
+
+/* All ranks have the same result; the books follow. */
+static void note_step(books *b, float *const *grads, float *const *outs, int nranks) {
+    for (int r = 0; r < nranks; r++) {
+        check_bits("out", outs[r], outs[0], b->n);
+        for (int64_t i = 0; i < b->n; i++) {
+            b->given[i] += (double)grads[r][i];
+        }
+    }
+    for (int64_t i = 0; i < b->n; i++) {
+        b->applied[i] += (double)outs[0][i];
+    }
+}
+
+static void check_books(const books *b, float *const *residuals, int nranks, int exactly) {
+    for (int64_t i = 0; i < b->n; i++) {
+        double left = 0.0;
+        for (int r = 0; r < nranks; r++) {
+            left += (double)residuals[r][i];
+        }
+        double off = fabs(b->applied[i] + left - b->given[i]);
+        if (off > (exactly ? 0.0 : 1e-3)) {
+            check_fail("index %lld: applied %g + residuals %g, given %g", (long long)i,
+                       b->applied[i], left, b->given[i]);
+        }
+    }
+}
+
+static void run_trial(const char *exchange, const char *wire, int nranks, int64_t n, int64_t k) {
+    tw_group_params params = ranks_params(exchange, k);
+    params.wire = wire;
+    params.result = TW_SUM;
+    ranks r;
+    books b = books_open(n);
+    float **grads = rows_alloc(nranks, n), **outs = rows_alloc(nranks, n);
+    float **residuals = rows_alloc(nranks, n);
+    check_scene("exchange=%s wire=%s P=%d n=%lld k=%lld", exchange, wire, nranks, (long long)n,
+                (long long)k);
+    ranks_open(&r, nranks, &params, &n, 1);
+    for (int step = 0; step < STEPS; step++) {
+        rows_fill(grads, nranks, n, DATA_SUMMABLE, step);
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_ok(&r);
+        note_step(&b, grads, outs, nranks);
+    }
+    ranks_get_residuals(&r, 0, residuals, n);
+    check_books(&b, residuals, nranks, is_exact(wire));
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(outs);
+    rows_free(residuals);
+    books_close(&b);
+}
+
+static void test_nothing_is_lost(void **state) {
+    (void)state;
+    static const char *const exchanges[] = {"allgather", "dsa", "gtopk", "oktopk"};
+    static const int counts[] = {1, 2, 3, 5, 8};
+    for (int e = 0; e < 4; e++) {
+        for (int w = 0; wire_name(w) != NULL; w++) {
+            for (int c = 0; c < 5; c++) {
+                run_trial(exchanges[e], wire_name(w), counts[c], 3001, 300);
+                run_trial(exchanges[e], wire_name(w), counts[c], 1000, 997);
+                run_trial(exchanges[e], wire_name(w), counts[c], 17, 1);
+            }
+        }
+    }
+}
+
+/* Large enough for oktopk's batches. */
+static void test_batches(void **state) {
+    (void)state;
+    run_trial("oktopk", "bf16", 3, 200000, 40000);
+    run_trial("oktopk", "q4", 3, 200000, 40000);
+}
+
+static int64_t payload_of(const char *exchange, const char *wire) {
+    const int64_t n = 200000;
+    tw_group_params params = ranks_params(exchange, 2000);
+    params.wire = wire;
+    ranks r;
+    float **grads = rows_alloc(8, n);
+    ranks_open(&r, 8, &params, &n, 1);
+    rows_fill(grads, 8, n, DATA_GAUSS, 1);
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_ok(&r);
+    int64_t most = 0;
+    for (int i = 0; i < 8; i++) {
+        tw_step_info info;
+        check_ok(tw_group_info(r.groups[i], 0, &info));
+        most = info.traffic.payload_sent > most ? info.traffic.payload_sent : most;
+    }
+    ranks_close(&r);
+    rows_free(grads);
+    return most;
+}
+
+static void test_fewer_bytes(void **state) {
+    (void)state;
+    static const char *const exchanges[] = {"allgather", "dsa", "gtopk", "oktopk"};
+    for (int e = 0; e < 4; e++) {
+        int64_t raw = payload_of(exchanges[e], "raw");
+        check_scene("exchange=%s raw=%lld bf16=%lld q4=%lld", exchanges[e], (long long)raw,
+                    (long long)payload_of(exchanges[e], "bf16"),
+                    (long long)payload_of(exchanges[e], "q4"));
+        check_true(100 * payload_of(exchanges[e], "bf16") < 45 * raw);
+        check_true(100 * payload_of(exchanges[e], "q4") < 27 * raw);
+    }
+}
+
+/* Sums so large that remainders could not be kept travel as they are; too large ones are refused. */
+static void test_huge_values(void **state) {
+    (void)state;
+    const int64_t n = 500;
+    static const char *const exchanges[] = {"allgather", "dsa", "gtopk", "oktopk"};
+    for (int e = 0; e < 4; e++) {
+        tw_group_params params = ranks_params(exchanges[e], 60);
+        params.wire = "q2";
+        ranks r;
+        float **grads = rows_alloc(3, n), **outs = rows_alloc(3, n);
+        check_scene("exchange=%s", exchanges[e]);
+        ranks_open(&r, 3, &params, &n, 1);
+        rows_fill(grads, 3, n, DATA_GAUSS, 1);
+        grads[1][7] = 1e38f;
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_ok(&r);
+        check_true(fabsf(outs[2][7] - 1e38f / 3.0f) < 1e32f);
+        for (int i = 0; i < 3; i++) {
+            grads[i][7] = 3e38f;
+        }
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_error(&r, TW_ERR_NUMBER);
+        ranks_close(&r);
+        rows_free(grads);
+        rows_free(outs);
+    }
+}
+
+static void test_wrong_names(void **state) {
+    (void)state;
+    tw_group *group = NULL;
+    tw_transport *self;
+    check_ok(tw_transport_self(&self));
+    tw_group_params params = ranks_params("oktopk", 5);
+    params.wire = "q3";
+    check_error(tw_group_create(&group, self, &params), TW_ERR_NAME);
+    check_contains(tw_last_error(), "bf16");
+    tw_transport_free(self);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_lost), cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_fewer_bytes),     cmocka_unit_test(test_huge_values),
+        cmocka_unit_test(test_wrong_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,165 @@
+/* test_simulated.c - a network that is not there takes the time that its model says
+ *
+ * Dense is the exchange whose time can be written down: two rotations in which every rank sends
+ * (P-1)/P of the vector over its link, and an agreement before them. Sparse ones must take the same
+ * time in every run, and results must be those of threads.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+enum { STEPS = 3 };
+
+static const tw_network gigabit = {.latency = 50e-6, .bandwidth = 125e6};
+
+static void simulated_open(ranks *r, int nranks, const tw_network *network,
+                           const tw_group_params *params, int64_t n) {
+    ranks_init(r, nranks);
+    for (int i = 0; i < nranks; i++) {
+        tw_transport_free(r->transports[i]);
+    }
+    check_ok(tw_transport_simulated(r->transports, nranks, network));
+    ranks_try_open(r, params, &n, 1);
+    ranks_ok(r);
+}
+
+static double latest(const ranks *r) {
+    double most = 0.0;
+    for (int i = 0; i < r->nranks; i++) {
+        most = fmax(most, tw_transport_clock(r->transports[i]));
+    }
+    return most;
+}
+
+/* Virtual seconds of the last of some steps; results go to outs. */
+static double time_of(int nranks, const tw_network *network, const char *scheme, int64_t n,
+                      float **outs) {
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = scheme;
+    params.select.density = 0.01;
+    ranks r;
+    double before = 0.0, after = 0.0;
+    float **grads = rows_alloc(nranks, n);
+    simulated_open(&r, nranks, network, &params, n);
+    for (int step = 0; step < STEPS; step++) {
+        rows_fill(grads, nranks, n, DATA_GAUSS, step);
+        before = latest(&r);
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_ok(&r);
+        after = latest(&r);
+    }
+    ranks_close(&r);
+    rows_free(grads);
+    return after - before;
+}
+
+static double dense_seconds(int nranks, int64_t n, const tw_network *m) {
+    double messages = nranks - 1.0;
+    double part = 4.0 * (double)(n / nranks) / m->bandwidth;
+    return 2.0 * (m->latency + messages * part); /* sending and receiving overlap but for one */
+}
+
+static void test_dense_takes_what_it_must(void **state) {
+    (void)state;
+    const int64_t n = 80000;
+    for (int nranks = 2; nranks <= 8; nranks *= 2) {
+        float **outs = rows_alloc(nranks, n);
+        double least = dense_seconds(nranks, n, &gigabit);
+        double got = time_of(nranks, &gigabit, "dense", n, outs);
+        check_scene("P=%d: %g s, at least %g s", nranks, got, least);
+        check_true(got >= least);
+        check_true(got < least + 2.0 * gigabit.latency + 0.1 * least); /* the agreement */
+        rows_free(outs);
+    }
+}
+
+static void test_same_time_same_result(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    const int64_t n = 20000;
+    tw_network network = gigabit;
+    network.jitter = 0.3;
+    network.seed = 5;
+    for (int s = 0; s < 4; s++) {
+        float **once = rows_alloc(7, n), **again = rows_alloc(7, n);
+        check_scene("scheme=%s", schemes[s]);
+        double first = time_of(7, &network, schemes[s], n, once);
+        double second = time_of(7, &network, schemes[s], n, again);
+        check_true(first > 0.0);
+        check_true(first == second);
+        check_bits("out", again[3], once[3], n);
+        rows_free(once);
+        rows_free(again);
+    }
+}
+
+/* What makes a network slower makes steps slower. */
+static void test_slower_networks(void **state) {
+    (void)state;
+    const int64_t n = 20000;
+    float **outs = rows_alloc(8, n);
+    double usual = time_of(8, &gigabit, "oktopk", n, outs);
+    tw_network other = gigabit;
+    other.latency *= 10.0;
+    check_true(time_of(8, &other, "oktopk", n, outs) > 2.0 * usual);
+    other = gigabit;
+    other.slowdown = 20.0;
+    other.straggler = 3;
+    check_true(time_of(8, &other, "dense", n, outs) > time_of(8, &gigabit, "dense", n, outs));
+    other = gigabit;
+    other.host_ranks = 4;
+    other.local_latency = 1e-6;
+    other.local_bandwidth = 10e9;
+    check_true(time_of(8, &other, "dense", n, outs) > time_of(8, &gigabit, "dense", n, outs));
+    rows_free(outs);
+}
+
+static void test_elapse(void **state) {
+    (void)state;
+    tw_transport *ends[2], *plain;
+    check_ok(tw_transport_simulated(ends, 2, &gigabit));
+    check_ok(tw_transport_elapse(ends[1], 0.25));
+    check_true(fabs(tw_transport_clock(ends[1]) - 0.25) < 1e-9);
+    check_true(tw_transport_clock(ends[0]) < 1e-9);
+    check_error(tw_transport_elapse(ends[1], -1.0), TW_ERR_PARAM);
+    check_ok(tw_transport_self(&plain));
+    check_error(tw_transport_elapse(plain, 1.0), TW_ERR_STATE);
+    check_true(tw_transport_clock(plain) == 0.0);
+    tw_transport_free(plain);
+    tw_transport_free(ends[0]);
+    tw_transport_free(ends[1]);
+}
+
+static void test_bad_networks(void **state) {
+    (void)state;
+    tw_transport *ends[4];
+    const struct {
+        tw_network network;
+        const char *field;
+    } rows[] = {
+        {{.latency = -1.0, .bandwidth = 1e9}, "latency"},
+        {{.latency = 1e-6}, "bandwidth"},
+        {{.latency = 1e-6, .bandwidth = 1e9, .jitter = 2.0}, "jitter"},
+        {{.latency = 1e-6, .bandwidth = 1e9, .host_ranks = -1}, "host_ranks"},
+        {{.latency = 1e-6, .bandwidth = 1e9, .slowdown = 2.0, .straggler = 4}, "straggler"},
+        {{.latency = NAN, .bandwidth = 1e9}, "latency"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        check_error(tw_transport_simulated(ends, 4, &rows[i].network), TW_ERR_PARAM);
+        check_contains(tw_last_error(), rows[i].field);
+    }
+    check_error(tw_transport_simulated(ends, 4, NULL), TW_ERR_NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dense_takes_what_it_must),
+        cmocka_unit_test(test_same_time_same_result),
+        cmocka_unit_test(test_slower_networks),
+        cmocka_unit_test(test_elapse),
+        cmocka_unit_test(test_bad_networks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

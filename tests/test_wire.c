@@ -1,0 +1,223 @@
+/* test_wire.c - every message is, byte for byte, what the model writes, and comes back as promised
+ *
+ * Memory is allocated to the byte and bytes start at odd addresses, so the sanitizers see every
+ * access beyond them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/wire.h"
+#include "wire_lists.h"
+#include "wire_model.h"
+
+static const int64_t counts[] = {0, 1, 2, 63, 64, 65, 127, 128, 129, 255, 257, 1000, 3001};
+enum { COUNTS = sizeof counts / sizeof counts[0] };
+
+/* What the model says of a list. */
+typedef struct expectation {
+    uint8_t *bytes; /* [size] */
+    size_t size;
+    float *rounded; /* [count] */
+} expectation;
+
+static expectation expect(int format, const tw__list *list, int64_t lo, int64_t hi) {
+    int32_t *idx = check_alloc(list->count + 1, sizeof *idx);
+    float *val = check_alloc(list->count + 1, sizeof *val);
+    expectation e = {.rounded = check_alloc(list->count + 1, sizeof *e.rounded)};
+    for (int64_t i = 0; i < list->count; i++) {
+        idx[i] = list->at[i].idx;
+        val[i] = list->at[i].val;
+    }
+    e.bytes = wire_model_encode(format, idx, val, list->count, lo, hi, &e.size, e.rounded);
+    free(idx);
+    free(val);
+    return e;
+}
+
+static void check_same_bytes(const uint8_t *got, const expectation *want) {
+    for (size_t i = 0; i < want->size; i++)
+        if (got[i] != want->bytes[i])
+            check_fail("byte %zu of %zu is %02x, expected %02x", i, want->size, got[i],
+                       want->bytes[i]);
+}
+
+/* Nothing is rounded to more than twice what it was, or to more than its block has. */
+static void check_magnitudes(const tw__list *list, const float *rounded) {
+    for (int64_t start = 0; start < list->count; start += 128) {
+        const int64_t end = start + 128 < list->count ? start + 128 : list->count;
+        float most = 0.0f;
+        for (int64_t i = start; i < end; i++)
+            most = fmaxf(most, fabsf(list->at[i].val));
+        for (int64_t i = start; i < end; i++) {
+            const double was = fabs((double)list->at[i].val), is = fabs((double)rounded[i]);
+            if (!isfinite(rounded[i]) || (is > 2.000001 * was && is > (double)most))
+                check_fail("[%lld] %a became %a", (long long)i, (double)list->at[i].val,
+                           (double)rounded[i]);
+        }
+    }
+}
+
+static void check_decoded(const tw__kernels *kernels, const uint8_t *bytes, size_t size,
+                          const tw__list *list, const float *rounded, int64_t lo, int64_t hi) {
+    tw__entry *entries = malloc(sizeof *entries * (size_t)list->count);
+    int64_t count = -1;
+    check_ok(tw__wire_decode(kernels, bytes, size, lo, hi, list->count, entries, &count, 7));
+    check_int("count", count, list->count);
+    for (int64_t i = 0; i < count; i++) {
+        check_int("index", entries[i].idx, list->at[i].idx);
+        check_float("value", entries[i].val, rounded[i]);
+    }
+    free(entries);
+}
+
+static void check_list(const tw__list *list, int64_t lo, int64_t hi, int format) {
+    const tw__kernels *kernels = wire_kernels();
+    const tw__wire *row = tw__wire_at(format);
+    expectation want = expect(format, list, lo, hi);
+    check_int("bound", (int64_t)tw__wire_bound(row, list->count, lo, hi), (int64_t)want.size);
+    uint8_t *bytes = malloc(want.size + 1);
+    float *rounded = malloc(sizeof *rounded * (size_t)list->count);
+    const size_t size = tw__wire_encode(kernels, row, list, lo, hi, bytes + 1, rounded);
+    check_int("size", (int64_t)size, (int64_t)want.size);
+    check_same_bytes(bytes + 1, &want);
+    check_bits("rounded", rounded, want.rounded, list->count);
+    check_magnitudes(list, rounded);
+    check_decoded(kernels, bytes + 1, size, list, rounded, lo, hi);
+    free(bytes);
+    free(rounded);
+    free(want.bytes);
+    free(want.rounded);
+}
+
+static void check_formats(int64_t count, int64_t lo, int64_t hi, int clustered, oracle_data kind) {
+    for (int format = 0; tw__wire_at(format); format++) {
+        check_scene("%s count=%lld lo=%lld hi=%lld %s %s", tw__wire_at(format)->name,
+                    (long long)count, (long long)lo, (long long)hi,
+                    clustered ? "clustered" : "scattered", oracle_data_name(kind));
+        tw__list list = wire_list(count, lo, hi, clustered, kind, (uint64_t)(count + kind));
+        check_list(&list, lo, hi, format);
+        wire_list_free(&list);
+    }
+}
+
+static void test_sizes_and_densities(void **state) {
+    (void)state;
+    const double densities[] = {1.0, 0.9, 0.5, 0.3, 0.1, 0.01, 0.001, 0.00003};
+    check_kernels_or_skip();
+    for (int c = 0; c < COUNTS; c++)
+        for (int d = 0; d < 8; d++) {
+            const int64_t span = (int64_t)((double)counts[c] / densities[d]);
+            check_formats(counts[c], 1000003, 1000003 + span, 0, DATA_GAUSS);
+        }
+}
+
+static void test_data(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    for (int kind = 0; kind < DATA_KINDS; kind++)
+        for (int c = 0; c < COUNTS; c++)
+            check_formats(counts[c], 0, 5000, c % 2, (oracle_data)kind);
+}
+
+/* All of the index space, and indices that crowd at one place of it. */
+static void test_wide_spans(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    for (int c = 0; c < COUNTS; c++)
+        for (int clustered = 0; clustered < 2; clustered++) {
+            check_formats(counts[c], 0, INT32_MAX, clustered, DATA_LAPLACE);
+            check_formats(counts[c], INT32_MAX - 4000, INT32_MAX, clustered, DATA_LAPLACE);
+        }
+}
+
+/* Magnitudes at which rounding could overflow, underflow or divide by nothing. */
+static void test_extreme_values(void **state) {
+    (void)state;
+    const float largest = 0x1.fffffep127f;
+    const float wild[][4] = {
+        {largest, -largest, largest, largest},
+        {largest, 0.0f, -0.0f, 1e-45f},
+        {0x1p-126f, -0x1p-127f, 0.0f, 1e-45f},
+        {-0.0f, 0.0f, -0.0f, 0.0f},
+        {65504.0f, 65519.9f, 65520.0f, -1e9f},
+        {0x1p-24f, 0x1p-25f, 0x1.8p-24f, 0x1.000002p-25f},
+        {1.0f, 1.0f, -1.0f, 1.0f},
+        {largest, 0x1.fep127f, 0x1.ffp127f, -0x1.ff8p127f},
+        {0x1p-14f, 0x1.ff8p-15f, 1.0f, 2e30f},
+        {0x1.01p0f, 0x1.03p0f, 0x1.018p0f, 0x1.008p0f},
+    };
+    check_kernels_or_skip();
+    for (size_t row = 0; row < sizeof wild / sizeof wild[0]; row++)
+        for (int64_t count = 1; count <= 133; count += 11) {
+            tw__list list = wire_list(count, 0, 900, 0, DATA_ZEROS, row);
+            for (int64_t i = 0; i < count; i++)
+                list.at[i].val = wild[row][i % 4];
+            for (int format = 0; tw__wire_at(format); format++) {
+                check_scene("%s row %zu count %lld", tw__wire_at(format)->name, row,
+                            (long long)count);
+                check_list(&list, 0, 900, format);
+            }
+            wire_list_free(&list);
+        }
+}
+
+/* Feeding back what rounding took away sends everything in the end. */
+static void test_feedback_converges(void **state) {
+    (void)state;
+    enum { N = 700, STEPS = 60 };
+    check_kernels_or_skip();
+    for (int format = 0; tw__wire_at(format); format++) {
+        check_scene("%s", tw__wire_at(format)->name);
+        tw__list list = wire_list(N, 0, N, 0, DATA_LAPLACE, 5);
+        uint8_t *bytes = check_alloc((int64_t)tw__wire_bound(tw__wire_at(format), N, 0, N), 1);
+        float rounded[N];
+        double first = 0.0, last = 0.0;
+        for (int64_t i = 0; i < N; i++)
+            first += pow((double)list.at[i].val, 2.0);
+        for (int step = 0; step < STEPS; step++) {
+            tw__wire_encode(wire_kernels(), tw__wire_at(format), &list, 0, N, bytes, rounded);
+            for (int64_t i = 0; i < N; i++)
+                list.at[i].val -= rounded[i];
+        }
+        for (int64_t i = 0; i < N; i++)
+            last += pow((double)list.at[i].val, 2.0);
+        check_true(last < 1e-6 * first);
+        free(bytes);
+        wire_list_free(&list);
+    }
+}
+
+static void test_bound_grows(void **state) {
+    (void)state;
+    for (int format = 0; tw__wire_at(format); format++)
+        for (int64_t count = 1; count <= 700; count++) {
+            check_scene("%s count=%lld", tw__wire_at(format)->name, (long long)count);
+            check_true(tw__wire_bound(tw__wire_at(format), count, 0, 600) >=
+                       tw__wire_bound(tw__wire_at(format), count - 1, 0, 600));
+        }
+}
+
+static void test_names(void **state) {
+    (void)state;
+    const tw__wire *format = NULL;
+    for (int i = 0; wire_model_name(i); i++) {
+        check_ok(tw__wire_find(wire_model_name(i), &format));
+        check_int("code", format->code, i);
+        check_true(format == tw__wire_at(i));
+    }
+    check_error(tw__wire_find("q3", &format), TW_ERR_NAME);
+    check_contains(tw_last_error(), "'q3' is not known; accepted are f32, f16, bf16, q8, q4, q2");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes_and_densities),
+        cmocka_unit_test(test_data),
+        cmocka_unit_test(test_wide_spans),
+        cmocka_unit_test(test_extreme_values),
+        cmocka_unit_test(test_feedback_converges),
+        cmocka_unit_test(test_bound_grows),
+        cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

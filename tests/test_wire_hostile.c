@@ -1,0 +1,205 @@
+/* test_wire_hostile.c - bytes that no honest rank sends are refused, or give a list that one could
+ *
+ * Messages lie in memory of exactly their size, as do the entries, for the sanitizers. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/wire.h"
+#include "wire_lists.h"
+
+enum { RANK = 3 };
+
+/* A message and the bounds that it was made for. */
+typedef struct letter {
+    uint8_t *bytes; /* [size] */
+    size_t size;
+    int64_t lo, hi, count;
+} letter;
+
+static letter write_letter(int format, int64_t count, int64_t lo, int64_t hi) {
+    tw__list list = wire_list(count, lo, hi, 0, DATA_LAPLACE, (uint64_t)count);
+    float *rounded = check_alloc(count + 1, sizeof *rounded);
+    letter l = {.size = tw__wire_bound(tw__wire_at(format), count, lo, hi),
+                .lo = lo,
+                .hi = hi,
+                .count = count};
+    l.bytes = check_alloc((int64_t)l.size, 1);
+    tw__wire_encode(wire_kernels(), tw__wire_at(format), &list, lo, hi, l.bytes, rounded);
+    free(rounded);
+    wire_list_free(&list);
+    return l;
+}
+
+static int decode(const uint8_t *bytes, size_t size, const letter *l, int64_t most) {
+    uint8_t *copy = malloc(size);
+    tw__entry *entries = malloc(sizeof *entries * (size_t)most);
+    int64_t count = -1, least = l->lo;
+    if (size > 0)
+        memcpy(copy, bytes, size);
+    const int status =
+        tw__wire_decode(wire_kernels(), copy, size, l->lo, l->hi, most, entries, &count, RANK);
+    if (status == TW_OK)
+        check_between("count", count, 0, most);
+    for (int64_t i = 0; i < count; i++) {
+        check_between("index", entries[i].idx, least, l->hi - 1);
+        check_true(isfinite(entries[i].val));
+        least = (int64_t)entries[i].idx + 1;
+    }
+    free(copy);
+    free(entries);
+    return status;
+}
+
+static void check_refused(const letter *l, const char *why) {
+    check_error(decode(l->bytes, l->size, l, l->count), TW_ERR_PROTOCOL);
+    check_contains(tw_last_error(), "rank 3: sent");
+    check_contains(tw_last_error(), why);
+}
+
+/* An error, or a valid list. */
+static void check_survives(const uint8_t *bytes, size_t size, const letter *l) {
+    const int status = decode(bytes, size, l, l->count);
+    if (status != TW_OK) {
+        check_int("status", status, TW_ERR_PROTOCOL);
+        check_contains(tw_last_error(), "rank 3:");
+    }
+}
+
+/* The three ways to write indices, with a block and a bit. */
+static const struct shape {
+    int64_t count, lo, hi;
+} shapes[] = {{150, 50, 20000}, {150, 0, 400}, {2, 0, 2000000000}, {1, 7, 8}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void on_every_letter(void (*check)(letter *l)) {
+    check_kernels_or_skip();
+    for (int format = 0; tw__wire_at(format); format++)
+        for (int s = 0; s < SHAPES; s++) {
+            check_scene("%s shape %d", tw__wire_at(format)->name, s);
+            letter l = write_letter(format, shapes[s].count, shapes[s].lo, shapes[s].hi);
+            check_ok(decode(l.bytes, l.size, &l, l.count));
+            check(&l);
+            free(l.bytes);
+        }
+}
+
+/* Lengths follow from the header: any other is refused. */
+static void cut_and_lengthen(letter *l) {
+    uint8_t *longer = check_alloc((int64_t)l->size + 9, 1);
+    memcpy(longer, l->bytes, l->size);
+    for (size_t size = 0; size < l->size + 9; size++)
+        if (size != l->size)
+            check_error(decode(longer, size, l, l->count), TW_ERR_PROTOCOL);
+    free(longer);
+}
+
+static void test_length(void **state) {
+    (void)state;
+    on_every_letter(cut_and_lengthen);
+}
+
+static void alter_every_bit(letter *l) {
+    for (size_t bit = 0; bit < 8 * l->size; bit++) {
+        l->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        check_survives(l->bytes, l->size, l);
+        l->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
+static void test_every_bit(void **state) {
+    (void)state;
+    on_every_letter(alter_every_bit);
+}
+
+static void alter_at_random(letter *l) {
+    oracle_rng rng = {l->size};
+    uint8_t *bytes = check_alloc((int64_t)l->size, 1);
+    for (int trial = 0; trial < 3000; trial++) {
+        memcpy(bytes, l->bytes, l->size);
+        for (int64_t changes = 1 + oracle_below(&rng, 6); changes > 0; changes--)
+            bytes[oracle_below(&rng, (int64_t)l->size)] = (uint8_t)oracle_next(&rng);
+        check_survives(bytes, l->size, l);
+    }
+    free(bytes);
+}
+
+static void test_random_changes(void **state) {
+    (void)state;
+    on_every_letter(alter_at_random);
+}
+
+/* A header that asks for much, and no more bytes than there are. */
+static void test_headers(void **state) {
+    (void)state;
+    const uint32_t many[] = {0, 1, 127, 128, 129, 1u << 20, INT32_MAX, 1u << 31, UINT32_MAX};
+    uint8_t bytes[300] = {1};
+    const letter l = {bytes, sizeof bytes, 0, INT32_MAX, 200};
+    check_kernels_or_skip();
+    for (int format = 0; format < 8; format++)
+        for (int width = 0; width < 256; width++)
+            for (size_t c = 0; c < sizeof many / sizeof many[0]; c++) {
+                bytes[1] = (uint8_t)format;
+                bytes[2] = (uint8_t)width;
+                memcpy(bytes + 4, &many[c], sizeof many[c]);
+                check_survives(bytes, sizeof bytes, &l);
+            }
+}
+
+static void test_words(void **state) {
+    (void)state;
+    const float infinite = INFINITY;
+    check_kernels_or_skip();
+    letter l = write_letter(0, 150, 50, 20000);
+    check_error(decode(l.bytes, l.size, &l, 149), TW_ERR_PROTOCOL);
+    check_contains(tw_last_error(), "rank 3: sent 150 entries, expected were 149 at most");
+    memcpy(l.bytes + l.size - 4, &infinite, 4);
+    check_refused(&l, "sent NaN or infinity");
+    l.size--;
+    check_refused(&l, "expected were");
+    l.bytes[2] = 25;
+    check_refused(&l, "indices of width 25");
+    l.bytes[1] = 6;
+    check_refused(&l, "version 1, format 6; this rank reads version 1");
+    l.bytes[0] = 2;
+    check_refused(&l, "version 2");
+    free(l.bytes);
+}
+
+/* Indices that do not ascend, leave the span, or are more than the entries. */
+static void test_indices(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    letter plain = write_letter(2, 2, 0, 2000000000);
+    uint32_t pair[2];
+    check_int("width", plain.bytes[2], 32);
+    memcpy(pair, plain.bytes + 8, sizeof pair);
+    memcpy(plain.bytes + 8, &pair[1], 4);
+    check_error(decode(plain.bytes, plain.size, &plain, 2), TW_ERR_PROTOCOL);
+    check_contains(tw_last_error(), "rank 3: entries 0 .. 1 of its message do not ascend within");
+    memcpy(plain.bytes + 8, pair, 4);
+    plain.hi = pair[1]; /* one less than it takes */
+    check_error(decode(plain.bytes, plain.size, &plain, 2), TW_ERR_PROTOCOL);
+    free(plain.bytes);
+
+    letter bitmap = write_letter(2, 20, 0, 30);
+    check_int("width", bitmap.bytes[2], 0);
+    bitmap.bytes[11] |= 0xc0; /* beyond the span, in the last byte */
+    check_refused(&bitmap, "more indices than its 20 entries");
+    free(bitmap.bytes);
+
+    uint8_t far[8 + 25 + 4] = {1, 2, 0, 0, 2, 0, 0, 0, 3}; /* bits 0 and 1 of 200 */
+    const letter distant = {far, sizeof far, 0, 200, 2};
+    check_ok(decode(far, sizeof far, &distant, 2));
+    far[8 + 24] = 0x80; /* a third one, long after the last entry */
+    check_refused(&distant, "more indices than its 2 entries");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_length),         cmocka_unit_test(test_every_bit),
+        cmocka_unit_test(test_random_changes), cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_words),          cmocka_unit_test(test_indices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
