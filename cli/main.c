@@ -16,6 +16,7 @@ static const command commands[] = {
     {"train", "train a model with workers that exchange sparse gradients", cmd_train},
     {"info", "what this build has and what this machine uses", cmd_info},
     {"bench", "measure: selection against the bare pass, allreduce against dense", cmd_bench},
+    {"simulate", "what a step would take on another network, with up to 2048 ranks", cmd_simulate},
     {"bounds", "what top-k leaves behind, against the bounds of theory", cmd_bounds},
     {"report", "a page with tables and plots from the logs of training runs", cmd_report},
 };
@@ -28,6 +29,7 @@ static const command_group thinwire = {
                 "  thinwire train --scheme oktopk --log run.jsonl\n"
                 "  thinwire bench select --n 10M --density 0.01\n"
                 "  thinwire bench allreduce --ranks 8 --verify\n"
+                "  thinwire simulate --network 10gbe --ranks 8,64,256\n"
                 "  thinwire help bounds\n",
     .commands = commands,
     .ncommands = sizeof commands / sizeof commands[0],

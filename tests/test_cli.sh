@@ -264,4 +264,41 @@ else
     succeeds bench allreduce --device cuda --n 3001 --ranks 3 --steps 2 --verify
 fi
 
+# ---- simulate: bytes at the link's rate where latency is nothing, and the same time in every run
+
+succeeds simulate --help
+says out "1gbe"
+refuses "25gbe" simulate --network 2gbe
+refuses "--bandwidth" simulate --latency 5us
+refuses "1Gbit" simulate --latency 5us --bandwidth 0
+refuses "50us" simulate --latency -1us --bandwidth 1Gbit
+refuses "not both" simulate --network wan --latency 1us --bandwidth 1Gbit
+refuses "RANK:FACTOR" simulate --straggler 3
+refuses "0 to 3" simulate --straggler 4:2 --ranks 4
+refuses "whole numbers" simulate --ranks 4.5
+refuses "--ranks" simulate --ranks 2049
+refuses "at most n" simulate --n 10 --k 11
+refuses "--steps" simulate --steps 1
+refuses "gtopk" simulate --paper none
+refuses "--n" simulate --paper gtopk --n 5
+succeeds simulate --ranks 2,3 --n 5000 --k 50 --straggler 1:4 --host-ranks 2 --local-latency 1us
+if [ "$has_json" = yes ]; then
+    set -- simulate --ranks 4,8 --n 8000 --k 200 --json -
+    succeeds "$@" --latency 0 --bandwidth 8Mbit
+    json 'row["scale"] == 1 and row["exchange_used"] == row["exchange"] and (row["scheme"]
+        not in ("dense", "topka") or abs(row["time_s"] * 1e6 - row["payload_sent_max"]
+        - row["control_max"]) < 2)'
+    succeeds "$@" --network 1gbe --jitter 0.5 --seed 3
+    cp "$dir/out" "$dir/first"
+    succeeds "$@" --network 1gbe --jitter 0.5 --seed 3
+    cmp -s "$dir/out" "$dir/first" || fail "simulate: another time in the second run"
+    succeeds simulate --ranks 4 --n 12M --scheme dense --steps 2 --latency 0 --bandwidth 8Mbit \
+        --json -
+    json 'abs(row["scale"] - 1.2) < 0.001 and abs(row["time_s"] / 72 - 1) < 0.001'
+fi
+if command -v gnuplot >/dev/null; then
+    succeeds simulate --ranks 2,4 --n 1000 --k 40 --scheme gtopk --plot "$dir/times.svg"
+    grep -q gtopk "$dir/times.svg" || fail "simulate: the plot does not name its lines"
+fi
+
 finish

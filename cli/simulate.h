@@ -1,0 +1,136 @@
+/* simulate.h - what the parts of `thinwire simulate` share
+ *
+ *     cmd_simulate.c       the sweep over ranks and schemes
+ *     simulate_options.c
+ *     simulate_network.c   networks by name, latencies and bandwidths with units
+ *     simulate_size.c      how much of a large vector is really exchanged
+ *     simulate_run.c       one row: ranks as threads on virtual clocks
+ *     simulate_formula.c   what the papers' cost table says beside it
+ *     simulate_report.c    table and JSON
+ *     simulate_plot.c      time over ranks
+ *     simulate_papers.c    two published experiments
+ */
+#ifndef CLI_SIMULATE_H
+#define CLI_SIMULATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "json.h"
+#include "options.h"
+#include "table.h"
+#include "thinwire.h"
+
+#define SIMULATE_RANKS_MAX 2048
+#define SIMULATE_WORD 4 /* bytes */
+
+/* A network under a name. */
+typedef struct named_network {
+    const char *name;
+    const char *description;
+    double latency;   /* seconds */
+    double bandwidth; /* bytes per second */
+} named_network;
+
+typedef struct simulate_settings {
+    int paper;           /* position for paper_at, -1: none */
+    choice_list schemes; /* positions for tw_scheme, dense first */
+    real_list ranks;
+    int64_t n;
+    int64_t k; /* never 0 once settled */
+    int pattern;
+    int64_t steps; /* of which the first is not counted */
+    int64_t seed;
+    const char *network_name;
+    tw_network network;
+    const char *json_path; /* NULL: none */
+    const char *plot_path; /* NULL: none */
+} simulate_settings;
+
+/* One row: what is asked for. */
+typedef struct simulate_row {
+    const char *scheme;
+    const char *select; /* "" for dense */
+    const char *exchange;
+    bool dense;
+    int nranks;
+    int64_t n;
+    int64_t k; /* n for dense */
+} simulate_row;
+
+/* What is really exchanged. Payload counts `scale` times. */
+typedef struct simulate_size {
+    int64_t n;
+    int64_t k;
+    double scale;
+} simulate_size;
+
+/* What came out. Bytes and messages are those of the busiest rank in its worst step; payload is
+ * that of the row's n and k. */
+typedef struct simulate_result {
+    simulate_size size;
+    double time;           /* seconds of a step */
+    double formula, least; /* seconds, at most and at least; NaN where the papers have no formula */
+    int64_t payload;       /* sent */
+    int64_t control;       /* sent or received, the larger */
+    int64_t messages;      /* sent */
+    char exchange[32];     /* that was used */
+} simulate_result;
+
+/* Read the options and settle how they go together. Returns as options_parse. */
+int simulate_options(simulate_settings *settings, int argc, char **argv);
+
+/* The networks by position from 0, NULL past the last. */
+const named_network *network_row(int position);
+const char *network_at(int position);
+
+/* "50us" into seconds, "1Gbit" into bytes per second. False: not understood, or out of range. */
+bool network_read_seconds(const char *text, double *seconds);
+bool network_read_bandwidth(const char *text, double *bytes_per_second);
+#define NETWORK_SECONDS "a time from 0 to 100 s, as 50us, 0.4ms or 2e-5 (seconds)"
+#define NETWORK_BANDWIDTH "a rate from 1Kbit to 1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10"
+
+/* The row for the scheme at a position. */
+simulate_row simulate_row_of(int scheme, int nranks, int64_t n, int64_t k);
+
+/* As much of the row as this machine exchanges in seconds. */
+simulate_size simulate_size_of(const simulate_row *row);
+
+/* Simulate one row. Returns STATUS_OK, or prints why not. */
+int simulate_run(const simulate_settings *settings, const simulate_row *row,
+                 simulate_result *result);
+
+/* Seconds by the papers' cost table, for the exchange that was used. */
+void simulate_formula(const simulate_row *row, const tw_network *network, simulate_result *result);
+
+typedef struct simulate_report {
+    const simulate_settings *settings;
+    jsonl *json;
+    table rows;
+    double dense;     /* seconds at the same number of ranks */
+    bool is_scaled;   /* some row is */
+    int64_t small_k;  /* a k for which oktopk used another exchange; 0: none */
+    char instead[32]; /* which one */
+} simulate_report;
+
+void simulate_report_begin(simulate_report *report, const simulate_settings *settings, jsonl *json);
+void simulate_report_row(simulate_report *report, const simulate_row *row,
+                         const simulate_result *result);
+void simulate_report_end(const simulate_report *report);
+
+/* The row as a JSON line, behind the keys that were set before. */
+void simulate_write_json(jsonl *json, const simulate_settings *settings, const simulate_row *row,
+                         const simulate_result *result, double dense);
+
+/* "400 us, 1 Gbit/s, ..." */
+void simulate_describe(char *text, size_t size, const simulate_settings *settings);
+
+/* Time over ranks, one line for each scheme, to settings->plot_path; seconds[scheme][ranks].
+ * Without gnuplot it only says so. Returns a status. */
+int simulate_plot(const simulate_settings *settings, double seconds[][OPTION_LIST_MAX]);
+
+/* The published experiments by position from 0, NULL past the last. */
+const char *paper_at(int position);
+int simulate_paper(simulate_settings *settings, jsonl *json);
+
+#endif
