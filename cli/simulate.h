@@ -39,6 +39,7 @@ typedef struct simulate_settings {
     int64_t n;
     int64_t k; /* never 0 once settled */
     int pattern;
+    int wire;      /* position for tw_wire */
     int64_t steps; /* of which the first is not counted */
     int64_t seed;
     const char *network_name;

@@ -15,7 +15,8 @@ static const named_network networks[] = {
     {"25gbe", "25 us, 23.5 Gbit/s: TCP", 25e-6, 2.9375e9},
     {"100g", "2 us, 94 Gbit/s: RDMA", 2e-6, 11.75e9},
     {"wan", "20 ms, 94 Mbit/s: between cities", 20e-3, 11.75e6},
-    {"aries", "1.5 us, 80 Gbit/s: Cray Aries, that of the Ok-Topk authors", 1.5e-6, 10e9},
+    {"aries", "1.5 us, 80 Gbit/s: our estimate of the Cray Aries of the Ok-Topk authors", 1.5e-6,
+     10e9},
 };
 
 const named_network *network_row(int position) {

@@ -33,7 +33,8 @@ static const char help_summary[] =
 static const char help_notes[] =
     "Networks: 1gbe 0.436 ms and 0.889 Gbit/s, as the gTop-k authors fitted theirs; 10gbe 50 us, "
     "9.4 Gbit/s; 25gbe 25 us, 23.5 Gbit/s; 100g 2 us, 94 Gbit/s; wan 20 ms, 94 Mbit/s; aries 1.5 "
-    "us, 80 Gbit/s, that of the Ok-Topk authors. time is a mean over the steps but the first; "
+    "us, 80 Gbit/s, our estimate of that of the Ok-Topk authors. time is a mean over the steps but "
+    "the first; "
     "formula is the papers' cost table, which counts a latency for every message of a rank, while "
     "here messages are under way together. payload and control are the bytes of the busiest rank. "
     "Where the vectors of all ranks have more than 40 M elements, or k times ranks squared is "
@@ -95,6 +96,9 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
         {.name = "scheme",
          TAKES_CHOICES("LIST", &settings->schemes, scheme_at),
          .help = "schemes separated by commas, or all (default all); dense always comes along."},
+        {.name = "wire",
+         TAKES_CHOICE("NAME", &settings->wire, wire_at),
+         .help = "how entries are written (default raw)."},
         {.name = "pattern",
          TAKES_CHOICE("KIND", &settings->pattern, pattern_name),
          .help = "where the ranks' large values are (default random)."},

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "names.h"
 #include "patterns.h"
 #include "simulate.h"
 
@@ -125,6 +126,7 @@ void simulate_write_json(jsonl *json, const simulate_settings *settings, const s
     jsonl_integer(json, "n", row->n);
     jsonl_integer(json, "k", row->k);
     jsonl_real(json, "density", (double)row->k / (double)row->n);
+    jsonl_text(json, "wire", wire_at(settings->wire));
     jsonl_text(json, "pattern", pattern_name(settings->pattern));
     jsonl_text(json, "network", settings->network_name);
     jsonl_real(json, "latency_s", settings->network.latency);

@@ -14,6 +14,7 @@
 
 #include "buffer.h"
 #include "errors.h"
+#include "names.h"
 #include "patterns.h"
 #include "simulate.h"
 
@@ -56,6 +57,7 @@ static int64_t larger(int64_t a, int64_t b) {
 static int create_group(const sim_crew *crew, tw_transport *transport, tw_group **group) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = crew->row->scheme;
+    params.wire = wire_at(crew->settings->wire);
     params.select.k = crew->row->dense ? 0 : crew->size.k;
     params.select.threads = 1;
     params.select.seed = (uint64_t)crew->settings->seed;
