@@ -182,7 +182,7 @@ typedef struct tw_memory {
                          feedback */
     size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
                          of which all threads together touch about half of one share; plus n/250 for
-                         samples, with "dgc" n/25, with "random" n/8. On a GPU 64 k bytes and n/16 */
+                         samples, with "dgc" n/25, with "random" n/8. On a GPU 64 k bytes and n/2 */
     size_t total;     /* the sum. With TW_CUDA it is the GPU's, but for the workspace of a group's
                          exchange, which is pinned memory of the host */
 } tw_memory;
