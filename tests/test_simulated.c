@@ -57,7 +57,7 @@ static double time_of(int nranks, const tw_network *network, const char *scheme,
 
 static double dense_seconds(int nranks, int64_t n, const tw_network *m) {
     double messages = nranks - 1.0;
-    double part = 4.0 * (double)(n / nranks) / m->bandwidth;
+    double part = 4.0 * (double)n / nranks / m->bandwidth;
     return 2.0 * (m->latency + messages * part); /* sending and receiving overlap but for one */
 }
 

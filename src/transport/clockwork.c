@@ -157,7 +157,7 @@ static tw_network with_defaults(const tw_network *network) {
     return m;
 }
 
-int tw__clockwork_create(tw__clockwork **clocks, int nranks, const tw_network *network) {
+int tw__clockwork_create(tw__clockwork **first, int nranks, const tw_network *network) {
     net *n = calloc(1, sizeof *n);
     tw__clockwork *all = calloc((size_t)nranks, sizeof *all);
     lane *lanes = calloc((size_t)nranks * (size_t)nranks, sizeof *lanes);
@@ -171,11 +171,14 @@ int tw__clockwork_create(tw__clockwork **clocks, int nranks, const tw_network *n
     n->nranks = nranks;
     n->lanes = lanes;
     atomic_init(&n->open, nranks);
-    for (int r = 0; r < nranks; r++) {
+    for (int r = 0; r < nranks; r++)
         all[r] = (tw__clockwork){.net = n, .rank = r, .now = 1e-30}; /* 0 means: no time */
-        clocks[r] = &all[r];
-    }
+    *first = all;
     return TW_OK;
+}
+
+tw__clockwork *tw__clockwork_of(tw__clockwork *first, int rank) {
+    return first + rank;
 }
 
 /* The last one takes all along: clocks lie in one array, which starts with that of rank 0. */

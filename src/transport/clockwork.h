@@ -17,8 +17,9 @@
 
 typedef struct tw__clockwork tw__clockwork;
 
-/* One for each rank. Errors: TW_ERR_MEMORY. */
-int tw__clockwork_create(tw__clockwork **clocks, int nranks, const tw_network *network);
+/* One for each rank; *first is that of rank 0. Each is to be freed. Errors: TW_ERR_MEMORY. */
+int tw__clockwork_create(tw__clockwork **first, int nranks, const tw_network *network);
+tw__clockwork *tw__clockwork_of(tw__clockwork *first, int rank);
 void tw__clockwork_free(tw__clockwork *c);
 
 /* A message is about to be sent, or to be received. */

@@ -377,17 +377,15 @@ int tw_transport_simulated(tw_transport **transports, int nranks, const tw_netwo
     TW_REQUIRE(network, "network");
     TW_TRY(check_network(network, nranks));
     TW_TRY(tw_transport_threads(transports, nranks));
-    tw__clockwork **clocks = calloc((size_t)nranks, sizeof *clocks);
-    int status = clocks == NULL ? tw__fail(TW_ERR_MEMORY, "no memory for %d clocks", nranks)
-                                : tw__clockwork_create(clocks, nranks, network);
+    tw__clockwork *first = NULL;
+    int status = tw__clockwork_create(&first, nranks, network);
     for (int r = 0; r < nranks; r++) {
         if (status == TW_OK) {
-            tw__transport_set_clock(transports[r], clocks[r]);
+            tw__transport_set_clock(transports[r], tw__clockwork_of(first, r));
         } else {
             tw_transport_free(transports[r]);
             transports[r] = NULL;
         }
     }
-    free(clocks);
     return status;
 }
