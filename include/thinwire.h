@@ -494,7 +494,7 @@ TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
  *       GPU's memory; NULL with count 0: the whole selection. To commit nothing, pass a non-NULL
  *       idx and 0.
  * With TW_CUDA a whole selection may be committed without waiting for it: if the step turns out to
- * be refused, nothing has changed.
+ * be refused, nothing has changed but the step counter.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open (never without feedback); TW_ERR_INDEX
  * when idx holds an index that was not selected, or is not ascending: the step stays open. */
 TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t count);

@@ -78,17 +78,14 @@ static tensor_head head_of(const tw__tensor *t) {
     const tw_selector *s = t->selector;
     if (s == NULL)
         return head;
-    tw__learned learned = s->learned;
-    if (s->device != NULL)
-        (void)tw__device_learned(s->device, &learned.threshold, &learned.age);
     head.has_residual = s->params.feedback == TW_FEEDBACK_ON;
     head.has_velocity = s->params.momentum != 0.0f;
-    head.guess = learned.guess;
-    head.rank = learned.rank;
-    head.growth = learned.growth;
-    head.margin = learned.margin;
-    head.threshold = learned.threshold;
-    head.age = learned.age;
+    head.guess = s->learned.guess;
+    head.rank = s->learned.rank;
+    head.growth = s->learned.growth;
+    head.margin = s->learned.margin;
+    head.threshold = s->learned.threshold;
+    head.age = s->learned.age;
     return head;
 }
 
@@ -120,16 +117,24 @@ static void put_vector_from(writer *w, tw__tensor *t, tw__device_vector which) {
     free(copy);
 }
 
-static void put_tensor(writer *w, tw__tensor *t) {
+/* What a GPU has learned lies there too. */
+static void put_tensor_there(writer *w, tw__tensor *t) {
     tensor_head head = head_of(t);
+    w->failed |= tw__device_learned(t->selector->device, &head.threshold, &head.age) != TW_OK;
     put(w, &head, sizeof head);
-    if (tw__on_gpu(t)) {
-        if (head.has_residual)
-            put_vector_from(w, t, TW__RESIDUAL);
-        if (head.has_velocity)
-            put_vector_from(w, t, TW__VELOCITY);
+    if (head.has_residual)
+        put_vector_from(w, t, TW__RESIDUAL);
+    if (head.has_velocity)
+        put_vector_from(w, t, TW__VELOCITY);
+}
+
+static void put_tensor(writer *w, tw__tensor *t) {
+    if (t->selector != NULL && t->selector->device != NULL) {
+        put_tensor_there(w, t);
         return;
     }
+    tensor_head head = head_of(t);
+    put(w, &head, sizeof head);
     if (head.has_residual) {
         tw__feedback_settle(t->selector);
         put_vector(w, t->selector->residual, t->n);
@@ -415,6 +420,7 @@ typedef struct arrival {
     int first;      /* before any other */
     int alone;      /* it is this rank's own, and the only one */
     float *scratch; /* [n] of the longest tensor on a GPU */
+    int error;      /* of the GPU */
 } arrival;
 
 /* The first one is copied: adding it to zero would turn -0 to +0. */
@@ -425,28 +431,31 @@ static void take_in(const tw_selector *s, float *vector, const char *data, int f
         s->kernels->add(vector, data, s->n);
 }
 
-/* The same for a vector on a GPU; the state in memory serves as scratch. */
-static void take_in_there(tw__tensor *t, tw__device_vector which, const char *data, int first,
-                          float *scratch) {
-    const tw_selector *s = t->selector;
-    if (!first)
-        (void)tw__device_get(s->device, which, scratch);
-    take_in(s, scratch, data, first);
-    (void)tw__device_set(s->device, which, scratch);
+/* The same for a vector on a GPU. */
+static int take_in_there(const tw_selector *s, tw__device_vector which, const char *data,
+                         const arrival *a) {
+    if (!a->first)
+        TW_TRY(tw__device_get(s->device, which, a->scratch));
+    take_in(s, a->scratch, data, a->first);
+    return tw__device_set(s->device, which, a->scratch);
+}
+
+static int add_tensor_there(const tw_selector *s, const tensor_head *head, const char *data,
+                            const arrival *a) {
+    if (head->has_residual)
+        TW_TRY(take_in_there(s, TW__RESIDUAL, data, a));
+    if (head->has_velocity)
+        TW_TRY(take_in_there(s, TW__VELOCITY, data + vector_bytes(s->n), a));
+    return a->alone ? tw__device_learn(s->device, head->threshold, head->age) : TW_OK;
 }
 
 static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data, void *context) {
-    const arrival *a = context;
+    arrival *a = context;
     tw_selector *s = t->selector;
-    if (s == NULL)
+    if (s == NULL || a->error != TW_OK)
         return;
     if (s->device != NULL) {
-        if (head->has_residual)
-            take_in_there(t, TW__RESIDUAL, data, a->first, a->scratch);
-        if (head->has_velocity)
-            take_in_there(t, TW__VELOCITY, data + vector_bytes(t->n), a->first, a->scratch);
-        if (a->alone)
-            tw__device_learn(s->device, head->threshold, head->age);
+        a->error = add_tensor_there(s, head, data, a);
         return;
     }
     if (head->has_residual)
@@ -462,15 +471,21 @@ static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data,
                                    .age = head->age};
 }
 
-static void apply(tw_group *g, const image *images, int nimages, const common *chosen,
-                  float *scratch) {
+/* Fails only with a GPU, which leaves a group that cannot go on. */
+static int apply(tw_group *g, const image *images, int nimages, const common *chosen,
+                 float *scratch) {
     int alone = nimages == 1 && chosen->saved == g->nranks;
     for (int t = 0; t < g->ntensors; t++)
         reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]);
     for (int i = 0; i < nimages; i++) {
         arrival a = {.first = i == 0, .alone = alone, .scratch = scratch};
         (void)each_tensor(g, &images[i], add_tensor, &a);
+        if (a.error != TW_OK) {
+            tw__group_break(g, a.error);
+            return a.error;
+        }
     }
+    return TW_OK;
 }
 
 /* What loading takes beside the files. */
@@ -527,8 +542,7 @@ static int settle(tw_group *g, int npaths, desk *d) {
         return tw__fail(TW_ERR_PROTOCOL, "a rank says that %lld ranks saved",
                         (long long)chosen->saved);
     TW_TRY(check_cover(g, d->images, npaths, chosen->saved));
-    apply(g, d->images, npaths, chosen, d->vector);
-    return TW_OK;
+    return apply(g, d->images, npaths, chosen, d->vector);
 }
 
 int tw_group_load(tw_group *g, const char *const *paths, int npaths) {

@@ -96,6 +96,7 @@ refuses "gauss" bench select --data noise
 refuses "--threads" bench select --threads -1
 refuses "--threads" bench select --threads 257
 refuses "cpu cuda" bench select --device gpu
+refuses "bf16" bench allreduce --wire q3
 refuses "--threads is for" bench select --device cuda --threads 2
 refuses "--threads is for" bench allreduce --device cuda --threads 2
 refuses "--steps" bench select --steps 0

@@ -65,9 +65,9 @@ int tw__device_set(tw__device_selector *d, tw__device_vector which, const float 
 void tw__device_forget(tw__device_selector *d);
 /* And all vectors are zero. */
 void tw__device_reset(tw__device_selector *d);
-/* What reuse goes by. The first one waits. */
+/* What reuse goes by. Both wait. */
 int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age);
-void tw__device_learn(tw__device_selector *d, float threshold, int64_t age);
+int tw__device_learn(tw__device_selector *d, float threshold, int64_t age);
 
 /* ---- lane.cu: groups */
 

@@ -27,8 +27,9 @@ static bool is(const tw_select_params &p, const char *method) {
     return strcmp(p.method, method) == 0;
 }
 
+/* Of acc, for the method; clipping takes sums of the gradient before the pass. */
 static bool wants_sums(const tw_select_params &p) {
-    return is(p, "gaussian") || is(p, "redsync") || p.clip_norm != 0.0f;
+    return is(p, "gaussian") || is(p, "redsync");
 }
 
 /* As selector.c has it: dgc's sample must be the same. */
@@ -51,7 +52,7 @@ static Extents extents_of(int64_t n, int64_t k_max, const tw_select_params &p) {
     return e;
 }
 
-/* Obtains an array, or with `d` NULL counts its bytes. */
+/* Obtains arrays, or only counts their bytes. */
 class Supply {
   public:
     Supply(bool counting) : counting_(counting) {
@@ -84,7 +85,8 @@ static cudaError_t supply(tw__device_selector *d, const Extents &e, const tw_sel
     memory->workspace =
         from.take(&d->learned[0], 1) + from.take(&d->learned[1], 1) + from.take(&s.scratch, 1) +
         from.take(&s.slot_idx, e.tiles * SLOTS) + from.take(&s.slot_val, e.tiles * SLOTS) +
-        from.take(&s.slot_count, e.tiles) + from.take(&s.sums, wants_sums(p) ? e.chunks : 0) +
+        from.take(&s.slot_count, e.tiles) +
+        from.take(&s.sums, wants_sums(p) || p.clip_norm != 0.0f ? e.chunks : 0) +
         from.take(&s.totals, MOST_BLOCKS) + from.take(&s.marks, e.marks) +
         from.take(&d->sample_values, e.sample) + from.take(&s.chosen_idx, e.chosen) +
         from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen);
@@ -139,7 +141,7 @@ static cudaError_t fill(tw__device_selector *d, const Extents &e, int64_t k_max,
         error = cudaDeviceSynchronize(); /* memory was cleared on another stream */
     d->step.report = static_cast<Report *>(report);
     if (report != nullptr)
-        memset(report, 0, sizeof(Report));
+        *d->step.report = Report{0, 0, 0, -1, 0, 0, -1};
     d->blocks = blocks_for(e.padded, k_max, multiprocessors);
     return error;
 }
@@ -378,13 +380,15 @@ int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age) {
 }
 
 /* The first guess stays to be made: from it, or from the threshold where that is reused. */
-void tw__device_learn(tw__device_selector *d, float threshold, int64_t age) {
+int tw__device_learn(tw__device_selector *d, float threshold, int64_t age) {
     Guard guard(d->params.ordinal);
     Learned *to = d->learned[d->now];
-    (void)cudaMemcpyAsync(&to->threshold, &threshold, sizeof threshold, cudaMemcpyHostToDevice,
-                          d->stream);
-    (void)cudaMemcpyAsync(&to->age, &age, sizeof age, cudaMemcpyHostToDevice, d->stream);
-    (void)cudaStreamSynchronize(d->stream);
+    TW_TRY(failure(cudaMemcpyAsync(&to->threshold, &threshold, sizeof threshold,
+                                   cudaMemcpyHostToDevice, d->stream),
+                   "writing thresholds"));
+    TW_TRY(failure(cudaMemcpyAsync(&to->age, &age, sizeof age, cudaMemcpyHostToDevice, d->stream),
+                   "writing thresholds"));
+    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
 }
 
 int tw_cuda_device(int ordinal, const char **name) {

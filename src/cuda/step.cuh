@@ -33,7 +33,7 @@ constexpr int BINS = 4096;       /* of a histogram of magnitudes */
 constexpr int COARSE_SHIFT = 19; /* 2^31 magnitudes in one histogram */
 constexpr int HISTOGRAMS = 8;    /* near the guess, twice; then 19, 7 and 0 bits; and of indices */
 constexpr int SAMPLE_HISTOGRAMS = 3;
-constexpr int GATHERED = 1024; /* candidates that are compared one with the other */
+constexpr int GATHERED = 1024; /* candidates that every block looks at for itself */
 constexpr int COUNTERS = 72;   /* for methods that count: 64 rounds and one more at most */
 
 /* What is learned from step to step: two copies, as of the residual. */

@@ -6,8 +6,6 @@
  * other ranks to refuse the step. */
 #include "exchange/exchange.h"
 
-#include <assert.h>
-
 #define HUGE_VALUE                                                                                 \
     0x1p100f /* its rounding remainder may be 2^92; a float takes 2^103 without harm */
 
