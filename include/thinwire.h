@@ -191,7 +191,8 @@ typedef struct tw_memory {
 
 /* One rank's end of a set of P ranks that can send bytes to each other. A transport moves bytes
  * and counts them; it knows nothing of gradients. It carries one group at a time and must outlive
- * it. Three kinds are built in; the header thinwire_mpi.h adds MPI. */
+ * it. Three kinds are built in; the header thinwire_mpi.h adds MPI, thinwire_nccl.h lets any of
+ * them use NCCL between GPUs. */
 typedef struct tw_transport tw_transport;
 
 /* The only rank of a job of one.
@@ -268,6 +269,27 @@ __attribute__((format(printf, 1, 2)))
 #endif
 TW_API int
 tw_transport_explain(const char *format, ...);
+
+/* A message between the memories of GPUs. */
+typedef struct tw_device_message {
+    int peer;
+    int sending; /* 1: data[bytes] goes there; 0: it comes from there */
+    void *data;
+    size_t bytes; /* both ends know how many */
+} tw_device_message;
+
+/* Queue messages[count] on a cudaStream_t as one: the peers queue theirs, so none of them may wait
+ * for another to come first. Returns 0, or a negative error. */
+typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
+                               void *stream);
+
+/* Groups on a GPU: have entries go from GPU to GPU by a way of your own; what ranks tell each other
+ * beside still goes by the transport. Without one, entries pass through the host's memory, or, with
+ * ranks that are threads, are copied directly. All ranks must have one, or none. NCCL's is in
+ * thinwire_nccl.h.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when the transport has a group. */
+TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
+                                   void *context);
 
 /* Close and free; its group must be freed before. NULL is fine. */
 TW_API void tw_transport_free(tw_transport *transport);

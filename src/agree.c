@@ -33,7 +33,7 @@ static const field tensor_fields[] = {
     {"momentum", REAL},       {"clip_norm", REAL},       {"warmup_steps", INTEGER},
     {"warmup_density", REAL}, {"reuse_period", INTEGER}, {"reuse_low", REAL},
     {"reuse_high", REAL},     {"reuse_nudge", REAL},     {"gaussian_rounds", INTEGER},
-    {"dgc_sample", REAL},
+    {"dgc_sample", REAL},     {"device", INTEGER},
 };
 #define TENSOR_FIELDS ((int)(sizeof tensor_fields / sizeof tensor_fields[0]))
 
@@ -100,6 +100,7 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
         real(p->reuse_nudge),
         p->gaussian_rounds,
         real(p->dgc_sample),
+        p->device,
     };
     memcpy(values, all, sizeof all);
 }

@@ -52,6 +52,7 @@ static int64_t most_selected(const tw__tensor *t) {
 static void add_to_shape(tw__shape *shape, const tw_group *g, const tw__tensor *t, int64_t k) {
     shape->nranks = g->nranks;
     shape->wire = g->wire;
+    shape->on_gpu = g->resident;
     shape->nsegments++;
     shape->span += t->n;
     if (!is_dense(g)) {
@@ -60,17 +61,16 @@ static void add_to_shape(tw__shape *shape, const tw_group *g, const tw__tensor *
     }
 }
 
-static size_t job_memory(const tw__exchange *exchange, const tw__shape *shape) {
-    tw__arena counting = {0};
+static void job_memory(const tw__exchange *exchange, const tw__shape *shape, tw__room *room) {
     if (shape->nsegments == 0)
-        return 0;
-    tw__arena_take(&counting, shape->most, sizeof(tw__entry));
-    tw__arena_take(&counting, 1, exchange->memory(shape));
-    return counting.used;
+        return;
+    tw__job_memory(shape, room);
+    exchange->memory(shape, room);
 }
 
 /* During warm-up k falls, and a tensor may pass from oktopk to gtopk: it is counted for both. */
-size_t tw__allreduce_memory(const tw_group *g, int first, int count) {
+tw__room tw__allreduce_memory(const tw_group *g, int first, int count) {
+    tw__room room = {0};
     tw__shape whole = {0}, small = {0};
     for (int t = first; t < first + count; t++) {
         int64_t k = tw__k_max(&g->tensors[t].params, g->tensors[t].n);
@@ -80,7 +80,9 @@ size_t tw__allreduce_memory(const tw_group *g, int first, int count) {
         if (!tw__exchange_suits(g->exchange, last, g->nranks))
             add_to_shape(&small, g, &g->tensors[t], k);
     }
-    return job_memory(g->exchange, &whole) + job_memory(&tw__exchange_gtopk, &small);
+    job_memory(g->exchange, &whole, &room);
+    job_memory(&tw__exchange_gtopk, &small, &room);
+    return room;
 }
 
 int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *t) {
@@ -224,6 +226,8 @@ static void make_jobs(step *s) {
     for (int j = 0; j < JOBS; j++) {
         s->exchanges[j] = j == 0 ? g->exchange : &tw__exchange_gtopk;
         s->jobs[j] = (tw__job){.transport = g->transport,
+                               .cargo = g->resident ? TW__DEVICE : TW__PAYLOAD,
+                               .lists = g->lists,
                                .kernels = g->kernels,
                                .rank = g->rank,
                                .shape.nranks = g->nranks,
@@ -243,14 +247,15 @@ static int gather_own(step *s, int job_at) {
     tw__job *job = &s->jobs[job_at];
     if (is_dense(s->g))
         return TW_OK;
-    job->own.at = tw__arena_take(&job->arena, job->shape.most, sizeof(tw__entry));
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__tensor *t = &s->g->tensors[s->g->owners[job_at * s->g->widest + i]];
         const tw__entries *chosen = &t->selector->chosen;
         tw__entry *to = job->own.at + job->own.count;
         int32_t base = (int32_t)job->segments[i].base;
         assert(job->own.count + t->selected <= job->shape.most);
-        if (tw__on_gpu(t))
+        if (job->shape.on_gpu)
+            TW_TRY(tw__device_pack(t->selector->device, t->selected, base, to));
+        else if (tw__on_gpu(t))
             TW_TRY(tw__device_fetch(t->selector->device, t->selected, base, to));
         for (int64_t e = 0; e < t->selected && !tw__on_gpu(t); e++)
             to[e] = (tw__entry){base + chosen->idx[e], chosen->val[e]};
@@ -259,24 +264,24 @@ static int gather_own(step *s, int job_at) {
     return s->g->lane != NULL ? tw__lane_wait(s->g->lane) : TW_OK;
 }
 
-static int finite(const tw__job *job) {
-    for (int64_t i = 0; i < job->result.count; i++)
-        if (tw__magnitude(job->result.at[i].val) >= TW__INFINITY_BITS)
-            return 0;
-    for (int i = 0; i < job->shape.nsegments && job->segments[i].out != NULL; i++)
-        if (job->own.at == NULL && /* dense: the sums are in the caller's memory */
-            job->kernels->count(job->segments[i].out, job->segments[i].n, TW__INFINITY_BITS) > 0)
-            return 0;
-    return 1;
+static int finite(const tw__job *job, int dense, int *yes) {
+    TW_TRY(tw__list_finite(&job->lists, &job->result, yes));
+    for (int i = 0; i < job->shape.nsegments && dense; i++)
+        *yes &= job->kernels->count(job->segments[i].out, job->segments[i].n, TW__INFINITY_BITS) ==
+                0; /* the sums are in the caller's memory */
+    return TW_OK;
 }
 
 /* An overflow is among the largest sums, so every exchange has it in its result: all ranks see it
  * alike. */
 static int check_sums(const step *s) {
-    for (int j = 0; j < JOBS; j++)
-        if (!finite(&s->jobs[j]))
+    for (int j = 0; j < JOBS; j++) {
+        int yes = 1;
+        TW_TRY(finite(&s->jobs[j], is_dense(s->g), &yes));
+        if (!yes)
             return tw__fail(TW_ERR_NUMBER, "the sum over ranks overflows in this step; skip it or "
                                            "lower the loss scale");
+    }
     return TW_OK;
 }
 
@@ -291,20 +296,21 @@ static void drop_zeros(tw__list *list) {
 }
 
 static int exchange_all(step *s) {
-    tw__arena arena = {s->g->arena, 0};
+    tw__room room = {{s->g->host_memory, 0}, {s->g->lists_memory, 0}};
     double begin = tw__seconds();
     make_jobs(s);
     for (int j = 0; j < JOBS; j++) {
         tw__job *job = &s->jobs[j];
         if (job->shape.nsegments == 0)
             continue;
-        job->arena = arena;
+        job->room = room;
+        tw__job_begin(job);
         TW_TRY(gather_own(s, j));
         TW_TRY(s->exchanges[j]->run(job));
         if (job->shape.wire != NULL)
             drop_zeros(&job->result);
-        arena = job->arena;
-        assert(arena.used <= s->g->arena_bytes);
+        room = job->room;
+        assert(room.host.used <= s->g->workspace.host.used && room.lists.used <= s->g->workspace.lists.used);
     }
     s->info.exchange_seconds = tw__seconds() - begin;
     return check_sums(s);
@@ -331,13 +337,14 @@ static void deliver(tw__tensor *t, const tw__list *part, int64_t base, float div
 
 /* The same on a GPU. */
 static int deliver_there(tw__tensor *t, const tw__list *result, const tw__list *left,
-                         const tw__list *kept, int64_t base, float divisor) {
+                         const tw__list *kept, int64_t base, const tw__job *job) {
     const tw__device_outcome outcome = {.base = base,
+                                        .there = job->shape.on_gpu,
                                         .selected = t->selected,
                                         .left = *left,
                                         .kept = *kept,
                                         .result = *result,
-                                        .divisor = divisor,
+                                        .divisor = job->divisor,
                                         .idx = t->result.idx,
                                         .val = t->result.val,
                                         .out = t->out};
@@ -349,11 +356,12 @@ static int deliver_there(tw__tensor *t, const tw__list *result, const tw__list *
 
 static int apply_segment(const tw__job *job, const tw__segment *segment, tw__tensor *t) {
     int64_t lo = segment->base, hi = segment->base + segment->n;
-    tw__list result = tw__list_between(&job->result, lo, hi);
-    tw__list left = tw__list_between(&job->left, lo, hi);
-    tw__list kept = tw__list_between(&job->kept, lo, hi);
+    tw__list result, left, kept;
+    TW_TRY(tw__list_between(&job->lists, &job->result, lo, hi, &result));
+    TW_TRY(tw__list_between(&job->lists, &job->left, lo, hi, &left));
+    TW_TRY(tw__list_between(&job->lists, &job->kept, lo, hi, &kept));
     if (tw__on_gpu(t)) {
-        TW_TRY(deliver_there(t, &result, &left, &kept, lo, job->divisor));
+        TW_TRY(deliver_there(t, &result, &left, &kept, lo, job));
     } else {
         /* With raw entries, what a rank keeps came back to it; else it is a rounding remainder. */
         const tw__list none = {0};

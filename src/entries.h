@@ -1,7 +1,12 @@
 /* entries.h - sparse vectors as they travel: index and value side by side
  *
  * Lists are sorted by index and hold none twice, so any range of indices is one stretch of memory
- * that can be sent as it lies. */
+ * that can be sent as it lies. They lie in the host's memory or in a GPU's, and whoever works on
+ * them works there: exchanges are written against the calls here and know neither.
+ *
+ *   entries.c        what is the same for both
+ *   entries_host.c   lists in the host's memory
+ *   cuda/lists.cu    lists in a GPU's */
 #ifndef TW_ENTRIES_H
 #define TW_ENTRIES_H
 
@@ -19,39 +24,97 @@ typedef struct tw__list {
     int64_t count;
 } tw__list;
 
-/* First position whose index is >= bound. */
-int64_t tw__list_lower_bound(const tw__list *list, int64_t bound);
+/* Which entries are taken: magnitudes above `bits`, and the first `ties` of exactly these bits. */
+typedef struct tw__edge {
+    uint32_t bits;
+    int64_t ties;
+} tw__edge;
+
+/* The first entry of a list that is out of order, or outside a range. */
+typedef struct tw__misfit {
+    int64_t at; /* its position; -1: there is none */
+    int64_t idx;
+    int64_t least; /* what its index had to be at least */
+} tw__misfit;
+
+#define TW__DIGIT_BINS 256
+
+/* The work on lists. All calls end what they do before they return; the status is TW_OK or, on a
+ * GPU, TW_ERR_DEVICE. */
+typedef struct tw__list_calls {
+    /* positions[count]: how many entries lie below each of the ascending bounds. */
+    int (*cut)(void *context, const tw__list *list, const int64_t *bounds, int64_t count,
+               int64_t *positions);
+    int (*find_misfit)(void *context, const tw__list *list, int64_t lo, int64_t hi,
+                       tw__misfit *misfit);
+    /* What takes the `best` largest magnitudes, 1 .. count-1 of them. */
+    int (*find_edge)(void *context, const tw__list *list, int64_t best, tw__edge *edge);
+    /* What the edge takes goes to kept, the rest to dropped if that is not NULL, in order. kept may
+     * be list->at or lie before it. */
+    int (*take)(void *context, const tw__list *list, tw__edge edge, tw__entry *kept,
+                tw__entry *dropped, int64_t *nkept);
+    int (*reduce)(void *context, const tw__list *runs, int nruns, tw__list *out);
+    int (*intersect)(void *context, const tw__list *a, const tw__list *b, tw__list *out);
+    /* Magnitudes above `bits`, and equal to them. */
+    int (*count)(void *context, const tw__list *list, uint32_t bits, int64_t *above,
+                 int64_t *equal);
+    /* bins[TW__DIGIT_BINS]: of the magnitudes whose bits under the mask are `known`, how many have
+     * each value of the 8 bits from `shift` on. */
+    int (*count_digit)(void *context, const tw__list *list, uint32_t mask, uint32_t known,
+                       int shift, uint32_t *bins);
+    /* Entries from one place to another, which may overlap. */
+    int (*move)(void *context, tw__entry *to, const tw__entry *from, int64_t count);
+    /* The entry's value becomes NaN. */
+    int (*spoil)(void *context, tw__entry *entry);
+    /* Entries of lo .. lo+range-1 as a plain vector, and the non-zeros of one as entries. *count is
+     * how many there are; where that is more than room, nothing is written. */
+    int (*spread)(void *context, const tw__list *list, int64_t lo, float *plain, int64_t range);
+    int (*collect)(void *context, const float *plain, int64_t lo, int64_t range, int64_t room,
+                   tw__entry *to, int64_t *count);
+} tw__list_calls;
+
+typedef struct tw__lists {
+    const tw__list_calls *calls;
+    void *context;
+} tw__lists;
+
+/* For lists in the host's memory; context: tw__lists_host_memory(nruns) bytes. */
+extern const tw__list_calls tw__lists_host;
+size_t tw__lists_host_memory(int nruns);
+
+/* The parts between consecutive bounds: parts[count - 1]. positions[count] is scratch. */
+int tw__list_cut(const tw__lists *w, const tw__list *list, const int64_t *bounds, int64_t count,
+                 int64_t *positions, tw__list *parts);
 
 /* The part with indices lo .. hi-1. */
-tw__list tw__list_between(const tw__list *list, int64_t lo, int64_t hi);
+int tw__list_between(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi,
+                     tw__list *part);
 
 /* What another rank sent: indices must ascend strictly and lie in lo .. hi-1.
  * Errors: TW_ERR_PROTOCOL naming the rank. */
-int tw__list_check(const tw__list *list, int64_t lo, int64_t hi, int rank);
+int tw__list_check(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi, int rank);
 
 /* Part the entries: the `best` largest magnitudes, ties to the smaller index, go to kept, the
- * others to dropped, both in index order. Returns how many were kept. */
-int64_t tw__list_split_best(const tw__list *list, int64_t best, tw__entry *kept,
-                            tw__entry *dropped);
-
-/* The same without the others; kept may be list->at or lie before it. */
-int64_t tw__list_keep_best(const tw__list *list, int64_t best, tw__entry *kept);
+ * others to dropped, unless that is NULL, both in index order. kept may be list->at or lie before
+ * it. *nkept says how many were kept. */
+int tw__list_split_best(const tw__lists *w, const tw__list *list, int64_t best, tw__entry *kept,
+                        tw__entry *dropped, int64_t *nkept);
 
 /* Entries with magnitude bits above `bits`, and the first `ties` of those with exactly these bits,
  * in place. */
-void tw__list_keep_above(tw__list *list, uint32_t bits, int64_t ties);
+int tw__list_keep_above(const tw__lists *w, tw__list *list, uint32_t bits, int64_t ties);
 
-/* The union of a and b; values of shared indices are added as a + b; zero sums are left out. out
- * has room for both. */
-void tw__list_merge(const tw__list *a, const tw__list *b, tw__list *out);
+/* Sum runs[nruns], the values of each index in the order of runs; zero sums are left out. out has
+ * room for all entries, or for as many as there are indices. */
+int tw__list_reduce(const tw__lists *w, const tw__list *runs, int nruns, tw__list *out);
+
+/* The same for two. */
+int tw__list_merge(const tw__lists *w, const tw__list *a, const tw__list *b, tw__list *out);
 
 /* The entries of a whose index is in b, to out, which has room for all of a. */
-void tw__list_intersect(const tw__list *a, const tw__list *b, tw__list *out);
+int tw__list_intersect(const tw__lists *w, const tw__list *a, const tw__list *b, tw__list *out);
 
-/* Sum runs[nruns], the values of each index in the order of runs; zero sums are left out.
- *   out      has room for all entries, or for as many as there are indices
- *   scratch  tw__reduce_memory() bytes */
-void tw__list_reduce(const tw__list *runs, int nruns, tw__list *out, void *scratch);
-size_t tw__reduce_memory(int nruns);
+/* *yes says whether all values are finite. */
+int tw__list_finite(const tw__lists *w, const tw__list *list, int *yes);
 
 #endif

@@ -125,6 +125,14 @@ static int check_gpu(const tw_group *g, const tw__tensor *t) {
     return TW_OK;
 }
 
+/* Entries are written in wire formats by the CPU; dense has none. */
+static int stays_on_gpu(const tw_group *g) {
+    int all = g->exchange != &tw__exchange_dense && g->wire == NULL;
+    for (int t = 0; t < g->ntensors; t++)
+        all &= tw__on_gpu(&g->tensors[t]);
+    return all;
+}
+
 int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
     TW_REQUIRE(g, "group");
     if (g->opened)
@@ -140,6 +148,7 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
     if (tensor != NULL)
         *tensor = g->ntensors;
     g->tensors[g->ntensors++] = t;
+    g->resident = stays_on_gpu(g);
     return TW_OK;
 }
 
@@ -167,11 +176,20 @@ static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
 
 /* ---- memory */
 
-static size_t step_memory(const tw_group *g, const tw__bucket *buckets, int nbuckets) {
-    size_t most = 0;
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t entries_of(const tw__room *room) {
+    return (int64_t)(room->lists.used / sizeof(tw__entry));
+}
+
+static tw__room step_memory(const tw_group *g, const tw__bucket *buckets, int nbuckets) {
+    tw__room most = {0};
     for (int b = 0; b < nbuckets; b++) {
-        size_t bytes = tw__allreduce_memory(g, buckets[b].first, buckets[b].count);
-        most = bytes > most ? bytes : most;
+        tw__room room = tw__allreduce_memory(g, buckets[b].first, buckets[b].count);
+        most.host.used = larger(most.host.used, room.host.used);
+        most.lists.used = larger(most.lists.used, room.lists.used);
     }
     return most;
 }
@@ -206,6 +224,14 @@ static int add_selectors(const tw_group *g, tw_memory *memory) {
     return TW_OK;
 }
 
+/* What works on entries, and what moves them between GPUs. */
+static size_t lists_memory(const tw_group *g, const tw__room *room) {
+    if (!g->resident)
+        return tw__footprint(tw__lists_host_memory(g->nranks + 1));
+    return tw__device_lists_memory(entries_of(room)) +
+           tw__carrier_memory(g->transport, room->lists.used);
+}
+
 int tw_group_memory(const tw_group *g, tw_memory *memory) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(memory, "memory");
@@ -217,7 +243,9 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
     int widest;
     int nbuckets = count_buckets(g, buckets, &widest);
     *memory = (tw_memory){0};
-    memory->workspace = tw__footprint(step_memory(g, buckets, nbuckets)) + result_memory(g) +
+    tw__room room = step_memory(g, buckets, nbuckets);
+    memory->workspace = tw__footprint(room.host.used) + tw__footprint(room.lists.used) +
+                        lists_memory(g, &room) + result_memory(g) +
                         tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g);
     free(buckets);
     TW_TRY(add_selectors(g, memory));
@@ -284,20 +312,52 @@ static int open_buckets(tw_group *g) {
     return TW_OK;
 }
 
+static int open_lists(tw_group *g) {
+    size_t bytes = g->workspace.lists.used;
+    g->lists_memory = g->lane != NULL ? tw__lane_pinned(g->lane, bytes) : tw__reserve(bytes);
+    g->lists = (tw__lists){&tw__lists_host, calloc(1, tw__lists_host_memory(g->nranks + 1))};
+    if (g->lists_memory == NULL || g->lists.context == NULL)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes for entries are not to be had", bytes);
+    return TW_OK;
+}
+
+static int open_lists_there(tw_group *g) {
+    tw__device_lists *lists = NULL;
+    TW_TRY(tw__lane_alloc(g->lane, &g->lists_memory, g->workspace.lists.used));
+    int error = tw__device_lists_create(&lists, g->lane, entries_of(&g->workspace), INT32_MAX);
+    g->lists = (tw__lists){&tw__lists_cuda, lists};
+    TW_TRY(error);
+    return tw__carrier_create(&g->carrier, g->transport, g->lane, g->workspace.lists.used);
+}
+
+static void free_lists(tw_group *g) {
+    tw__carrier_free(g->carrier);
+    if (g->resident) {
+        tw__device_lists_free(g->lists.context);
+        tw__lane_release(g->lists_memory);
+        return;
+    }
+    free(g->lists.context);
+    if (g->lane != NULL)
+        tw__lane_unpin(g->lists_memory);
+    else
+        free(g->lists_memory);
+}
+
 static int open_workspace(tw_group *g) {
-    g->arena_bytes = step_memory(g, g->buckets, g->nbuckets);
-    g->arena =
-        g->lane != NULL ? tw__lane_pinned(g->lane, g->arena_bytes) : tw__reserve(g->arena_bytes);
+    g->workspace = step_memory(g, g->buckets, g->nbuckets);
+    g->host_memory = tw__reserve(g->workspace.host.used);
     g->members = calloc((size_t)g->widest, sizeof *g->members);
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
     g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
     g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
     g->broken_text = calloc(1, TW__TEXT);
     g->scratch = tw__alloc(sizeof(float) * (size_t)TW__BLOCK);
-    if (g->arena == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
+    if (g->host_memory == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
         g->worker.queue == NULL || g->broken_text == NULL || g->scratch == NULL)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes of workspace are not to be had", g->arena_bytes);
-    return TW_OK;
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes of workspace are not to be had",
+                        g->workspace.host.used);
+    return g->resident ? open_lists_there(g) : open_lists(g);
 }
 
 static int open_all(tw_group *g) {
@@ -350,10 +410,8 @@ void tw_group_free(tw_group *g) {
     free(g->buckets);
     free(g->tensors);
     free(g->agree);
-    if (g->lane != NULL)
-        tw__lane_unpin(g->arena);
-    else
-        free(g->arena);
+    free(g->host_memory);
+    free_lists(g);
     tw__lane_free(g->lane);
     free(g->members);
     free(g->segments);

@@ -9,6 +9,7 @@
 #ifndef TW_GROUP_H
 #define TW_GROUP_H
 
+#include "cuda/carrier.h"
 #include "exchange/exchange.h"
 #include "selector.h"
 
@@ -81,7 +82,8 @@ struct tw_group {
     const tw__exchange *exchange;
     const tw__wire *wire; /* NULL: raw */
     const tw__kernels *kernels;
-    tw__device_lane *lane; /* NULL unless tensors lie on a GPU */
+    tw__device_lane *lane;       /* NULL unless tensors lie on a GPU */
+    tw__device_carrier *carrier; /* NULL unless entries stay there */
     int rank;
     int nranks;
 
@@ -98,8 +100,11 @@ struct tw_group {
     char *broken_text;  /* [TW__TEXT] */
 
     /* Workspace of a step. */
-    void *arena;
-    size_t arena_bytes;
+    tw__room workspace;    /* how much of both */
+    void *host_memory;     /* bookkeeping */
+    void *lists_memory;    /* entries: with a GPU, of that one, or pinned */
+    int resident;          /* entries stay on the GPU */
+    tw__lists lists;       /* who works on them */
     int *members;          /* [widest]: tensors of the step */
     tw__segment *segments; /* [2][widest] */
     int *owners;           /* [2][widest]: the tensor of each segment */
@@ -125,7 +130,7 @@ size_t tw__agree_memory(int nranks);
 /* One step of these tensors, ascending, whose grad and out are set. */
 int tw__allreduce_run(tw_group *g, const int *members, int count);
 /* Memory of a step of tensors first .. first+count-1, all on board or each alone. */
-size_t tw__allreduce_memory(const tw_group *g, int first, int count);
+tw__room tw__allreduce_memory(const tw_group *g, int first, int count);
 /* Entries that a tensor's result can have. */
 int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *tensor);
 

@@ -361,13 +361,35 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     return TW_OK;
 }
 
-float tw__selector_peek(tw_selector *s, int64_t index) {
+/* Element `index` of acc; 0 without feedback, NaN where a GPU does not answer. */
+static float peek(tw_selector *s, int64_t index) {
     float value = NAN;
     if (s->params.feedback == TW_FEEDBACK_OFF)
         return 0.0f;
     if (s->device == NULL)
         return s->residual[index];
     return tw__device_peek(s->device, index, &value) == TW_OK ? value : NAN;
+}
+
+/* A sum below half of the last place of the largest float can be added to any other. */
+#define HARMLESS 0x1p103f
+
+int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, const tw__list *sent,
+                           int64_t base, int *yes) {
+    int64_t at = 0;
+    *yes = 0;
+    if (there)
+        return tw__device_overflows(s->device, kept, sent, base, yes);
+    for (int64_t i = 0; i < kept->count && !*yes; i++) {
+        if (tw__magnitude(kept->at[i].val) < tw__magnitude(HARMLESS))
+            continue;
+        while (at < sent->count && sent->at[at].idx < kept->at[i].idx)
+            at++;
+        int own = at < sent->count && sent->at[at].idx == kept->at[i].idx;
+        float stays = own ? 0.0f : peek(s, kept->at[i].idx - base);
+        *yes = tw__magnitude(stays + kept->at[i].val) >= TW__INFINITY_BITS;
+    }
+    return TW_OK;
 }
 
 /* The entries that leave take the place of the selection, which nobody needs any more. */

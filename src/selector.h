@@ -154,8 +154,10 @@ int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
 
 /* ---- selector.c */
 
-/* Element `index` of acc; 0 without feedback, NaN where a GPU does not answer. */
-float tw__selector_peek(tw_selector *s, int64_t index);
+/* Whether acc would overflow if the entries `sent` left it and `kept` were added; both lie on the
+ * GPU if `there`. Indices are those of the vector plus base. Errors: TW_ERR_DEVICE. */
+int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, const tw__list *sent,
+                           int64_t base, int *yes);
 /* The open step is over; its GPU has ended it. */
 void tw__selector_count(tw_selector *s);
 /* End the open step as an exchange says: `left`, a part of the selection, leaves the residual, then

@@ -10,7 +10,9 @@
  *   draw.cu      random
  *   sample.cu    a threshold from a sample: the first guess, and dgc
  *   scatter.cu   what was sent leaves the residual
- *   lane.cu      groups: entries to the host, results from it
+ *   lane.cu      groups: what comes before and after an exchange
+ *   lists.cu     groups: work on lists of entries, for exchanges
+ *   carrier.c    groups: entries from GPU to GPU
  *   step.cuh     what these share in device memory
  *
  * The residual has two copies: a step reads one and writes the other, so that undoing it costs
@@ -89,15 +91,20 @@ void tw__lane_release(void *memory);
 int tw__lane_mark(tw__device_lane *l, void *caller, void **event);
 /* What is queued from here on waits until the caller's stream has come there. */
 int tw__lane_follow(tw__device_lane *l, void *event);
+/* 1: the stream has come there; 0: not yet; negative: it failed. */
+int tw__lane_reached(void *event);
 void tw__lane_forget(void *event);
 
-/* Queue a copy of the selection, with indices from `base` on, to pinned memory. */
+/* Queue a copy of the selection, with indices from `base` on, to the GPU's memory. */
+int tw__device_pack(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to);
+/* The same to pinned memory. */
 int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to);
 /* What an exchange leaves for a tensor; see tw__job. Indices start at `base`. */
 typedef struct tw__device_outcome {
     int64_t base;
     int64_t selected;
-    tw__list left, kept, result; /* in pinned memory */
+    int there; /* the lists lie on the GPU, else in pinned memory */
+    tw__list left, kept, result;
     float divisor;
     int32_t *idx; /* the result, in the GPU's memory */
     float *val;
@@ -105,8 +112,22 @@ typedef struct tw__device_outcome {
 } tw__device_outcome;
 /* Queue the end of the step. */
 int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o);
+/* See tw__selector_overflows. Waits. */
+int tw__device_overflows(tw__device_selector *d, const tw__list *kept, const tw__list *sent,
+                         int64_t base, int *yes);
 /* One element of acc. Waits. */
 int tw__device_peek(tw__device_selector *d, int64_t index, float *value);
+
+/* ---- lists.cu: entries on a GPU */
+
+typedef struct tw__device_lists tw__device_lists;
+extern const tw__list_calls tw__lists_cuda;
+/* For lists of `most` entries in all, with indices below `span`. Where it fails, what was made is
+ * there to be freed. */
+int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most,
+                            int64_t span);
+void tw__device_lists_free(tw__device_lists *d);
+size_t tw__device_lists_memory(int64_t most);
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,12 @@
-/* lane.cu - how a group's steps run on a GPU while its exchange runs on the host
+/* lane.cu - how a group's steps run on a GPU: what comes before and after the exchange
  *
- *   gradients --select--> entries --copy--> pinned memory --exchange--> lists --copy--> residual, out
+ *   gradients --select--> entries --exchange--> lists --> residual, out
  *
- * Only selected entries cross between GPU and host. A lane is a stream of the group's own: it waits
+ * Lists lie on the GPU, or, with a wire format, in pinned memory of the host. A lane is a stream of the group's own: it waits
  * for the caller's stream where that has made a gradient ready, and is waited for before a call
  * returns. */
 #include "cuda/failure.cuh"
+#include "cuda/lane.cuh"
 #include "cuda/selector.cuh"
 
 #include <cstdlib>
@@ -13,11 +14,6 @@
 using namespace tw;
 
 constexpr int THREADS = 256;
-
-struct tw__device_lane {
-    int ordinal;
-    cudaStream_t stream;
-};
 
 /* ---- the lane */
 
@@ -93,6 +89,11 @@ int tw__lane_follow(tw__device_lane *l, void *event) {
                    "following the caller's stream");
 }
 
+int tw__lane_reached(void *event) {
+    cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    return error == cudaErrorNotReady ? 0 : error == cudaSuccess ? 1 : failure(error, "copying");
+}
+
 void tw__lane_forget(void *event) {
     if (event != nullptr)
         (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
@@ -115,21 +116,32 @@ __global__ void pack(const int32_t *idx, const float *val, int64_t count, int32_
         to[i] = tw__entry{idx[i] + base, val[i]};
 }
 
-int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
+int tw__device_pack(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
     Guard guard(d->params.ordinal);
     if (count == 0)
         return TW_OK;
     pack<<<blocks_of(count), THREADS, 0, d->stream>>>(d->step.chosen_idx, d->step.chosen_val, count,
-                                                      (int32_t)base, d->entries);
-    TW_TRY(failure(cudaGetLastError(), "packing entries"));
+                                                      (int32_t)base, to);
+    return failure(cudaGetLastError(), "packing entries");
+}
+
+int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
+    Guard guard(d->params.ordinal);
+    TW_TRY(tw__device_pack(d, count, base, d->entries));
     return failure(cudaMemcpyAsync(to, d->entries, sizeof *to * (size_t)count,
                                    cudaMemcpyDeviceToHost, d->stream),
                    "copying entries to the host");
 }
 
-/* Runs a kernel over a list of the host's, in pieces that fit the selector's buffer. */
+/* Runs a kernel over a list: where it lies on the GPU, or in pieces that fit the selector's
+ * buffer. */
 template <typename Launch>
-static int each_piece(tw__device_selector *d, const tw__list *list, const Launch &launch) {
+static int each_piece(tw__device_selector *d, int there, const tw__list *list,
+                      const Launch &launch) {
+    if (there && list->count > 0)
+        launch(list->at, list->count, 0);
+    if (there)
+        return failure(cudaGetLastError(), "applying entries");
     for (int64_t done = 0; done < list->count; done += d->nentries) {
         int64_t rest = list->count - done, count = rest < d->nentries ? rest : d->nentries;
         TW_TRY(
@@ -176,13 +188,15 @@ static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) 
     if (all_left)
         return tw__device_commit(d);
     if (s.acc != nullptr) {
-        TW_TRY(each_piece(d, &o->left, [&](const tw__entry *entries, int64_t count, int64_t) {
-            take_out<<<blocks_of(count), THREADS, 0, d->stream>>>(entries, count, o->base, s.acc,
-                                                                  s.source.next_velocity);
-        }));
-        TW_TRY(each_piece(d, &o->kept, [&](const tw__entry *entries, int64_t count, int64_t) {
-            put_in<<<blocks_of(count), THREADS, 0, d->stream>>>(s, entries, count, o->base);
-        }));
+        TW_TRY(each_piece(d, o->there, &o->left,
+                          [&](const tw__entry *entries, int64_t count, int64_t) {
+                              take_out<<<blocks_of(count), THREADS, 0, d->stream>>>(
+                                  entries, count, o->base, s.acc, s.source.next_velocity);
+                          }));
+        TW_TRY(each_piece(
+            d, o->there, &o->kept, [&](const tw__entry *entries, int64_t count, int64_t) {
+                put_in<<<blocks_of(count), THREADS, 0, d->stream>>>(s, entries, count, o->base);
+            }));
     }
     nothing_leaves<<<1, 1, 0, d->stream>>>(s.next);
     TW_TRY(failure(cudaGetLastError(), "ending a step"));
@@ -210,10 +224,11 @@ int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o) {
     if (o->out != nullptr)
         TW_TRY(failure(cudaMemsetAsync(o->out, 0, sizeof(float) * (size_t)d->step.n, d->stream),
                        "clearing the result"));
-    return each_piece(d, &o->result, [&](const tw__entry *entries, int64_t count, int64_t done) {
-        hand_out<<<blocks_of(count), THREADS, 0, d->stream>>>(entries, count, o->base, o->divisor,
-                                                              o->idx + done, o->val + done, o->out);
-    });
+    return each_piece(
+        d, o->there, &o->result, [&](const tw__entry *entries, int64_t count, int64_t done) {
+            hand_out<<<blocks_of(count), THREADS, 0, d->stream>>>(
+                entries, count, o->base, o->divisor, o->idx + done, o->val + done, o->out);
+        });
 }
 
 int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
@@ -224,9 +239,46 @@ int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
     return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
 }
 
+/* A sum below half of the last place of the largest float can be added to any other. */
+#define HARMLESS 0x1p103f
+
+__global__ void look_for_overflow(const tw__entry *kept, int64_t nkept, const tw__entry *sent,
+                                  int64_t nsent, const float *acc, int64_t base, int *yes) {
+    int64_t i = first_of_thread();
+    if (i >= nkept || magnitude(kept[i].val) < magnitude(HARMLESS))
+        return;
+    int64_t lo = 0, hi = nsent;
+    while (lo < hi) {
+        int64_t middle = lo + (hi - lo) / 2;
+        if (sent[middle].idx < kept[i].idx)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    bool own = lo < nsent && sent[lo].idx == kept[i].idx;
+    float stays = own || acc == nullptr ? 0.0f : acc[kept[i].idx - base];
+    if (magnitude(__fadd_rn(stays, kept[i].val)) >= TW__INFINITY_BITS)
+        *yes = 1;
+}
+
+int tw__device_overflows(tw__device_selector *d, const tw__list *kept, const tw__list *sent,
+                         int64_t base, int *yes) {
+    Guard guard(d->params.ordinal);
+    int *found = reinterpret_cast<int *>(d->entries); /* free until the step ends */
+    *yes = 0;
+    if (kept->count == 0)
+        return TW_OK;
+    TW_TRY(failure(cudaMemsetAsync(found, 0, sizeof *found, d->stream), "looking for overflow"));
+    look_for_overflow<<<blocks_of(kept->count), THREADS, 0, d->stream>>>(
+        kept->at, kept->count, sent->at, sent->count, d->step.acc, base, found);
+    TW_TRY(failure(cudaMemcpyAsync(yes, found, sizeof *yes, cudaMemcpyDefault, d->stream),
+                   "looking for overflow"));
+    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+}
+
 int tw__lane_alloc(tw__device_lane *l, void **memory, size_t bytes) {
     Guard guard(l->ordinal);
-    return failure(cudaMalloc(memory, bytes > 0 ? bytes : 1), "the result of a tensor");
+    return failure(cudaMalloc(memory, bytes > 0 ? bytes : 1), "memory of a group");
 }
 
 void tw__lane_release(void *memory) {

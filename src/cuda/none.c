@@ -135,6 +135,16 @@ void tw__lane_forget(void *event) {
     (void)event;
 }
 
+int tw__lane_reached(void *event) {
+    (void)event;
+    return NONE;
+}
+
+int tw__device_pack(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
+    (void)d, (void)count, (void)base, (void)to;
+    return NONE;
+}
+
 int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
     (void)d, (void)count, (void)base, (void)to;
     return NONE;
@@ -145,9 +155,32 @@ int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o) {
     return NONE;
 }
 
+int tw__device_overflows(tw__device_selector *d, const tw__list *kept, const tw__list *sent,
+                         int64_t base, int *yes) {
+    (void)d, (void)kept, (void)sent, (void)base, (void)yes;
+    return NONE;
+}
+
 int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
     (void)d, (void)index, (void)value;
     return NONE;
+}
+
+const tw__list_calls tw__lists_cuda = {0};
+
+int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most,
+                            int64_t span) {
+    (void)lists, (void)lane, (void)most, (void)span;
+    return NONE;
+}
+
+void tw__device_lists_free(tw__device_lists *d) {
+    (void)d;
+}
+
+size_t tw__device_lists_memory(int64_t most) {
+    (void)most;
+    return 0;
 }
 
 int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream) {

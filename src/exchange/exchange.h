@@ -40,17 +40,30 @@ typedef struct tw__shape {
     int64_t k;            /* sum of the segments' k */
     int64_t most;         /* entries that a rank may select at most: k, or up to 4k */
     const tw__wire *wire; /* how lists are written; NULL: as they lie */
+    int on_gpu;           /* lists lie there */
 } tw__shape;
+
+/* Workspace, handed out by layout functions; see base/arena.h. */
+typedef struct tw__room {
+    tw__arena host;  /* bookkeeping */
+    tw__arena lists; /* entries, wherever those of the job lie */
+} tw__room;
 
 typedef struct tw__job {
     tw_transport *transport;
+    tw__cargo cargo; /* of entries: TW__PAYLOAD, or TW__DEVICE where they lie on a GPU */
+    tw__lists lists; /* who works on entries */
     const tw__kernels *kernels;
     int rank;
     tw__shape shape;       /* of this job */
     tw__segment *segments; /* [shape.nsegments] */
     int global;            /* tw_global */
     float divisor;         /* dense: of the sums; the others leave that to the caller */
-    tw__arena arena;       /* workspace; what the job leaves lies in it too */
+    tw__room room;         /* what the job leaves lies in it too */
+
+    int64_t *bases;     /* [nsegments + 1] of the segments, and where the last one ends */
+    int64_t *positions; /* [nsegments + 1] */
+    tw__list *parts;    /* [nsegments]: see tw__job_cut */
 
     tw__list own;
     tw__list result;
@@ -63,11 +76,11 @@ typedef struct tw__exchange {
     const char *description;
     /* Words that a rank sends and receives, as the papers say. */
     tw_cost (*cost)(double n, double k, double nranks);
-    /* Workspace of a job of this shape, job->own apart. */
-    size_t (*memory)(const tw__shape *shape);
+    /* Take the workspace of a job of this shape, job->own apart. */
+    void (*memory)(const tw__shape *shape, tw__room *room);
     /* Entries that the result can have. */
     int64_t (*applied)(const tw__shape *shape);
-    /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL. */
+    /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL, TW_ERR_DEVICE. */
     int (*run)(tw__job *job);
 } tw__exchange;
 
@@ -98,10 +111,15 @@ int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
  * of them. */
 int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list);
 
+/* Take what every job needs, own entries and cuts; for a job, once its segments are there. */
+void tw__job_memory(const tw__shape *shape, tw__room *room);
+void tw__job_begin(tw__job *job);
+/* Each segment's part of a list, in job->parts until the next call. */
+int tw__job_cut(tw__job *job, const tw__list *list);
 /* Keep the best k of every segment's own entries; the others stay with this rank. */
-void tw__job_trim_own(tw__job *job);
+int tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */
-int tw__job_check_list(const tw__job *job, const tw__list *list, int rank);
+int tw__job_check_list(tw__job *job, const tw__list *list, int rank);
 
 /* First index of part `part` of `parts` equal ones. */
 static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {

@@ -14,7 +14,6 @@ typedef struct space {
     float *rounded;      /* [most] */
     tw__entry *kept;     /* [most] */
     void *rotation;
-    void *window;
 } space;
 
 static int64_t applied(const tw__shape *s) {
@@ -26,27 +25,25 @@ static size_t letter(const tw__shape *s) {
     return tw__letter_room(s->wire, s->most, 1);
 }
 
-static space layout(tw__arena *arena, const tw__shape *s) {
+static space layout(tw__room *room, const tw__shape *s) {
+    tw__arena *host = &room->host, *lists = &room->lists;
     int64_t rounds = s->wire != NULL ? s->most : 0;
     return (space){
-        .out = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
-        .in = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
-        .runs = tw__arena_take(arena, s->nranks, sizeof(tw__list)),
-        .received = tw__arena_take(arena, s->most * s->nranks, sizeof(tw__entry)),
-        .result = tw__arena_take(arena, applied(s), sizeof(tw__entry)),
-        .sent = tw__arena_take(arena, 1, letter(s)),
-        .mail = tw__arena_take(arena, s->nranks, letter(s)),
-        .rounded = tw__arena_take(arena, rounds, sizeof(float)),
-        .kept = tw__arena_take(arena, rounds, sizeof(tw__entry)),
-        .rotation = tw__arena_take(arena, 1, tw__rotation_memory(s->nranks)),
-        .window = tw__arena_take(arena, 1, tw__reduce_memory(s->nranks)),
+        .out = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
+        .in = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
+        .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .received = tw__arena_take(lists, s->most * s->nranks, sizeof(tw__entry)),
+        .result = tw__arena_take(lists, applied(s), sizeof(tw__entry)),
+        .sent = tw__arena_take(lists, 1, letter(s)),
+        .mail = tw__arena_take(lists, s->nranks, letter(s)),
+        .rounded = tw__arena_take(lists, rounds, sizeof(float)),
+        .kept = tw__arena_take(lists, rounds, sizeof(tw__entry)),
+        .rotation = tw__arena_take(host, 1, tw__rotation_memory(s->nranks)),
     };
 }
 
-static size_t memory(const tw__shape *shape) {
-    tw__arena counting = {0};
-    layout(&counting, shape);
-    return counting.used;
+static void memory(const tw__shape *shape, tw__room *room) {
+    layout(room, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
@@ -65,7 +62,7 @@ static int gather(tw__job *job, space *w) {
                                                         : (void *)room,
                                 .capacity = tw__letter_bound(s->wire, s->most, 0, s->span)};
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(tw__letter_read(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
                                w->received + r * s->most, &w->runs[r]));
@@ -73,10 +70,10 @@ static int gather(tw__job *job, space *w) {
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->arena, &job->shape);
+    space w = layout(&job->room, &job->shape);
     TW_TRY(gather(job, &w));
     job->result.at = w.result;
-    tw__list_reduce(w.runs, job->shape.nranks, &job->result, w.window);
+    TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
     job->left = job->own;
     job->kept.at = w.kept;
     if (job->shape.wire != NULL)

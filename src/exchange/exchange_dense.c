@@ -42,10 +42,8 @@ static space layout(tw__arena *arena, const tw__shape *s) {
     };
 }
 
-static size_t memory(const tw__shape *shape) {
-    tw__arena counting = {0};
-    layout(&counting, shape);
-    return counting.used;
+static void memory(const tw__shape *shape, tw__room *room) {
+    layout(&room->host, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
@@ -152,7 +150,7 @@ static int allgather(tw__job *job, space *w, int64_t done) {
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->arena, &job->shape);
+    space w = layout(&job->room.host, &job->shape);
     for (int64_t done = 0; done < longest_range(&job->shape); done += piece(&job->shape)) {
         TW_TRY(reduce_scatter(job, &w, done));
         TW_TRY(allgather(job, &w, done));

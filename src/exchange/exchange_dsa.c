@@ -23,7 +23,8 @@ typedef struct space {
     float *rounded;      /* of own entries, and of own sums */
     tw__entry *kept[3];  /* remainders of these, and both together */
     void *rotation;
-    void *window;
+    int64_t *starts;    /* [nranks + 1] of ranges */
+    int64_t *positions; /* [nranks + 1] */
 } space;
 
 static int64_t longest_range(const tw__shape *s) {
@@ -56,33 +57,33 @@ static size_t letter(const tw__shape *s) {
     return tw__letter_room(s->wire, most_sums(s), 1);
 }
 
-static space layout(tw__arena *arena, const tw__shape *s) {
+static space layout(tw__room *room, const tw__shape *s) {
+    tw__arena *host = &room->host, *lists = &room->lists;
     int64_t sums = most_sums(s);
     int64_t rounds = s->wire != NULL ? s->most + sums : 0;
     return (space){
-        .out = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
-        .in = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
-        .runs = tw__arena_take(arena, s->nranks, sizeof(tw__list)),
-        .received = tw__arena_take(arena, s->nranks * piece(s), sizeof(tw__entry)),
-        .sums = tw__arena_take(arena, sums, sizeof(tw__entry)),
-        .plain = tw__arena_take(arena, words(s), sizeof(float)),
-        .gathered = tw__arena_take(arena, s->nranks * words(s), sizeof(float)),
-        .result = tw__arena_take(arena, applied(s) + 1, sizeof(tw__entry)),
-        .sent = tw__arena_take(arena, 1, tw__letter_room(s->wire, s->most + sums, s->nranks + 1)),
-        .mail = tw__arena_take(arena, s->nranks, letter(s)),
-        .rounded = tw__arena_take(arena, rounds, sizeof(float)),
-        .kept = {tw__arena_take(arena, rounds, sizeof(tw__entry)),
-                 tw__arena_take(arena, rounds, sizeof(tw__entry)),
-                 tw__arena_take(arena, rounds, sizeof(tw__entry))},
-        .rotation = tw__arena_take(arena, 1, tw__rotation_memory(s->nranks)),
-        .window = tw__arena_take(arena, 1, tw__reduce_memory(s->nranks)),
+        .out = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
+        .in = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
+        .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .received = tw__arena_take(lists, s->nranks * piece(s), sizeof(tw__entry)),
+        .sums = tw__arena_take(lists, sums, sizeof(tw__entry)),
+        .plain = tw__arena_take(lists, words(s), sizeof(float)),
+        .gathered = tw__arena_take(lists, s->nranks * words(s), sizeof(float)),
+        .result = tw__arena_take(lists, applied(s) + 1, sizeof(tw__entry)),
+        .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, s->most + sums, s->nranks + 1)),
+        .mail = tw__arena_take(lists, s->nranks, letter(s)),
+        .rounded = tw__arena_take(lists, rounds, sizeof(float)),
+        .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
+                 tw__arena_take(lists, rounds, sizeof(tw__entry)),
+                 tw__arena_take(lists, rounds, sizeof(tw__entry))},
+        .rotation = tw__arena_take(host, 1, tw__rotation_memory(s->nranks)),
+        .starts = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
+        .positions = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
     };
 }
 
-static size_t memory(const tw__shape *shape) {
-    tw__arena counting = {0};
-    layout(&counting, shape);
-    return counting.used;
+static void memory(const tw__shape *shape, tw__room *room) {
+    layout(room, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
@@ -105,17 +106,18 @@ static void keep_as_is(const tw__job *job, space *w, const tw__list *own) {
 static int split(tw__job *job, space *w, char **mail) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
+    for (int r = 0; r <= s->nranks; r++)
+        w->starts[r] = range_start(job, r);
+    TW_TRY(tw__list_cut(&job->lists, &job->own, w->starts, s->nranks + 1, w->positions, w->runs));
     for (int r = 0; r < s->nranks; r++) {
-        int64_t from = range_start(job, r), to = range_start(job, r + 1);
-        w->runs[r] = tw__list_between(&job->own, from, to);
-        w->out[r] = tw__letter_write(job, &w->runs[r], from, to, mail,
+        w->out[r] = tw__letter_write(job, &w->runs[r], w->starts[r], w->starts[r + 1], mail,
                                      w->rounded + (w->runs[r].at - job->own.at));
         w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
                                                         : (void *)(w->received + r * piece(s)),
                                 .capacity = tw__letter_bound(s->wire, piece(s), lo, hi)};
     }
     tw__list own = w->runs[job->rank];
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         if (r != job->rank)
             TW_TRY(tw__letter_read(job, &w->in[r], lo, hi, piece(s), r, w->received + r * piece(s),
@@ -125,20 +127,13 @@ static int split(tw__job *job, space *w, char **mail) {
 }
 
 /* Entries are sent as such while that is shorter: then a message of the range's length is plain. */
-static tw__parcel pack(const tw__list *sums, int64_t lo, int64_t range, float *plain) {
+static int pack(const tw__job *job, const tw__list *sums, int64_t lo, int64_t range, float *plain,
+                tw__parcel *parcel) {
+    *parcel = (tw__parcel){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
     if (2 * sums->count < range)
-        return (tw__parcel){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
-    memset(plain, 0, sizeof *plain * (size_t)range);
-    for (int64_t i = 0; i < sums->count; i++)
-        plain[sums->at[i].idx - lo] = sums->at[i].val;
-    return (tw__parcel){plain, sizeof *plain * (size_t)range, 0};
-}
-
-static void append_plain(tw__list *list, const float *plain, int64_t lo, int64_t range) {
-    for (int64_t i = 0; i < range; i++) {
-        list->at[list->count] = (tw__entry){(int32_t)(lo + i), plain[i]};
-        list->count += plain[i] != 0.0f;
-    }
+        return TW_OK;
+    *parcel = (tw__parcel){plain, sizeof *plain * (size_t)range, 0};
+    return job->lists.calls->spread(job->lists.context, sums, lo, plain, range);
 }
 
 static int no_room(int rank, int64_t sums, int64_t room) {
@@ -150,20 +145,19 @@ static int no_room(int rank, int64_t sums, int64_t room) {
 static int unpack(tw__job *job, const tw__parcel *parcel, int r) {
     int64_t lo = range_start(job, r), range = range_start(job, r + 1) - lo;
     int64_t room = applied(&job->shape) - job->result.count;
-    if (parcel->bytes == sizeof(float) * (size_t)range) {
-        int64_t count = job->kernels->count(parcel->data, range, 1);
-        if (count > room)
-            return no_room(r, count, room);
-        append_plain(&job->result, parcel->data, lo, range);
-        return TW_OK;
-    }
+    tw__entry *to = job->result.at + job->result.count;
     tw__list entries;
-    TW_TRY(tw__parcel_list(parcel, r, &entries));
-    TW_TRY(tw__list_check(&entries, lo, lo + range, r));
+    if (parcel->bytes == sizeof(float) * (size_t)range) {
+        TW_TRY(job->lists.calls->collect(job->lists.context, parcel->data, lo, range, room, to,
+                                         &entries.count));
+    } else {
+        TW_TRY(tw__parcel_list(parcel, r, &entries));
+        TW_TRY(tw__list_check(&job->lists, &entries, lo, lo + range, r));
+        if (entries.count <= room)
+            TW_TRY(job->lists.calls->move(job->lists.context, to, entries.at, entries.count));
+    }
     if (entries.count > room)
         return no_room(r, entries.count, room);
-    memcpy(job->result.at + job->result.count, entries.at,
-           sizeof(tw__entry) * (size_t)entries.count);
     job->result.count += entries.count;
     return TW_OK;
 }
@@ -171,13 +165,14 @@ static int unpack(tw__job *job, const tw__parcel *parcel, int r) {
 static int gather(tw__job *job, space *w, const tw__list *sums) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), range = range_start(job, job->rank + 1) - lo;
-    tw__parcel mine = pack(sums, lo, range, w->plain);
+    tw__parcel mine;
+    TW_TRY(pack(job, sums, lo, range, w->plain, &mine));
     for (int r = 0; r < s->nranks; r++) {
         w->out[r] = mine;
         w->in[r] = (tw__parcel){.data = w->gathered + r * words(s),
                                 .capacity = sizeof(float) * (size_t)words(s)};
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(unpack(job, r == job->rank ? &mine : &w->in[r], r));
     return TW_OK;
@@ -194,7 +189,7 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
         w->in[r] = (tw__parcel){.data = w->mail + (size_t)r * letter(s),
                                 .capacity = tw__letter_bound(s->wire, most_sums(s), from, to)};
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++) {
         tw__list part, *result = &job->result;
         int64_t room = applied(s) - result->count;
@@ -208,27 +203,26 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
 }
 
 /* What rounding took of own entries, and of own sums. */
-static void keep_remainders(tw__job *job, space *w, const tw__list *sums) {
+static int keep_remainders(tw__job *job, space *w, const tw__list *sums) {
     tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
     job->kept.at = w->kept[2];
     tw__letter_remainders(&job->own, w->rounded, &entries);
     tw__letter_remainders(sums, w->rounded + job->shape.most, &of_sums);
-    tw__list_merge(&entries, &of_sums, &job->kept);
+    return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->arena, &job->shape);
+    space w = layout(&job->room, &job->shape);
     tw__list sums = {w.sums, 0};
     char *mail = w.sent;
     TW_TRY(split(job, &w, &mail));
-    tw__list_reduce(w.runs, job->shape.nranks, &sums, w.window);
+    TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &sums));
     job->result = (tw__list){w.result, 0};
     job->left = job->own;
     if (job->shape.wire == NULL)
         return gather(job, &w, &sums);
     TW_TRY(gather_letters(job, &w, &sums, &mail));
-    keep_remainders(job, &w, &sums);
-    return TW_OK;
+    return keep_remainders(job, &w, &sums);
 }
 
 const tw__exchange tw__exchange_dsa = {

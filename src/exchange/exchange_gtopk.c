@@ -26,7 +26,6 @@ typedef struct space {
     tw__message *sends;  /* [levels] */
     char *mail[2];       /* a letter sent, a letter received */
     float *rounded;      /* [k] */
-    void *window;
 } space;
 
 /* Merges that a rank does at most. */
@@ -41,27 +40,25 @@ static int64_t applied(const tw__shape *s) {
     return s->k;
 }
 
-static space layout(tw__arena *arena, const tw__shape *s) {
+static space layout(tw__room *room, const tw__shape *s) {
+    tw__arena *host = &room->host, *lists = &room->lists;
     int64_t merges = levels(s->nranks), rounds = s->wire != NULL;
     return (space){
-        .list = tw__arena_take(arena, s->k, sizeof(tw__entry)),
-        .received = tw__arena_take(arena, s->k, sizeof(tw__entry)),
-        .merged = tw__arena_take(arena, 2 * s->k, sizeof(tw__entry)),
-        .dropped = tw__arena_take(arena, (merges + rounds) * s->k, sizeof(tw__entry)),
-        .kept = tw__arena_take(arena, (merges + rounds) * s->k, sizeof(tw__entry)),
-        .drops = tw__arena_take(arena, merges + 1, sizeof(tw__list)),
-        .sends = tw__arena_take(arena, merges, sizeof(tw__message)),
-        .mail = {tw__arena_take(arena, 1, tw__letter_room(s->wire, s->k, 1)),
-                 tw__arena_take(arena, 1, tw__letter_room(s->wire, s->k, 1))},
-        .rounded = tw__arena_take(arena, rounds * s->k, sizeof(float)),
-        .window = tw__arena_take(arena, 1, tw__reduce_memory((int)merges + 1)),
+        .list = tw__arena_take(lists, s->k, sizeof(tw__entry)),
+        .received = tw__arena_take(lists, s->k, sizeof(tw__entry)),
+        .merged = tw__arena_take(lists, 2 * s->k, sizeof(tw__entry)),
+        .dropped = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
+        .kept = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
+        .drops = tw__arena_take(host, merges + 1, sizeof(tw__list)),
+        .sends = tw__arena_take(host, merges, sizeof(tw__message)),
+        .mail = {tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, 1)),
+                 tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, 1))},
+        .rounded = tw__arena_take(lists, rounds * s->k, sizeof(float)),
     };
 }
 
-static size_t memory(const tw__shape *shape) {
-    tw__arena counting = {0};
-    layout(&counting, shape);
-    return counting.used;
+static void memory(const tw__shape *shape, tw__room *room) {
+    layout(room, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
@@ -75,20 +72,20 @@ static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__pa
     const tw__shape *s = &job->shape;
     void *at = s->wire != NULL ? (void *)w->mail[1] : (void *)list->at;
     tw__message message;
-    TW_TRY(tw__transport_recv(job->transport, peer, TW__PAYLOAD, at,
+    TW_TRY(tw__transport_recv(job->transport, peer, job->cargo, at,
                               tw__letter_bound(s->wire, s->k, 0, s->span), &message));
     TW_TRY(tw__transport_wait(job->transport, &message, 1));
     *letter = (tw__parcel){at, message.bytes, 0};
     tw__entry *room = list->at;
     TW_TRY(tw__letter_read(job, letter, 0, s->span, s->k, peer, room, list));
     if (list->at != room) /* a plain letter */
-        memcpy(room, list->at, sizeof(tw__entry) * (size_t)list->count);
+        TW_TRY(job->lists.calls->move(job->lists.context, room, list->at, list->count));
     list->at = room;
     return tw__job_check_list(job, list, peer);
 }
 
 static int send_letter(tw__job *job, int peer, const tw__parcel *letter, tw__message *message) {
-    return tw__transport_send(job->transport, peer, TW__PAYLOAD, letter->data, letter->bytes,
+    return tw__transport_send(job->transport, peer, job->cargo, letter->data, letter->bytes,
                               message);
 }
 
@@ -106,54 +103,43 @@ static tw__parcel write_list(tw__job *job, space *w, tw__list *list, int merges)
 }
 
 /* Of the merged list, each segment's k best go to list, the others to dropped. */
-static void select_again(const tw__job *job, const tw__list *merged, tw__list *list,
-                         tw__list *dropped) {
+static int select_again(tw__job *job, const tw__list *merged, tw__list *list, tw__list *dropped) {
     list->count = dropped->count = 0;
+    TW_TRY(tw__job_cut(job, merged));
     for (int i = 0; i < job->shape.nsegments; i++) {
-        const tw__segment *s = &job->segments[i];
-        tw__list part = tw__list_between(merged, s->base, s->base + s->n);
-        int64_t kept =
-            tw__list_split_best(&part, s->k, list->at + list->count, dropped->at + dropped->count);
+        int64_t kept;
+        TW_TRY(tw__list_split_best(&job->lists, &job->parts[i], job->segments[i].k,
+                                   list->at + list->count, dropped->at + dropped->count, &kept));
         list->count += kept;
-        dropped->count += part.count - kept;
+        dropped->count += job->parts[i].count - kept;
     }
+    return TW_OK;
 }
 
-/* A sum below half of the last place of the largest float can be added to any other. */
-#define HARMLESS 0x1p103f
-
-/* Whether what a segment keeps would overflow this rank's residual: acc, and of what it sent only
- * the sum itself. */
-static int overflows(const tw__job *job, const tw__segment *s) {
-    tw__list kept = tw__list_between(&job->kept, s->base, s->base + s->n);
-    tw__list sent = tw__list_between(&job->own, s->base, s->base + s->n);
-    int64_t at = 0;
-    for (int64_t i = 0; i < kept.count; i++) {
-        if (tw__magnitude(kept.at[i].val) < tw__magnitude(HARMLESS))
-            continue;
-        while (at < sent.count && sent.at[at].idx < kept.at[i].idx)
-            at++;
-        int own = at < sent.count && sent.at[at].idx == kept.at[i].idx;
-        float stays = own ? 0.0f : tw__selector_peek(s->selector, kept.at[i].idx - s->base);
-        if (tw__magnitude(stays + kept.at[i].val) >= TW__INFINITY_BITS)
-            return 1;
-    }
-    return 0;
+/* Whether what a segment keeps would overflow this rank's residual. */
+static int overflows(tw__job *job, const tw__segment *s, int *yes) {
+    tw__list kept, sent;
+    int there = job->cargo == TW__DEVICE;
+    TW_TRY(tw__list_between(&job->lists, &job->kept, s->base, s->base + s->n, &kept));
+    TW_TRY(tw__list_between(&job->lists, &job->own, s->base, s->base + s->n, &sent));
+    return tw__selector_overflows(s->selector, there, &kept, &sent, s->base, yes);
 }
 
 /* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
  * that cannot be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks
  * all sums, so it reaches the result. */
-static tw__parcel end_merging(tw__job *job, space *w, tw__list *list, int merges) {
-    tw__parcel letter = write_list(job, w, list, merges);
+static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__parcel *letter) {
+    int yes = 0;
+    *letter = write_list(job, w, list, merges);
     job->kept.at = w->kept;
-    tw__list_reduce(w->drops, merges + 1, &job->kept, w->window);
-    for (int i = 0; i < job->shape.nsegments && list->count > 0; i++)
-        if (overflows(job, &job->segments[i])) {
-            list->at[0].val = tw__from_bits(TW__MAGNITUDE_MASK);
-            letter = write_list(job, w, list, merges);
-        }
-    return letter;
+    TW_TRY(tw__list_reduce(&job->lists, w->drops, merges + 1, &job->kept));
+    for (int i = 0; i < job->shape.nsegments && job->kept.count > 0 && !yes; i++)
+        TW_TRY(overflows(job, &job->segments[i], &yes));
+    if (yes && list->count > 0) {
+        TW_TRY(job->lists.calls->spoil(job->lists.context, list->at));
+        *letter = write_list(job, w, list, merges);
+    }
+    return TW_OK;
 }
 
 /* Up the tree. Afterwards rank 0's list is the result. */
@@ -161,7 +147,7 @@ static int merge_up(tw__job *job, space *w, tw__list *list, tw__parcel *letter) 
     int merges = 0;
     for (int d = 1; d < job->shape.nranks; d *= 2) {
         if (job->rank % (2 * d) != 0) {
-            *letter = end_merging(job, w, list, merges);
+            TW_TRY(end_merging(job, w, list, merges, letter));
             TW_TRY(send_letter(job, job->rank - d, letter, &w->sends[0]));
             return tw__transport_wait(job->transport, &w->sends[0], 1);
         }
@@ -171,12 +157,11 @@ static int merge_up(tw__job *job, space *w, tw__list *list, tw__parcel *letter) 
         tw__list *dropped = &w->drops[merges];
         dropped->at = w->dropped + merges * job->shape.k;
         TW_TRY(receive_list(job, w, job->rank + d, &received, letter));
-        tw__list_merge(list, &received, &merged);
-        select_again(job, &merged, list, dropped);
+        TW_TRY(tw__list_merge(&job->lists, list, &received, &merged));
+        TW_TRY(select_again(job, &merged, list, dropped));
         merges++;
     }
-    *letter = end_merging(job, w, list, merges);
-    return TW_OK;
+    return end_merging(job, w, list, merges, letter);
 }
 
 /* The distance at which this rank sent its list up; beyond all for rank 0. */
@@ -204,10 +189,10 @@ static int broadcast(tw__job *job, space *w, tw__list *list, tw__parcel *letter)
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->arena, &job->shape);
-    tw__job_trim_own(job);
+    space w = layout(&job->room, &job->shape);
+    TW_TRY(tw__job_trim_own(job));
     job->result = (tw__list){w.list, job->own.count};
-    memcpy(w.list, job->own.at, sizeof(tw__entry) * (size_t)job->own.count);
+    TW_TRY(job->lists.calls->move(job->lists.context, w.list, job->own.at, job->own.count));
     tw__parcel letter = {0};
     TW_TRY(merge_up(job, &w, &job->result, &letter));
     TW_TRY(broadcast(job, &w, &job->result, &letter));

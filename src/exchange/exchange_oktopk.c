@@ -53,57 +53,58 @@ typedef struct space {
     char *sent, *mail;   /* letters: own ones; those of others, [2k] entries, then [k] */
     float *rounded;      /* [k] of own entries, [k] of sums held here */
     tw__entry *kept[3];  /* remainders of these, and both together */
-    void *window;
+    int64_t *cuts;       /* [parts + 1] */
+    tw__list *parts;     /* [parts]: own entries of each part */
     void *partition;
     void *global;
 } space;
 
 static int batches_of(const tw__shape *s) {
-    return s->k < BATCH_K ? 1 : BATCHES;
+    return s->k < BATCH_K || s->on_gpu ? 1 : BATCHES;
 }
 
 static int64_t applied(const tw__shape *s) {
     return s->k;
 }
 
-static space layout(tw__arena *a, const tw__shape *s) {
+static space layout(tw__room *room, const tw__shape *s) {
+    tw__arena *host = &room->host, *lists = &room->lists;
     int64_t parts = (int64_t)s->nranks * batches_of(s);
     int64_t rounds = s->wire != NULL ? s->k : 0;
     space w = {
-        .bounds = tw__arena_take(a, parts + 1, sizeof(int64_t)),
-        .most = tw__arena_take(a, s->nranks, sizeof(int64_t)),
-        .holdings = tw__arena_take(a, s->nranks, sizeof(int64_t)),
-        .starts = tw__arena_take(a, s->nranks + 1, sizeof(int64_t)),
-        .shares = tw__arena_take(a, s->nranks + 1, sizeof(int64_t)),
-        .expect = tw__arena_take(a, parts, sizeof(uint32_t)),
-        .counts = tw__arena_take(a, parts, sizeof(uint32_t)),
-        .runs = tw__arena_take(a, s->nranks, sizeof(tw__list)),
-        .received = tw__arena_take(a, 2 * s->k, sizeof(tw__entry)),
-        .reduced = tw__arena_take(a, 3 * s->k, sizeof(tw__entry)),
-        .result = tw__arena_take(a, s->k, sizeof(tw__entry)),
-        .left = tw__arena_take(a, s->k, sizeof(tw__entry)),
-        .sent = tw__arena_take(a, 1, tw__letter_room(s->wire, 2 * s->k, parts + 1)),
-        .mail = tw__arena_take(a, 1, tw__letter_room(s->wire, 2 * s->k, parts)),
-        .rounded = tw__arena_take(a, 2 * rounds, sizeof(float)),
-        .kept = {tw__arena_take(a, rounds, sizeof(tw__entry)),
-                 tw__arena_take(a, rounds, sizeof(tw__entry)),
-                 tw__arena_take(a, 2 * rounds, sizeof(tw__entry))},
-        .window = tw__arena_take(a, 1, tw__reduce_memory(s->nranks)),
-        .partition = tw__arena_take(a, 1, tw__partition_memory(s->nranks)),
-        .global = tw__arena_take(a, 1, tw__global_memory(s->nranks, s->nsegments)),
+        .bounds = tw__arena_take(host, parts + 1, sizeof(int64_t)),
+        .most = tw__arena_take(host, s->nranks, sizeof(int64_t)),
+        .holdings = tw__arena_take(host, s->nranks, sizeof(int64_t)),
+        .starts = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
+        .shares = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
+        .expect = tw__arena_take(host, parts, sizeof(uint32_t)),
+        .counts = tw__arena_take(host, parts, sizeof(uint32_t)),
+        .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .received = tw__arena_take(lists, 2 * s->k, sizeof(tw__entry)),
+        .reduced = tw__arena_take(lists, 3 * s->k, sizeof(tw__entry)),
+        .result = tw__arena_take(lists, s->k, sizeof(tw__entry)),
+        .left = tw__arena_take(lists, s->k, sizeof(tw__entry)),
+        .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, 2 * s->k, parts + 1)),
+        .mail = tw__arena_take(lists, 1, tw__letter_room(s->wire, 2 * s->k, parts)),
+        .rounded = tw__arena_take(lists, 2 * rounds, sizeof(float)),
+        .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
+                 tw__arena_take(lists, rounds, sizeof(tw__entry)),
+                 tw__arena_take(lists, 2 * rounds, sizeof(tw__entry))},
+        .cuts = tw__arena_take(host, parts + 1, sizeof(int64_t)),
+        .parts = tw__arena_take(host, parts, sizeof(tw__list)),
+        .partition = tw__arena_take(host, 1, tw__partition_memory(s->nranks)),
+        .global = tw__arena_take(host, 1, tw__global_memory(s->nranks, s->nsegments)),
     };
     for (int i = 0; i < 2; i++) {
-        w.out[i] = tw__arena_take(a, s->nranks, sizeof(tw__parcel));
-        w.in[i] = tw__arena_take(a, s->nranks, sizeof(tw__parcel));
-        w.rotation[i] = tw__arena_take(a, 1, tw__rotation_memory(s->nranks));
+        w.out[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
+        w.in[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
+        w.rotation[i] = tw__arena_take(host, 1, tw__rotation_memory(s->nranks));
     }
     return w;
 }
 
-static size_t memory(const tw__shape *shape) {
-    tw__arena counting = {0};
-    layout(&counting, shape);
-    return counting.used;
+static void memory(const tw__shape *shape, tw__room *room) {
+    layout(room, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
@@ -114,17 +115,20 @@ static tw_cost cost(double n, double k, double nranks) {
 /* ---- split */
 
 /* Holds back entries of regions that might get more than 2k: every rank the same fraction. */
-static void hold_back(tw__job *job, const space *w, int batches) {
-    int64_t limit = 2 * job->shape.k, kept = 0;
+static int hold_back(tw__job *job, const space *w, int batches) {
+    int64_t limit = 2 * job->shape.k, all = 0;
     for (int r = 0; r < job->shape.nranks; r++) {
-        tw__list part =
-            tw__list_between(&job->own, w->bounds[r * batches], w->bounds[(r + 1) * batches]);
-        int64_t best = part.count;
+        tw__list part;
+        TW_TRY(tw__list_between(&job->lists, &job->own, w->bounds[r * batches],
+                                w->bounds[(r + 1) * batches], &part));
+        int64_t best = part.count, kept;
         if (w->most[r] > limit)
             best = (int64_t)((double)part.count * (double)limit / (double)w->most[r]);
-        kept += tw__list_keep_best(&part, best, job->own.at + kept);
+        TW_TRY(tw__list_split_best(&job->lists, &part, best, job->own.at + all, NULL, &kept));
+        all += kept;
     }
-    job->own.count = kept;
+    job->own.count = all;
+    return TW_OK;
 }
 
 static int crowded(const tw__job *job, const space *w) {
@@ -138,8 +142,10 @@ static int crowded(const tw__job *job, const space *w) {
 static int announce(tw__job *job, space *w, int batches) {
     size_t bytes = sizeof(uint32_t) * (size_t)batches;
     int64_t total = 0;
-    for (int p = 0; p < job->shape.nranks * batches; p++)
-        w->counts[p] = (uint32_t)tw__list_between(&job->own, w->bounds[p], w->bounds[p + 1]).count;
+    int nparts = job->shape.nranks * batches;
+    TW_TRY(tw__list_cut(&job->lists, &job->own, w->bounds, nparts + 1, w->cuts, w->parts));
+    for (int p = 0; p < nparts; p++)
+        w->counts[p] = (uint32_t)w->parts[p].count;
     for (int r = 0; r < job->shape.nranks; r++) {
         w->out[0][r] = (tw__parcel){w->counts + r * batches, bytes, 0};
         w->in[0][r] = (tw__parcel){.data = w->expect + r * batches, .capacity = bytes};
@@ -167,7 +173,7 @@ typedef struct cursor {
 
 /* Own entries of a part, as a parcel for the rank that sums it; those that stay are not rounded. */
 static tw__parcel write_part(tw__job *job, space *w, int r, int part, cursor *c) {
-    tw__list list = tw__list_between(&job->own, w->bounds[part], w->bounds[part + 1]);
+    tw__list list = w->parts[part];
     float *rounded = w->rounded + (list.at - job->own.at);
     if (r == job->rank) {
         for (int64_t i = 0; i < list.count && job->shape.wire != NULL; i++)
@@ -202,7 +208,7 @@ static int begin_batch(tw__job *job, space *w, int b, int batches, cursor *c,
         out[r] = write_part(job, w, r, r * batches + b, c);
         in[r] = expect_part(job, w, r, job->rank * batches + b, b, batches, c);
     }
-    return tw__rotation_begin(rotation, job->transport, TW__PAYLOAD, out, in, w->rotation[b % 2]);
+    return tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b % 2]);
 }
 
 /* Sums what came in batch b, and the own entries, behind what earlier batches left. */
@@ -213,7 +219,7 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
         int64_t count = w->expect[r * batches + b];
         w->runs[r] = (tw__list){0};
         if (r == job->rank)
-            w->runs[r] = tw__list_between(&job->own, lo, hi);
+            w->runs[r] = w->parts[part];
         if (r == job->rank || count == 0)
             continue;
         TW_TRY(tw__letter_read(job, &w->in[b % 2][r], lo, hi, count, r, c->decoded, &w->runs[r]));
@@ -223,7 +229,7 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
         c->decoded += count;
     }
     tw__list sums = {reduced->at + reduced->count, 0};
-    tw__list_reduce(w->runs, job->shape.nranks, &sums, w->window);
+    TW_TRY(tw__list_reduce(&job->lists, w->runs, job->shape.nranks, &sums));
     reduced->count += sums.count;
     return TW_OK;
 }
@@ -328,10 +334,10 @@ static int balance(tw__job *job, space *w, const tw__list *held) {
         count = overlap(starts + r, shares + rank, &from);
         w->in[0][r] = stretch(w->result + from, count);
         if (r == rank)
-            memcpy(w->result + from, held->at + (from - starts[rank]),
-                   sizeof(tw__entry) * (size_t)count);
+            TW_TRY(job->lists.calls->move(job->lists.context, w->result + from,
+                                          held->at + (from - starts[rank]), count));
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out[0], w->in[0], w->rotation[0]));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
     return check_lengths(job, w->in[0]);
 }
 
@@ -342,7 +348,7 @@ static int gather(tw__job *job, space *w) {
             stretch(w->result + shares[job->rank], shares[job->rank + 1] - shares[job->rank]);
         w->in[0][r] = stretch(w->result + shares[r], shares[r + 1] - shares[r]);
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out[0], w->in[0], w->rotation[0]));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
     return check_lengths(job, w->in[0]);
 }
 
@@ -366,7 +372,7 @@ static int gather_letters(tw__job *job, space *w, const tw__list *held, int batc
                                                       bounds[(r + 1) * batches])};
         mail += tw__letter_room(job->shape.wire, count, 1);
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out[0], w->in[0], w->rotation[0]));
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
     for (int r = 0; r < job->shape.nranks; r++) {
         tw__list part = {0};
         if (w->holdings[r] == 0)
@@ -380,6 +386,16 @@ static int gather_letters(tw__job *job, space *w, const tw__list *held, int batc
         memmove(w->result + starts[r], part.at, sizeof(tw__entry) * (size_t)part.count);
     }
     return TW_OK;
+}
+
+/* What is wrong is looked for where it came from. */
+static int check_result(tw__job *job, const space *w) {
+    int error = tw__job_check_list(job, &job->result, job->rank);
+    for (int r = 0; r < job->shape.nranks && error != TW_OK; r++) {
+        tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
+        TW_TRY(tw__list_check(&job->lists, &share, 0, job->shape.span, r));
+    }
+    return error;
 }
 
 static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
@@ -397,16 +413,12 @@ static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
         TW_TRY(gather(job, w));
     }
     job->result = (tw__list){w->result, total};
-    for (int r = 0; r < nranks; r++) {
-        tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
-        TW_TRY(tw__list_check(&share, 0, job->shape.span, r));
-    }
-    return tw__job_check_list(job, &job->result, job->rank);
+    return check_result(job, w);
 }
 
 /* What rounding took of the own entries that were applied, and of the sums held here. An entry that
  * was not applied stays as it is. */
-static void keep_remainders(tw__job *job, space *w, const tw__list *held) {
+static int keep_remainders(tw__job *job, space *w, const tw__list *held) {
     tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
     int64_t at = 0;
     for (int64_t i = 0; i < job->left.count; i++, at++) {
@@ -416,26 +428,24 @@ static void keep_remainders(tw__job *job, space *w, const tw__list *held) {
     }
     tw__letter_remainders(held, w->rounded + job->shape.k, &of_sums);
     job->kept.at = w->kept[2];
-    tw__list_merge(&entries, &of_sums, &job->kept);
+    return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->arena, &job->shape);
+    space w = layout(&job->room, &job->shape);
     int batches = batches_of(&job->shape);
     tw__list reduced = {w.reduced, 0};
-    tw__job_trim_own(job);
+    TW_TRY(tw__job_trim_own(job));
     TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, w.partition));
     if (crowded(job, &w))
-        hold_back(job, &w, batches);
+        TW_TRY(hold_back(job, &w, batches));
     TW_TRY(announce(job, &w, batches));
     TW_TRY(split_and_reduce(job, &w, batches, &reduced));
     TW_TRY(tw__global_select(job, &reduced, w.holdings, w.global));
     TW_TRY(spread(job, &w, &reduced, batches));
     job->left.at = w.left;
-    tw__list_intersect(&job->own, &job->result, &job->left);
-    if (job->shape.wire != NULL)
-        keep_remainders(job, &w, &reduced);
-    return TW_OK;
+    TW_TRY(tw__list_intersect(&job->lists, &job->own, &job->result, &job->left));
+    return job->shape.wire != NULL ? keep_remainders(job, &w, &reduced) : TW_OK;
 }
 
 const tw__exchange tw__exchange_oktopk = {

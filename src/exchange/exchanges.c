@@ -74,26 +74,51 @@ int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list) {
     return TW_OK;
 }
 
-void tw__job_trim_own(tw__job *job) {
-    int64_t kept = 0;
-    for (int i = 0; i < job->shape.nsegments; i++) {
-        const tw__segment *s = &job->segments[i];
-        tw__list part = tw__list_between(&job->own, s->base, s->base + s->n);
-        tw__entry *to = job->own.at + kept; /* the part itself, or what was dropped before it */
-        kept += tw__list_keep_best(&part, s->k, to);
-    }
-    job->own.count = kept;
+static void layout(tw__job *job, const tw__shape *s, tw__room *room) {
+    job->own.at = tw__arena_take(&room->lists, s->most, sizeof(tw__entry));
+    job->bases = tw__arena_take(&room->host, s->nsegments + 1, sizeof(int64_t));
+    job->positions = tw__arena_take(&room->host, s->nsegments + 1, sizeof(int64_t));
+    job->parts = tw__arena_take(&room->host, s->nsegments, sizeof(tw__list));
 }
 
-int tw__job_check_list(const tw__job *job, const tw__list *list, int rank) {
-    TW_TRY(tw__list_check(list, 0, job->shape.span, rank));
+void tw__job_memory(const tw__shape *shape, tw__room *room) {
+    tw__job counting;
+    layout(&counting, shape, room);
+}
+
+void tw__job_begin(tw__job *job) {
+    layout(job, &job->shape, &job->room);
+    for (int i = 0; i < job->shape.nsegments; i++)
+        job->bases[i] = job->segments[i].base;
+    job->bases[job->shape.nsegments] = job->shape.span;
+}
+
+int tw__job_cut(tw__job *job, const tw__list *list) {
+    return tw__list_cut(&job->lists, list, job->bases, job->shape.nsegments + 1, job->positions,
+                        job->parts);
+}
+
+int tw__job_trim_own(tw__job *job) {
+    int64_t all = 0;
+    TW_TRY(tw__job_cut(job, &job->own));
     for (int i = 0; i < job->shape.nsegments; i++) {
-        const tw__segment *s = &job->segments[i];
-        int64_t count = tw__list_between(list, s->base, s->base + s->n).count;
-        if (count > s->k)
-            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, more than k = %lld", rank,
-                            (long long)count, (long long)s->k);
+        int64_t kept;
+        tw__entry *to = job->own.at + all; /* the part itself, or what was dropped before it */
+        TW_TRY(
+            tw__list_split_best(&job->lists, &job->parts[i], job->segments[i].k, to, NULL, &kept));
+        all += kept;
     }
+    job->own.count = all;
+    return TW_OK;
+}
+
+int tw__job_check_list(tw__job *job, const tw__list *list, int rank) {
+    TW_TRY(tw__list_check(&job->lists, list, 0, job->shape.span, rank));
+    TW_TRY(tw__job_cut(job, list));
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (job->parts[i].count > job->segments[i].k)
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, more than k = %lld", rank,
+                            (long long)job->parts[i].count, (long long)job->segments[i].k);
     return TW_OK;
 }
 

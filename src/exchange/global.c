@@ -12,7 +12,7 @@
 #include "exchange/exchange.h"
 
 #define DIGITS 4
-#define BINS 256
+#define BINS TW__DIGIT_BINS
 static const int digit_shift[DIGITS] = {23, 15, 7, 0};
 
 /* The search for one segment's threshold. */
@@ -49,15 +49,10 @@ size_t tw__global_memory(int nranks, int nsegments) {
     return counting.used;
 }
 
-static void count_digit(const search *s, int digit, uint32_t *bins) {
-    int shift = digit_shift[digit];
+static int count_digit(const tw__lists *lists, const search *s, int digit, uint32_t *bins) {
     uint32_t known = digit == 0 ? 0 : ~(((uint32_t)1 << digit_shift[digit - 1]) - 1);
-    memset(bins, 0, BINS * sizeof *bins);
-    for (int64_t i = 0; i < s->part.count; i++) {
-        uint32_t bits = tw__magnitude(s->part.at[i].val);
-        if ((bits & known) == s->bits)
-            bins[bits >> shift & (BINS - 1)]++;
-    }
+    return lists->calls->count_digit(lists->context, &s->part, known, s->bits, digit_shift[digit],
+                                     bins);
 }
 
 /* Walks down from the largest digit to the one that holds the k-th. */
@@ -81,7 +76,7 @@ static int find_thresholds(tw__job *job, space *w) {
         int64_t active = 0;
         for (int i = 0; i < job->shape.nsegments; i++)
             if (!w->searches[i].done)
-                count_digit(&w->searches[i], digit, w->bins + BINS * active++);
+                TW_TRY(count_digit(&job->lists, &w->searches[i], digit, w->bins + BINS * active++));
         if (active == 0)
             return TW_OK;
         TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
@@ -93,21 +88,18 @@ static int find_thresholds(tw__job *job, space *w) {
     return TW_OK;
 }
 
-static tw__holding hold(const search *s) {
-    tw__holding h = {0, 0};
-    for (int64_t i = 0; i < s->part.count; i++) {
-        uint32_t bits = tw__magnitude(s->part.at[i].val);
-        h.above += bits > s->bits;
-        h.equal += bits == s->bits;
-    }
-    return h;
+static int hold(const tw__lists *lists, const search *s, tw__holding *h) {
+    int64_t above, equal;
+    TW_TRY(lists->calls->count(lists->context, &s->part, s->bits, &above, &equal));
+    *h = (tw__holding){(uint32_t)above, (uint32_t)equal};
+    return TW_OK;
 }
 
 /* Tells the others what this rank holds. */
 static int share_holdings(tw__job *job, space *w) {
     int nsegments = job->shape.nsegments;
     for (int i = 0; i < nsegments; i++)
-        w->holdings[job->rank * nsegments + i] = hold(&w->searches[i]);
+        TW_TRY(hold(&job->lists, &w->searches[i], &w->holdings[job->rank * nsegments + i]));
     return tw__share(job->transport, w->holdings, sizeof(tw__holding) * (size_t)nsegments,
                      w->share);
 }
@@ -152,7 +144,7 @@ static void remember_threshold(const tw__segment *segment, const search *s) {
 }
 
 /* Cuts this rank's part of the segment down to what it may keep; counts what every rank keeps. */
-static void keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
+static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
     search *s = &w->searches[segment];
     int64_t above = 0;
     for (int r = 0; r < job->shape.nranks; r++)
@@ -164,22 +156,22 @@ static void keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
         ties -= mine;
         holdings[r] += h.above + mine;
         if (r == job->rank)
-            tw__list_keep_above(&s->part, s->bits, mine);
+            TW_TRY(tw__list_keep_above(&job->lists, &s->part, s->bits, mine));
     }
+    return TW_OK;
 }
 
-static void begin(tw__job *job, space *w, const tw__list *reduced) {
-    for (int i = 0; i < job->shape.nsegments; i++) {
-        const tw__segment *s = &job->segments[i];
-        w->searches[i] =
-            (search){.part = tw__list_between(reduced, s->base, s->base + s->n), .k = s->k};
-    }
+static int begin(tw__job *job, space *w, const tw__list *reduced) {
+    TW_TRY(tw__job_cut(job, reduced));
+    for (int i = 0; i < job->shape.nsegments; i++)
+        w->searches[i] = (search){.part = job->parts[i], .k = job->segments[i].k};
+    return TW_OK;
 }
 
 int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch) {
     tw__arena arena = {scratch, 0};
     space w = layout(&arena, job->shape.nranks, job->shape.nsegments);
-    begin(job, &w, reduced);
+    TW_TRY(begin(job, &w, reduced));
     if (job->global == TW_GLOBAL_REUSE)
         TW_TRY(reuse_thresholds(job, &w));
     if (!all_done(job, &w)) {
@@ -189,11 +181,12 @@ int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *
     memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
     reduced->count = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
-        keep_share(job, &w, i, holdings);
+        TW_TRY(keep_share(job, &w, i, holdings));
         if (w.searches[i].exact)
             remember_threshold(&job->segments[i], &w.searches[i]);
         const tw__list *part = &w.searches[i].part;
-        memmove(reduced->at + reduced->count, part->at, sizeof(tw__entry) * (size_t)part->count);
+        TW_TRY(job->lists.calls->move(job->lists.context, reduced->at + reduced->count, part->at,
+                                      part->count));
         reduced->count += part->count;
     }
     return TW_OK;

@@ -65,19 +65,19 @@ static int too_many(int rank, int64_t count, int64_t most) {
 }
 
 /* Entries as they lie: to be used there. */
-static int read_entries(const tw__parcel *parcel, int64_t lo, int64_t hi, int64_t most, int rank,
-                        tw__list *list) {
+static int read_entries(const tw__job *job, const tw__parcel *parcel, int64_t lo, int64_t hi,
+                        int64_t most, int rank, tw__list *list) {
     TW_TRY(tw__parcel_list(parcel, rank, list));
     if (list->count > most)
         return too_many(rank, list->count, most);
-    return tw__list_check(list, lo, hi, rank);
+    return tw__list_check(&job->lists, list, lo, hi, rank);
 }
 
 int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, int64_t hi,
                     int64_t most, int rank, tw__entry *room, tw__list *list) {
     uint64_t head = 0;
     if (job->shape.wire == NULL)
-        return read_entries(parcel, lo, hi, most, rank, list);
+        return read_entries(job, parcel, lo, hi, most, rank, list);
     if (parcel->bytes < HEAD)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a letter of %zu bytes", rank,
                         parcel->bytes);
@@ -89,7 +89,7 @@ int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, in
                                &list->count, rank);
     if (head != PLAIN)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a letter of an unknown kind", rank);
-    return read_entries(&rest, lo, hi, most, rank, list);
+    return read_entries(job, &rest, lo, hi, most, rank, list);
 }
 
 void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out) {

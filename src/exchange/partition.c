@@ -38,6 +38,8 @@ typedef struct space {
     edges next;       /* the edges while more are put in between */
     int64_t *split;   /* [bins]: the bins, by number, that are split in this round */
     uint32_t *counts; /* [bins] */
+    int64_t *starts;  /* [2 * bins] of pieces, and the end of each bin that is split */
+    int64_t *found;   /* [2 * bins] entries below */
     void *sum;
 } space;
 
@@ -51,6 +53,8 @@ static space layout(tw__arena *arena, int nranks) {
     space w = {.edges = take_edges(arena, nranks), .next = take_edges(arena, nranks)};
     w.split = tw__arena_take(arena, bins_of(nranks), sizeof(int64_t));
     w.counts = tw__arena_take(arena, bins_of(nranks), sizeof(uint32_t));
+    w.starts = tw__arena_take(arena, 2 * bins_of(nranks), sizeof(int64_t));
+    w.found = tw__arena_take(arena, 2 * bins_of(nranks), sizeof(int64_t));
     w.sum = tw__arena_take(arena, 1, tw__sum_memory(nranks, bins_of(nranks)));
     return w;
 }
@@ -78,19 +82,16 @@ static int64_t pieces_of(const edges *e, int64_t bin, int64_t share) {
 
 /* Counts this rank's entries in the pieces, then everyone's. */
 static int count_pieces(tw__job *job, space *w, int64_t nsplit, int64_t share) {
-    int64_t used = 0;
+    int64_t cuts = 0, used = 0, at = 0;
     for (int64_t i = 0; i < nsplit; i++) {
-        int64_t bin = w->split[i], pieces = pieces_of(&w->edges, bin, share);
-        int64_t from = tw__list_lower_bound(&job->own, w->edges.at[bin]);
-        for (int64_t p = 0; p < pieces; p++) {
-            int64_t end = piece_start(&w->edges, bin, p + 1, pieces);
-            int64_t to = from;
-            while (to < job->own.count && job->own.at[to].idx < end)
-                to++;
-            w->counts[used++] = (uint32_t)(to - from);
-            from = to;
-        }
+        int64_t pieces = pieces_of(&w->edges, w->split[i], share);
+        for (int64_t p = 0; p <= pieces; p++)
+            w->starts[cuts++] = piece_start(&w->edges, w->split[i], p, pieces);
     }
+    TW_TRY(job->lists.calls->cut(job->lists.context, &job->own, w->starts, cuts, w->found));
+    for (int64_t i = 0; i < nsplit; i++, at++)
+        for (int64_t p = 0; p < pieces_of(&w->edges, w->split[i], share); p++, at++)
+            w->counts[used++] = (uint32_t)(w->found[at + 1] - w->found[at]);
     return tw__sum(job->transport, w->counts, used, w->sum);
 }
 

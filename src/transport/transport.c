@@ -27,6 +27,10 @@ struct tw_transport {
     _Atomic int abandoned;
     tw_traffic traffic;
     tw__clockwork *clock; /* NULL unless the network is simulated */
+    int shared;           /* ranks see each other's memory */
+    tw__carrier carrier;  /* of entries on a GPU; carry is NULL without */
+    tw_device_exchange *device;
+    void *device_context;
     tw__roll roll;
     char name[]; /* calls.name */
 };
@@ -188,11 +192,73 @@ int tw_transport_elapse(tw_transport *transport, double seconds) {
     return TW_OK;
 }
 
+int tw__transport_is_simulated(const tw_transport *t) {
+    return t->clock != NULL;
+}
+
+/* ---- entries in the memory of GPUs */
+
+void tw__transport_set_shared(tw_transport *t) {
+    t->shared = 1;
+}
+
+int tw__transport_is_shared(const tw_transport *t) {
+    return t->shared;
+}
+
+void tw__transport_set_carrier(tw_transport *t, const tw__carrier *carrier) {
+    t->carrier = carrier != NULL ? *carrier : (tw__carrier){0};
+}
+
+tw__shipment *tw__transport_shipments(const tw_transport *t) {
+    return t->carrier.shipments;
+}
+
+int tw__transport_carry(tw_transport *t, tw__shipment *shipments, int many) {
+    return t->carrier.carry(t->carrier.context, shipments, many);
+}
+
+void tw__transport_count(tw_transport *t, const tw__shipment *shipments, int many) {
+    for (int i = 0; i < many; i++) {
+        if (shipments[i].out.data != NULL) {
+            t->traffic.payload_sent += (int64_t)shipments[i].out.bytes;
+            t->traffic.messages_sent++;
+        }
+        if (shipments[i].in.data != NULL)
+            t->traffic.payload_received += (int64_t)shipments[i].in.bytes;
+    }
+}
+
+int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange, void *context) {
+    TW_REQUIRE(transport, "transport");
+    if (transport->acquired)
+        return tw__fail(TW_ERR_STATE, "transport: has a group already; set this before");
+    transport->device = exchange;
+    transport->device_context = context;
+    return TW_OK;
+}
+
+tw_device_exchange *tw__transport_device(const tw_transport *t, void **context) {
+    *context = t->device_context;
+    return t->device;
+}
+
+/* A message on its own: done when this returns. */
+static int carry_one(tw_transport *t, tw__message *message, tw__shipment shipment) {
+    TW_TRY(tw__transport_carry(t, &shipment, 1));
+    message->bytes = message->sending ? shipment.out.bytes : shipment.in.bytes;
+    return TW_OK;
+}
+
 /* ---- single messages */
 
 int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
                        tw__message *message) {
     *message = (tw__message){.peer = peer, .sending = 1, .cargo = cargo, .bytes = bytes};
+    if (cargo == TW__DEVICE)
+        return carry_one(
+            t, message,
+            (tw__shipment){.peer = peer, .out = {.data = (void *)data, .bytes = bytes}});
     if (t->clock != NULL)
         tw__clockwork_send(t->clock, message);
     int error = t->calls.send(t->context, peer, TW__TAG_DATA, data, bytes, &message->request);
@@ -205,6 +271,9 @@ int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *d
 int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
                        tw__message *message) {
     *message = (tw__message){.peer = peer, .cargo = cargo};
+    if (cargo == TW__DEVICE)
+        return carry_one(t, message,
+                         (tw__shipment){.peer = peer, .in = {.data = data, .capacity = capacity}});
     if (t->clock != NULL)
         tw__clockwork_expect(t->clock, message);
     int error = t->calls.recv(t->context, peer, TW__TAG_DATA, data, capacity, &message->request);

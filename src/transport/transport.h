@@ -27,6 +27,7 @@
 typedef enum {
     TW__PAYLOAD = 0,
     TW__CONTROL = 1,
+    TW__DEVICE = 2, /* payload in the memory of a GPU, moved by a carrier */
 } tw__cargo;
 
 /* A message under way, or none. */
@@ -83,6 +84,10 @@ int tw__transport_failed(const tw_transport_calls *calls, const char *what, int 
 /* The transport keeps this clock, and frees it. */
 struct tw__clockwork;
 void tw__transport_set_clock(tw_transport *t, struct tw__clockwork *clock);
+int tw__transport_is_simulated(const tw_transport *t);
+/* Its ranks are threads of this process, and see each other's memory. */
+void tw__transport_set_shared(tw_transport *t);
+int tw__transport_is_shared(const tw_transport *t);
 
 /* From any thread: waits that are under way and all later ones fail with TW_ERR_STATE. */
 void tw__transport_abandon(tw_transport *t);
@@ -96,18 +101,47 @@ int tw__transport_rank(const tw_transport *t);
 int tw__transport_nranks(const tw_transport *t);
 tw_traffic tw__transport_traffic(const tw_transport *t);
 
+/* ---- entries in the memory of GPUs
+ *
+ * The transport itself moves the host's memory. A group on a GPU lends it a carrier, which moves
+ * all messages of a rank that belong together at once, and returns when they have arrived: what
+ * waits for others in a GPU's stream must not stand before what they wait for. */
+
+typedef struct tw__parcel {
+    void *data;
+    size_t bytes;    /* to send; or received, once it has arrived */
+    size_t capacity; /* to receive at most; unused when sending */
+} tw__parcel;
+
+/* What goes to a peer, and what comes from it; a parcel whose data is NULL does not travel. */
+typedef struct tw__shipment {
+    int peer;
+    tw__parcel out, in;
+} tw__shipment;
+
+typedef struct tw__carrier {
+    int (*carry)(void *context, tw__shipment *shipments, int count);
+    void *context;
+    tw__shipment *shipments; /* [nranks]: for rotations */
+} tw__carrier;
+
+/* Until the next call; NULL takes it away. */
+void tw__transport_set_carrier(tw_transport *t, const tw__carrier *carrier);
+/* Errors: as tw__transport_wait; TW_ERR_DEVICE. */
+int tw__transport_carry(tw_transport *t, tw__shipment *shipments, int count);
+/* For carriers: these have travelled, and not as messages of this transport. */
+void tw__transport_count(tw_transport *t, const tw__shipment *shipments, int count);
+/* Room for shipments to all ranks. */
+tw__shipment *tw__transport_shipments(const tw_transport *t);
+/* The caller's way between GPUs, NULL if none; see tw_transport_set_device. */
+tw_device_exchange *tw__transport_device(const tw_transport *t, void **context);
+
 /* ---- rotation.c: every rank sends to every other
  *
  * Turn 1 sends to rank+1 and receives from rank-1, turn 2 to rank+2 and from rank-2, and so on:
  * every turn is a permutation, so no rank is flooded, and no two ranks exchange with each other
  * head-on but in the turn nranks/2. A parcel whose data is NULL is skipped, which both ends must
  * know; one of 0 bytes is not. */
-
-typedef struct tw__parcel {
-    void *data;
-    size_t bytes;    /* to send; or received, once the rotation has ended */
-    size_t capacity; /* to receive at most; unused when sending */
-} tw__parcel;
 
 typedef struct tw__rotation {
     tw_transport *transport;

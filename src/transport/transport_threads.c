@@ -326,6 +326,8 @@ static int make_ends(tw_transport **transports, hub *h) {
     for (; made < h->nranks && status == TW_OK; made += status == TW_OK)
         status =
             tw_transport_custom(&transports[made], &threads_calls, &h->ends[made], made, h->nranks);
+    for (int i = 0; i < h->nranks && status == TW_OK; i++)
+        tw__transport_set_shared(transports[i]);
     if (status == TW_OK)
         return TW_OK;
     if (made == 0)
