@@ -5,6 +5,7 @@
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,89 @@
 
 enum { STEPS = 6, MOST_RANKS = 8 };
 
+/* How entries get from one rank's GPU memory to another's; see src/cuda/carrier.h. */
+typedef enum { DIRECT, LENT, STAGED, WAYS } way;
+static const char *const way_names[WAYS] = {"direct", "lent", "staged"};
+
 static void gpu_ok(cudaError_t error) {
     if (error != cudaSuccess) {
         check_fail("CUDA: %s", cudaGetErrorString(error));
     }
 }
 
-/* The same groups on the CPU and on the GPU. */
+/* ---- a way to lend: as NCCL between cards, on one */
+
+typedef struct post {
+    const tw_device_message *from[MOST_RANKS][MOST_RANKS]; /* by sender and receiver */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+} post;
+
+static post mail;
+static int seats[MOST_RANKS]; /* each rank's context: its number */
+
+/* Waits until the sender's place is taken, or free. */
+static const tw_device_message *post_wait(int sender, int receiver, int taken) {
+    while ((mail.from[sender][receiver] != NULL) != taken) {
+        pthread_cond_wait(&mail.changed, &mail.mutex);
+    }
+    return mail.from[sender][receiver];
+}
+
+static int post_copy(const tw_device_message *m, int rank, cudaStream_t stream) {
+    const tw_device_message *sent = post_wait(m->peer, rank, 1);
+    int error = sent->bytes != m->bytes ||
+                cudaMemcpyAsync(m->data, sent->data, m->bytes, cudaMemcpyDeviceToDevice, stream) !=
+                    cudaSuccess ||
+                cudaStreamSynchronize(stream) != cudaSuccess;
+    mail.from[m->peer][rank] = NULL;
+    pthread_cond_broadcast(&mail.changed);
+    return error ? tw_transport_explain("test: %zu bytes came, %zu were expected", sent->bytes,
+                                        m->bytes)
+                 : TW_OK;
+}
+
+static int post_exchange(void *context, const tw_device_message *messages, int count,
+                         void *stream) {
+    int rank = *(int *)context, error = TW_OK;
+    pthread_mutex_lock(&mail.mutex);
+    for (int i = 0; i < count; i++) {
+        if (messages[i].sending) {
+            mail.from[rank][messages[i].peer] = &messages[i];
+        }
+    }
+    pthread_cond_broadcast(&mail.changed);
+    for (int i = 0; i < count && error == TW_OK; i++) {
+        if (!messages[i].sending) {
+            error = post_copy(&messages[i], rank, stream);
+        }
+    }
+    for (int i = 0; i < count && error == TW_OK; i++) {
+        if (messages[i].sending) {
+            post_wait(rank, messages[i].peer, 0);
+        }
+    }
+    pthread_mutex_unlock(&mail.mutex);
+    return error;
+}
+
+static void use_way(ranks *r, way how) {
+    const tw_network network = {.latency = 1e-6, .bandwidth = 1e9};
+    for (int i = 0; i < r->nranks; i++) {
+        seats[i] = i;
+        if (how == LENT) {
+            check_ok(tw_transport_set_device(r->transports[i], post_exchange, &seats[i]));
+        }
+        if (how == STAGED) {
+            tw_transport_free(r->transports[i]);
+        }
+    }
+    if (how == STAGED) {
+        check_ok(tw_transport_simulated(r->transports, r->nranks, &network));
+    }
+}
+
+/* ---- The same groups on the CPU and on the GPU. */
 typedef struct pair {
     int nranks;
     int64_t n;
@@ -32,12 +109,15 @@ typedef struct pair {
     float *gpu_outs[MOST_RANKS];
 } pair;
 
-static void pair_open(pair *p, int nranks, int64_t n, const tw_group_params *params) {
+static void pair_open_by(pair *p, int nranks, int64_t n, const tw_group_params *params, way how) {
     *p = (pair){.nranks = nranks, .n = n};
     ranks_open(&p->here, nranks, params, &n, 1);
     tw_group_params there = *params;
     there.select.device = TW_CUDA;
-    ranks_open(&p->there, nranks, &there, &n, 1);
+    ranks_init(&p->there, nranks);
+    use_way(&p->there, how);
+    ranks_try_open(&p->there, &there, &n, 1);
+    ranks_ok(&p->there);
     p->grads = rows_alloc(nranks, n);
     p->outs = rows_alloc(nranks, n);
     p->copies = rows_alloc(nranks, n);
@@ -47,6 +127,10 @@ static void pair_open(pair *p, int nranks, int64_t n, const tw_group_params *par
         gpu_ok(cudaMalloc(&p->gpu_grads[r], 4 * (size_t)n));
         gpu_ok(cudaMalloc((void **)&p->gpu_outs[r], 4 * (size_t)n));
     }
+}
+
+static void pair_open(pair *p, int nranks, int64_t n, const tw_group_params *params) {
+    pair_open_by(p, nranks, n, params, DIRECT);
 }
 
 static void pair_close(pair *p) {
@@ -128,17 +212,17 @@ static tw_group_params params_of(const char *scheme, double density) {
     return params;
 }
 
-static void run_scheme(const char *scheme, int nranks, int64_t n, double density) {
+static void run_scheme(const char *scheme, way how, int nranks, int64_t n, double density) {
     tw_group_params params = params_of(scheme, density);
     int64_t *given = check_alloc(n, sizeof *given), *applied = check_alloc(n, sizeof *applied);
     memset(given, 0, sizeof *given * (size_t)n);
     memset(applied, 0, sizeof *applied * (size_t)n);
     pair p;
-    check_scene("scheme=%s P=%d n=%lld open", scheme, nranks, (long long)n);
-    pair_open(&p, nranks, n, &params);
+    check_scene("scheme=%s %s P=%d n=%lld open", scheme, way_names[how], nranks, (long long)n);
+    pair_open_by(&p, nranks, n, &params, how);
     for (int step = 0; step < STEPS; step++) {
-        check_scene("scheme=%s P=%d n=%lld density=%g step=%d", scheme, nranks, (long long)n,
-                    density, step);
+        check_scene("scheme=%s %s P=%d n=%lld density=%g step=%d", scheme, way_names[how], nranks,
+                    (long long)n, density, step);
         rows_fill(p.grads, nranks, n, DATA_SUMMABLE, step);
         pair_step(&p, 1);
         for (int64_t i = 0; i < n; i++) {
@@ -161,9 +245,68 @@ static void test_all_schemes(void **state) {
     const char *scheme;
     for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
         for (int c = 0; c < 4; c++) {
-            run_scheme(scheme, counts[c], 5003, 0.1);
-            run_scheme(scheme, counts[c], 70001, 0.01);
+            for (way how = DIRECT; how < WAYS; how++) {
+                run_scheme(scheme, how, counts[c], 5003, 0.1);
+                run_scheme(scheme, how, counts[c], 70001, 0.01);
+            }
         }
+    }
+}
+
+/* Messages of several chunks; a range that dsa sends plain. */
+static void test_long_lists(void **state) {
+    (void)state;
+    for (way how = DIRECT; how < WAYS; how++) {
+        run_scheme("topka", how, 3, 1500000, 0.2);
+        run_scheme("topkdsa", how, 2, 900000, 0.4);
+        run_scheme("oktopk", how, 4, 3000000, 0.1);
+    }
+}
+
+/* Wire formats: entries are coded by the CPU. */
+static void test_wires(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    for (int s = 0; s < 4; s++) {
+        tw_group_params params = params_of(schemes[s], 0.02);
+        params.wire = s % 2 ? "q4" : "bf16";
+        pair p;
+        pair_open(&p, 3, 20011, &params);
+        for (int step = 0; step < STEPS; step++) {
+            check_scene("scheme=%s wire=%s step=%d", schemes[s], params.wire, step);
+            rows_fill(p.grads, 3, 20011, DATA_GAUSS, step);
+            pair_step(&p, 1);
+        }
+        compare_residuals(&p);
+        pair_close(&p);
+    }
+}
+
+/* Sums that no float holds: refused alike. */
+static void test_overflow(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "gtopk", "oktopk"};
+    for (int s = 0; s < 3; s++) {
+        tw_group_params params = params_of(schemes[s], 0.02);
+        pair p;
+        pair_open(&p, 3, 3001, &params);
+        for (int step = 0; step < STEPS; step++) {
+            check_scene("overflow, scheme=%s step=%d", schemes[s], step);
+            rows_fill(p.grads, 3, 3001, DATA_GAUSS, step);
+            for (int64_t i = 0; i < 3001 && step % 2; i++) {
+                for (int r = 0; r < 3; r++) {
+                    p.grads[r][i] *= 1e37f;
+                }
+            }
+            pair_upload(&p);
+            ranks_allreduce(&p.here, 0, (void *const *)p.grads, p.outs);
+            ranks_allreduce(&p.there, 0, p.gpu_grads, p.gpu_outs);
+            for (int r = 0; r < 3; r++) {
+                check_int("status", p.there.status[r], p.here.status[r]);
+            }
+            compare_residuals(&p);
+        }
+        pair_close(&p);
     }
 }
 
@@ -318,10 +461,13 @@ int main(void) {
         printf("SKIP: %s\n", tw_last_error());
         return 0;
     }
+    pthread_mutex_init(&mail.mutex, NULL);
+    pthread_cond_init(&mail.changed, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_schemes), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_background),
-        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_long_lists),  cmocka_unit_test(test_wires),
+        cmocka_unit_test(test_overflow),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_background),  cmocka_unit_test(test_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
