@@ -310,7 +310,8 @@ static int exchange_all(step *s) {
         if (job->shape.wire != NULL)
             drop_zeros(&job->result);
         room = job->room;
-        assert(room.host.used <= s->g->workspace.host.used && room.lists.used <= s->g->workspace.lists.used);
+        assert(room.host.used <= s->g->workspace.host.used &&
+               room.lists.used <= s->g->workspace.lists.used);
     }
     s->info.exchange_seconds = tw__seconds() - begin;
     return check_sums(s);
@@ -354,12 +355,10 @@ static int deliver_there(tw__tensor *t, const tw__list *result, const tw__list *
     return TW_OK;
 }
 
-static int apply_segment(const tw__job *job, const tw__segment *segment, tw__tensor *t) {
-    int64_t lo = segment->base, hi = segment->base + segment->n;
-    tw__list result, left, kept;
-    TW_TRY(tw__list_between(&job->lists, &job->result, lo, hi, &result));
-    TW_TRY(tw__list_between(&job->lists, &job->left, lo, hi, &left));
-    TW_TRY(tw__list_between(&job->lists, &job->kept, lo, hi, &kept));
+/* The job's lists are cut. */
+static int apply_segment(const tw__job *job, int at, tw__tensor *t) {
+    int64_t lo = job->segments[at].base;
+    tw__list result = job->parts[0][at], left = job->parts[1][at], kept = job->parts[2][at];
     if (tw__on_gpu(t)) {
         TW_TRY(deliver_there(t, &result, &left, &kept, lo, job));
     } else {
@@ -380,14 +379,22 @@ static int apply_dense(tw_group *g, tw__tensor *t) {
     return tw__lane_copy(g->lane, t->out, t->dense_out, sizeof(float) * (size_t)t->n);
 }
 
+static int cut_lists(tw__job *job) {
+    if (job->shape.nsegments == 0)
+        return TW_OK;
+    TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
+    TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
+    return tw__job_cut(job, &job->kept, job->parts[2]);
+}
+
 static int apply_all(step *s) {
     double begin = tw__seconds();
     for (int j = 0; j < JOBS; j++) {
         tw__job *job = &s->jobs[j];
+        TW_TRY(cut_lists(job));
         for (int i = 0; i < job->shape.nsegments; i++) {
             tw__tensor *t = &s->g->tensors[s->g->owners[j * s->g->widest + i]];
-            TW_TRY(t->selector != NULL ? apply_segment(job, &job->segments[i], t)
-                                       : apply_dense(s->g, t));
+            TW_TRY(t->selector != NULL ? apply_segment(job, i, t) : apply_dense(s->g, t));
             t->steps++;
             t->info.k = job->segments[i].k;
             t->info.applied = t->selector != NULL ? t->result.count : t->n;

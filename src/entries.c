@@ -3,9 +3,12 @@
 
 int tw__list_cut(const tw__lists *w, const tw__list *list, const int64_t *bounds, int64_t count,
                  int64_t *positions, tw__list *parts) {
-    TW_TRY(w->calls->cut(w->context, list, bounds, count, positions));
+    if (list->count > 0)
+        TW_TRY(w->calls->cut(w->context, list, bounds, count, positions));
     for (int64_t i = 0; i + 1 < count; i++)
-        parts[i] = (tw__list){list->at + positions[i], positions[i + 1] - positions[i]};
+        parts[i] = list->count == 0
+                       ? *list
+                       : (tw__list){list->at + positions[i], positions[i + 1] - positions[i]};
     return TW_OK;
 }
 

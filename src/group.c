@@ -125,12 +125,24 @@ static int check_gpu(const tw_group *g, const tw__tensor *t) {
     return TW_OK;
 }
 
-/* Entries are written in wire formats by the CPU; dense has none. */
+/* Entries of a tensor, on average, from which a GPU works on them faster than the host, for all its
+ * launches. */
+#ifndef TW__RESIDENT_K
+#define TW__RESIDENT_K 16384
+#endif
+
+/* Whether entries stay on the GPU: not if they are few, unless the caller has lent a way between
+ * GPUs. Wire formats are the CPU's to write; dense has no entries. */
 static int stays_on_gpu(const tw_group *g) {
+    void *context;
+    int lent = tw__transport_device(g->transport, &context) != NULL;
     int all = g->exchange != &tw__exchange_dense && g->wire == NULL;
-    for (int t = 0; t < g->ntensors; t++)
+    int64_t entries = 0;
+    for (int t = 0; t < g->ntensors; t++) {
         all &= tw__on_gpu(&g->tensors[t]);
-    return all;
+        entries += tw__k_at(&g->tensors[t].params, g->tensors[t].n, INT64_MAX);
+    }
+    return all && (lent || entries >= (int64_t)TW__RESIDENT_K * g->ntensors);
 }
 
 int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {

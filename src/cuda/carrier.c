@@ -74,7 +74,8 @@ static int check_offer(const tw__message *message, const offer *o, const tw__shi
 /* Afterwards in.bytes is known. */
 static int exchange_offers(tw__device_carrier *c, tw__shipment *shipments, int count) {
     int many = 0, at = 0;
-    TW_TRY(wait_for(c, start_offers(c, shipments, count, &many), many));
+    int error = start_offers(c, shipments, count, &many);
+    TW_TRY(wait_for(c, error, many));
     for (int i = 0; i < count; i++) {
         if (shipments[i].in.data != NULL) {
             TW_TRY(check_offer(&c->messages[at], &c->offers[1][i], &shipments[i]));
@@ -113,7 +114,8 @@ static int carry_direct(void *context, tw__shipment *shipments, int count) {
                                  shipments[i].in.bytes));
     TW_TRY(tw__lane_wait(c->lane));
     tw__transport_count(c->transport, shipments, count);
-    return wait_for(c, start_receipts(c, shipments, count, &many), many);
+    int error = start_receipts(c, shipments, count, &many);
+    return wait_for(c, error, many);
 }
 
 /* ---- lent */

@@ -25,7 +25,9 @@ int tw__lane_create(tw__device_lane **lane, int ordinal) {
     if (l == nullptr)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *l);
     l->ordinal = ordinal;
-    cudaError_t error = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking);
+    int least = 0, first = 0; /* before what the caller computes meanwhile: others wait for it */
+    (void)cudaDeviceGetStreamPriorityRange(&least, &first);
+    cudaError_t error = cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, first);
     if (error != cudaSuccess) {
         free(l);
         return failure(error, "creating a stream");

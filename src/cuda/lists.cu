@@ -250,7 +250,7 @@ int find_edge(void *context, const tw__list *list, int64_t best, tw__edge *edge)
     return TW_OK;
 }
 
-__global__ void flag_ties(const tw__entry *entries, int64_t count, uint32_t bits, uint8_t *flags) {
+__global__ void flag_ties(const tw__entry *entries, int64_t count, uint32_t bits, uint32_t *flags) {
     int64_t i = thread_number();
     if (i < count)
         flags[i] = magnitude(entries[i].val) == bits;
@@ -291,8 +291,8 @@ int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept, tw
     const Word *words = words_of(list->at);
     unsigned blocks = blocks_of(list->count);
     int64_t ndropped;
-    flag_ties<<<blocks, THREADS, 0, stream_of(d)>>>(list->at, list->count, edge.bits, d->flags);
-    cudaError_t error = cub::DeviceScan::ExclusiveSum(d->temporary, d->temporary_bytes, d->flags,
+    flag_ties<<<blocks, THREADS, 0, stream_of(d)>>>(list->at, list->count, edge.bits, d->orders);
+    cudaError_t error = cub::DeviceScan::ExclusiveSum(d->temporary, d->temporary_bytes, d->orders,
                                                       d->orders, (int)list->count, stream_of(d));
     if (error == cudaSuccess && dropped != nullptr) { /* first: kept may be the list's own place */
         flag_taken<<<blocks, THREADS, 0, stream_of(d)>>>(list->at, list->count, edge, d->orders,
@@ -466,7 +466,7 @@ cudaError_t temporary_of(int64_t most, size_t *bytes) {
                                        (Word *)nullptr, (unsigned long long *)nullptr, (int)most);
     *bytes = need > *bytes ? need : *bytes;
     if (error == cudaSuccess)
-        error = cub::DeviceScan::ExclusiveSum(nullptr, need, (uint8_t *)nullptr,
+        error = cub::DeviceScan::ExclusiveSum(nullptr, need, (uint32_t *)nullptr,
                                               (uint32_t *)nullptr, (int)most);
     *bytes = need > *bytes ? need : *bytes;
     return error;

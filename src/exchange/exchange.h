@@ -63,7 +63,7 @@ typedef struct tw__job {
 
     int64_t *bases;     /* [nsegments + 1] of the segments, and where the last one ends */
     int64_t *positions; /* [nsegments + 1] */
-    tw__list *parts;    /* [nsegments]: see tw__job_cut */
+    tw__list *parts[3]; /* [nsegments] each: see tw__job_cut */
 
     tw__list own;
     tw__list result;
@@ -114,8 +114,8 @@ int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list);
 /* Take what every job needs, own entries and cuts; for a job, once its segments are there. */
 void tw__job_memory(const tw__shape *shape, tw__room *room);
 void tw__job_begin(tw__job *job);
-/* Each segment's part of a list, in job->parts until the next call. */
-int tw__job_cut(tw__job *job, const tw__list *list);
+/* Each segment's part of a list: parts[nsegments], as are job->parts. */
+int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
 /* Keep the best k of every segment's own entries; the others stay with this rank. */
 int tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */

@@ -105,24 +105,28 @@ static tw__parcel write_list(tw__job *job, space *w, tw__list *list, int merges)
 /* Of the merged list, each segment's k best go to list, the others to dropped. */
 static int select_again(tw__job *job, const tw__list *merged, tw__list *list, tw__list *dropped) {
     list->count = dropped->count = 0;
-    TW_TRY(tw__job_cut(job, merged));
+    const tw__list *parts = job->parts[0];
+    TW_TRY(tw__job_cut(job, merged, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++) {
         int64_t kept;
-        TW_TRY(tw__list_split_best(&job->lists, &job->parts[i], job->segments[i].k,
+        TW_TRY(tw__list_split_best(&job->lists, &parts[i], job->segments[i].k,
                                    list->at + list->count, dropped->at + dropped->count, &kept));
         list->count += kept;
-        dropped->count += job->parts[i].count - kept;
+        dropped->count += parts[i].count - kept;
     }
     return TW_OK;
 }
 
-/* Whether what a segment keeps would overflow this rank's residual. */
-static int overflows(tw__job *job, const tw__segment *s, int *yes) {
-    tw__list kept, sent;
-    int there = job->cargo == TW__DEVICE;
-    TW_TRY(tw__list_between(&job->lists, &job->kept, s->base, s->base + s->n, &kept));
-    TW_TRY(tw__list_between(&job->lists, &job->own, s->base, s->base + s->n, &sent));
-    return tw__selector_overflows(s->selector, there, &kept, &sent, s->base, yes);
+/* Whether what is kept would overflow this rank's residuals. */
+static int overflows(tw__job *job, int *yes) {
+    *yes = 0;
+    TW_TRY(tw__job_cut(job, &job->kept, job->parts[0]));
+    TW_TRY(tw__job_cut(job, &job->own, job->parts[1]));
+    for (int i = 0; i < job->shape.nsegments && !*yes; i++)
+        TW_TRY(tw__selector_overflows(job->segments[i].selector, job->cargo == TW__DEVICE,
+                                      &job->parts[0][i], &job->parts[1][i], job->segments[i].base,
+                                      yes));
+    return TW_OK;
 }
 
 /* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
@@ -133,8 +137,8 @@ static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__p
     *letter = write_list(job, w, list, merges);
     job->kept.at = w->kept;
     TW_TRY(tw__list_reduce(&job->lists, w->drops, merges + 1, &job->kept));
-    for (int i = 0; i < job->shape.nsegments && job->kept.count > 0 && !yes; i++)
-        TW_TRY(overflows(job, &job->segments[i], &yes));
+    if (job->kept.count > 0)
+        TW_TRY(overflows(job, &yes));
     if (yes && list->count > 0) {
         TW_TRY(job->lists.calls->spoil(job->lists.context, list->at));
         *letter = write_list(job, w, list, merges);

@@ -78,7 +78,8 @@ static void layout(tw__job *job, const tw__shape *s, tw__room *room) {
     job->own.at = tw__arena_take(&room->lists, s->most, sizeof(tw__entry));
     job->bases = tw__arena_take(&room->host, s->nsegments + 1, sizeof(int64_t));
     job->positions = tw__arena_take(&room->host, s->nsegments + 1, sizeof(int64_t));
-    job->parts = tw__arena_take(&room->host, s->nsegments, sizeof(tw__list));
+    for (int i = 0; i < 3; i++)
+        job->parts[i] = tw__arena_take(&room->host, s->nsegments, sizeof(tw__list));
 }
 
 void tw__job_memory(const tw__shape *shape, tw__room *room) {
@@ -93,19 +94,22 @@ void tw__job_begin(tw__job *job) {
     job->bases[job->shape.nsegments] = job->shape.span;
 }
 
-int tw__job_cut(tw__job *job, const tw__list *list) {
+int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts) {
+    parts[0] = *list;
+    if (job->shape.nsegments == 1)
+        return TW_OK;
     return tw__list_cut(&job->lists, list, job->bases, job->shape.nsegments + 1, job->positions,
-                        job->parts);
+                        parts);
 }
 
 int tw__job_trim_own(tw__job *job) {
     int64_t all = 0;
-    TW_TRY(tw__job_cut(job, &job->own));
+    const tw__list *parts = job->parts[0];
+    TW_TRY(tw__job_cut(job, &job->own, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++) {
         int64_t kept;
         tw__entry *to = job->own.at + all; /* the part itself, or what was dropped before it */
-        TW_TRY(
-            tw__list_split_best(&job->lists, &job->parts[i], job->segments[i].k, to, NULL, &kept));
+        TW_TRY(tw__list_split_best(&job->lists, &parts[i], job->segments[i].k, to, NULL, &kept));
         all += kept;
     }
     job->own.count = all;
@@ -114,11 +118,12 @@ int tw__job_trim_own(tw__job *job) {
 
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank) {
     TW_TRY(tw__list_check(&job->lists, list, 0, job->shape.span, rank));
-    TW_TRY(tw__job_cut(job, list));
+    const tw__list *parts = job->parts[0];
+    TW_TRY(tw__job_cut(job, list, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++)
-        if (job->parts[i].count > job->segments[i].k)
+        if (parts[i].count > job->segments[i].k)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, more than k = %lld", rank,
-                            (long long)job->parts[i].count, (long long)job->segments[i].k);
+                            (long long)parts[i].count, (long long)job->segments[i].k);
     return TW_OK;
 }
 

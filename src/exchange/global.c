@@ -162,9 +162,9 @@ static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
 }
 
 static int begin(tw__job *job, space *w, const tw__list *reduced) {
-    TW_TRY(tw__job_cut(job, reduced));
+    TW_TRY(tw__job_cut(job, reduced, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++)
-        w->searches[i] = (search){.part = job->parts[i], .k = job->segments[i].k};
+        w->searches[i] = (search){.part = job->parts[0][i], .k = job->segments[i].k};
     return TW_OK;
 }
 
