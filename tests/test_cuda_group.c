@@ -456,7 +456,17 @@ static void test_state(void **state) {
     unlink(name);
 }
 
-int main(void) {
+/* With `quick`, for tools that are many times slower: every scheme, once, with its entries on the
+ * GPU. */
+static void test_quick(void **state) {
+    (void)state;
+    const char *scheme;
+    for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
+        run_scheme(scheme, LENT, 3, 5003, 0.1);
+    }
+}
+
+int main(int argc, char **argv) {
     if (tw_cuda_device(0, NULL) != TW_OK) {
         printf("SKIP: %s\n", tw_last_error());
         return 0;
@@ -469,5 +479,9 @@ int main(void) {
         cmocka_unit_test(test_overflow),    cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_background),  cmocka_unit_test(test_state),
     };
+    const struct CMUnitTest few[] = {cmocka_unit_test(test_quick)};
+    if (argc > 1 && strcmp(argv[1], "quick") == 0) {
+        return cmocka_run_group_tests(few, NULL, NULL);
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ namespace tw {
 
 /* What a warp knows of its stretch of the vector. */
 struct Stretch {
-    Share elements;
+    Share tiles;
     const int32_t *idx; /* [staged] candidates, in shared memory */
     const float *val;
     uint32_t staged;
@@ -66,13 +66,11 @@ __device__ inline bool stage(const Step &s, Share tiles, uint32_t room, int32_t 
 }
 
 /* Of the block's candidates, this warp's; without any where they could not be staged. */
-__device__ inline Stretch stretch_of_warp(const Step &s, const Learned &learned, Share tiles,
-                                          bool is_staged, uint32_t staged, const int32_t *idx,
-                                          const float *val) {
+__device__ inline Stretch stretch_of_warp(const Learned &learned, Share tiles, bool is_staged,
+                                          uint32_t staged, const int32_t *idx, const float *val) {
     uint32_t warp = threadIdx.x / WARP;
-    Share of_block = {tiles.first * TILE, (uint32_t)min((int64_t)tiles.last * TILE, s.n)};
     Share mine = share_of(Share{0, is_staged ? staged : 0}, warp, CHOOSE_WARPS);
-    return Stretch{share_of(of_block, warp, CHOOSE_WARPS), idx + mine.first, val + mine.first,
+    return Stretch{share_of(tiles, warp, CHOOSE_WARPS), idx + mine.first, val + mine.first,
                    mine.last - mine.first, is_staged ? learned.guess : ~0u};
 }
 

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     }
     if (!is_staged && threadIdx.x == 0)
         s.scratch->crowded = 1;
-    Stretch mine = stretch_of_warp(s, learned, tiles, is_staged, staged, shared, val);
+    Stretch mine = stretch_of_warp(learned, tiles, is_staged, staged, shared, val);
     bool done = false;
     if (METHOD == EXACT || (METHOD == REUSE && reuse_due(s, learned, s.k_changed)))
         done = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);

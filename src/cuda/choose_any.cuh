@@ -4,8 +4,7 @@
  *   place   how many entries are chosen before each warp's, in index order
  *   write   them
  *
- * Entries come from the staged candidates, or where these are too many or do not go down far enough,
- * from acc. For the k-th largest, histograms narrow its magnitude down until few candidates are left,
+ * Entries come from the candidates, or where these do not go down far enough, from acc. For the k-th largest, histograms narrow its magnitude down until few candidates are left,
  * which are gathered. */
 #ifndef TW_CUDA_CHOOSE_ANY_CUH
 #define TW_CUDA_CHOOSE_ANY_CUH
@@ -27,28 +26,47 @@ struct View {
     Scanned counts; /* of candidates by magnitude, near the guess */
 };
 
-/* f(on, index, value) in whole warps, for all entries of this warp's stretch with magnitude bits >=
- * from >= 1, where `on`: indices ascend from lane to lane and call to call. From the candidates, or
- * where these do not go down so far, from acc. */
-template <typename F> __device__ void visit(const View &v, uint32_t from, const F &f) {
+/* f(on, index, value) in whole warps, for entries first .. last-1 of a list, or without one of acc:
+ * `on` for those with magnitude bits >= from. Indices ascend from lane to lane and call to call. */
+template <typename F>
+__device__ void visit_part(const Step &s, const int32_t *idx, const float *val, Share part,
+                           uint32_t from, const F &f) {
     constexpr int AHEAD = 8;
-    const Stretch &mine = v.mine;
-    bool staged = from >= mine.staged_from;
-    Share all = staged ? Share{0, mine.staged} : mine.elements;
     uint32_t lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (uint32_t i = all.first; i < all.last; i += AHEAD * WARP) {
+    for (uint32_t i = part.first; i < part.last; i += AHEAD * WARP) {
         float x[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             uint32_t at = i + a * WARP + lane;
-            x[a] = at >= all.last ? 0.0f : staged ? mine.val[at] : acc_after(v.s, at);
+            x[a] = at >= part.last ? 0.0f : val != nullptr ? val[at] : acc_after(s, at);
         }
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             uint32_t at = i + a * WARP + lane;
-            f(magnitude(x[a]) >= from, staged && at < all.last ? mine.idx[at] : (int32_t)at, x[a]);
+            int32_t index = val != nullptr && at < part.last ? idx[at] : (int32_t)at;
+            f(magnitude(x[a]) >= from, index, x[a]);
         }
+    }
+}
+
+/* The same for all entries of this warp's stretch with magnitude bits >= from >= 1: from the staged
+ * candidates; where these were too many, from the slots; where those do not hold all, from acc. */
+template <typename F> __device__ void visit(const View &v, uint32_t from, const F &f) {
+    const Step &s = v.s;
+    const Stretch &mine = v.mine;
+    if (from >= mine.staged_from) {
+        visit_part(s, mine.idx, mine.val, Share{0, mine.staged}, from, f);
+        return;
+    }
+#pragma unroll 1
+    for (uint32_t tile = mine.tiles.first; tile < mine.tiles.last; tile++) {
+        uint32_t count = s.slot_count[tile];
+        bool slots = from >= v.near && count <= SLOTS;
+        int64_t at = (int64_t)tile * SLOTS;
+        Share elements = {tile * TILE, (uint32_t)min((int64_t)(tile + 1) * TILE, s.n)};
+        visit_part(s, slots ? s.slot_idx + at : nullptr, slots ? s.slot_val + at : nullptr,
+                   slots ? Share{0, count} : elements, from, f);
     }
 }
 

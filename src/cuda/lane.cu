@@ -6,14 +6,13 @@
  * for the caller's stream where that has made a gradient ready, and is waited for before a call
  * returns. */
 #include "cuda/failure.cuh"
+#include "cuda/grid.cuh"
 #include "cuda/lane.cuh"
 #include "cuda/selector.cuh"
 
 #include <cstdlib>
 
 using namespace tw;
-
-constexpr int THREADS = 256;
 
 /* ---- the lane */
 
@@ -103,17 +102,9 @@ void tw__lane_forget(void *event) {
 
 /* ---- entries to the host, lists from it */
 
-__device__ int64_t first_of_thread() {
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-
-static unsigned blocks_of(int64_t count) {
-    return (unsigned)((count + THREADS - 1) / THREADS);
-}
-
 __global__ void pack(const int32_t *idx, const float *val, int64_t count, int32_t base,
                      tw__entry *to) {
-    int64_t i = first_of_thread();
+    int64_t i = thread_number();
     if (i < count)
         to[i] = tw__entry{idx[i] + base, val[i]};
 }
@@ -122,8 +113,8 @@ int tw__device_pack(tw__device_selector *d, int64_t count, int64_t base, tw__ent
     Guard guard(d->params.ordinal);
     if (count == 0)
         return TW_OK;
-    pack<<<blocks_of(count), THREADS, 0, d->stream>>>(d->step.chosen_idx, d->step.chosen_val, count,
-                                                      (int32_t)base, to);
+    pack<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(d->step.chosen_idx, d->step.chosen_val,
+                                                           count, (int32_t)base, to);
     return failure(cudaGetLastError(), "packing entries");
 }
 
@@ -158,7 +149,7 @@ static int each_piece(tw__device_selector *d, int there, const tw__list *list,
 
 __global__ void take_out(const tw__entry *entries, int64_t count, int64_t base, float *acc,
                          float *velocity) {
-    int64_t i = first_of_thread();
+    int64_t i = thread_number();
     if (i >= count)
         return;
     acc[entries[i].idx - base] = 0.0f;
@@ -169,7 +160,7 @@ __global__ void take_out(const tw__entry *entries, int64_t count, int64_t base, 
 /* What comes back was not applied: its velocity is again what the pass made it. */
 __global__ void put_in(const __grid_constant__ Step s, const tw__entry *entries, int64_t count,
                        int64_t base) {
-    int64_t i = first_of_thread();
+    int64_t i = thread_number();
     if (i >= count)
         return;
     int64_t index = entries[i].idx - base;
@@ -192,13 +183,14 @@ static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) 
     if (s.acc != nullptr) {
         TW_TRY(each_piece(d, o->there, &o->left,
                           [&](const tw__entry *entries, int64_t count, int64_t) {
-                              take_out<<<blocks_of(count), THREADS, 0, d->stream>>>(
+                              take_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
                                   entries, count, o->base, s.acc, s.source.next_velocity);
                           }));
-        TW_TRY(each_piece(
-            d, o->there, &o->kept, [&](const tw__entry *entries, int64_t count, int64_t) {
-                put_in<<<blocks_of(count), THREADS, 0, d->stream>>>(s, entries, count, o->base);
-            }));
+        TW_TRY(each_piece(d, o->there, &o->kept,
+                          [&](const tw__entry *entries, int64_t count, int64_t) {
+                              put_in<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
+                                  s, entries, count, o->base);
+                          }));
     }
     nothing_leaves<<<1, 1, 0, d->stream>>>(s.next);
     TW_TRY(failure(cudaGetLastError(), "ending a step"));
@@ -209,7 +201,7 @@ static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) 
 
 __global__ void hand_out(const tw__entry *entries, int64_t count, int64_t base, float divisor,
                          int32_t *idx, float *val, float *out) {
-    int64_t i = first_of_thread();
+    int64_t i = thread_number();
     if (i >= count)
         return;
     int32_t index = (int32_t)(entries[i].idx - base);
@@ -228,7 +220,7 @@ int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o) {
                        "clearing the result"));
     return each_piece(
         d, o->there, &o->result, [&](const tw__entry *entries, int64_t count, int64_t done) {
-            hand_out<<<blocks_of(count), THREADS, 0, d->stream>>>(
+            hand_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
                 entries, count, o->base, o->divisor, o->idx + done, o->val + done, o->out);
         });
 }
@@ -246,18 +238,10 @@ int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
 
 __global__ void look_for_overflow(const tw__entry *kept, int64_t nkept, const tw__entry *sent,
                                   int64_t nsent, const float *acc, int64_t base, int *yes) {
-    int64_t i = first_of_thread();
+    int64_t i = thread_number();
     if (i >= nkept || magnitude(kept[i].val) < magnitude(HARMLESS))
         return;
-    int64_t lo = 0, hi = nsent;
-    while (lo < hi) {
-        int64_t middle = lo + (hi - lo) / 2;
-        if (sent[middle].idx < kept[i].idx)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    bool own = lo < nsent && sent[lo].idx == kept[i].idx;
+    bool own = has(sent, nsent, kept[i].idx);
     float stays = own || acc == nullptr ? 0.0f : acc[kept[i].idx - base];
     if (magnitude(__fadd_rn(stays, kept[i].val)) >= TW__INFINITY_BITS)
         *yes = 1;
@@ -271,7 +255,7 @@ int tw__device_overflows(tw__device_selector *d, const tw__list *kept, const tw_
     if (kept->count == 0)
         return TW_OK;
     TW_TRY(failure(cudaMemsetAsync(found, 0, sizeof *found, d->stream), "looking for overflow"));
-    look_for_overflow<<<blocks_of(kept->count), THREADS, 0, d->stream>>>(
+    look_for_overflow<<<blocks_of(kept->count), LIST_THREADS, 0, d->stream>>>(
         kept->at, kept->count, sent->at, sent->count, d->step.acc, base, found);
     TW_TRY(failure(cudaMemcpyAsync(yes, found, sizeof *yes, cudaMemcpyDefault, d->stream),
                    "looking for overflow"));

@@ -8,6 +8,7 @@
  * by index of runs laid end to end keeps the order of runs where indices agree: whoever finds the
  * first of an index adds up the others behind it, in that order. */
 #include "cuda/failure.cuh"
+#include "cuda/grid.cuh"
 #include "cuda/lane.cuh"
 #include "cuda/step.cuh"
 
@@ -21,7 +22,6 @@ using namespace tw;
 
 namespace {
 
-constexpr int THREADS = 256;
 constexpr int DIGITS = 4; /* of 31 bits, from the top: 8, 8, 8 and 7 */
 constexpr int digit_shift[DIGITS] = {23, 15, 7, 0};
 constexpr int MOST_CUTS = 4096; /* of one launch */
@@ -63,10 +63,6 @@ cudaStream_t stream_of(const tw__device_lists *d) {
     return d->lane->stream;
 }
 
-unsigned blocks_of(int64_t count) {
-    return (unsigned)((count + THREADS - 1) / THREADS);
-}
-
 Word *words_of(const tw__entry *entries) {
     return reinterpret_cast<Word *>(const_cast<tw__entry *>(entries));
 }
@@ -78,27 +74,6 @@ int finish(tw__device_lists *d, cudaError_t error, const char *doing) {
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(stream_of(d));
     return failure(error, doing);
-}
-
-__device__ int64_t thread_number() {
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-
-__device__ int64_t thread_count() {
-    return (int64_t)gridDim.x * blockDim.x;
-}
-
-/* How many of the ascending entries lie below the bound. */
-__device__ int64_t below(const tw__entry *entries, int64_t count, int64_t bound) {
-    int64_t lo = 0, hi = count;
-    while (lo < hi) {
-        int64_t middle = lo + (hi - lo) / 2;
-        if (entries[middle].idx < bound)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo;
 }
 
 /* ---- looking */
@@ -117,7 +92,7 @@ int cut(void *context, const tw__list *list, const int64_t *bounds, int64_t coun
         int64_t some = count - done < MOST_CUTS ? count - done : MOST_CUTS;
         memcpy(d->answer->bounds, bounds + done, sizeof *bounds * (size_t)some);
         if (list->count > 0)
-            look_up<<<blocks_of(some), THREADS, 0, stream_of(d)>>>(
+            look_up<<<blocks_of(some), LIST_THREADS, 0, stream_of(d)>>>(
                 list->at, list->count, d->answer->bounds, some, d->answer->positions);
         else
             memset(d->answer->positions, 0, sizeof *positions * (size_t)some);
@@ -150,8 +125,8 @@ __global__ void tell_misfit(const tw__entry *entries, const unsigned long long *
 int find_misfit(void *context, const tw__list *list, int64_t lo, int64_t hi, tw__misfit *misfit) {
     tw__device_lists *d = of(context);
     cudaError_t error = cudaMemsetAsync(d->counts, 0xff, sizeof *d->counts, stream_of(d));
-    look_for_misfit<<<COUNT_BLOCKS, THREADS, 0, stream_of(d)>>>(list->at, list->count, lo, hi,
-                                                                d->counts);
+    look_for_misfit<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, lo, hi,
+                                                                     d->counts);
     tell_misfit<<<1, 1, 0, stream_of(d)>>>(list->at, d->counts, d->answer);
     TW_TRY(finish(d, error, "checking a list"));
     const Answer *a = d->answer;
@@ -189,8 +164,8 @@ int count(void *context, const tw__list *list, uint32_t bits, int64_t *above, in
     if (list->count == 0)
         return TW_OK;
     cudaError_t error = cudaMemsetAsync(d->counts, 0, 2 * sizeof *d->counts, stream_of(d));
-    count_around<<<COUNT_BLOCKS, THREADS, 0, stream_of(d)>>>(list->at, list->count, bits,
-                                                             d->counts);
+    count_around<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, bits,
+                                                                  d->counts);
     if (error == cudaSuccess)
         error = cudaMemcpyAsync(&d->answer->number, d->counts, 2 * sizeof *d->counts,
                                 cudaMemcpyDefault, stream_of(d));
@@ -221,11 +196,11 @@ int count_digit(void *context, const tw__list *list, uint32_t mask, uint32_t kno
     memset(bins, 0, TW__DIGIT_BINS * sizeof *bins);
     if (list->count == 0)
         return TW_OK;
-    static_assert(THREADS == TW__DIGIT_BINS, "a thread for each bin");
+    static_assert(LIST_THREADS == TW__DIGIT_BINS, "a thread for each bin");
     size_t bytes = TW__DIGIT_BINS * sizeof *bins;
     cudaError_t error = cudaMemsetAsync(d->bins, 0, bytes, stream_of(d));
-    count_bins<<<COUNT_BLOCKS, THREADS, 0, stream_of(d)>>>(list->at, list->count, mask, known,
-                                                           shift, d->bins);
+    count_bins<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, mask, known,
+                                                                shift, d->bins);
     if (error == cudaSuccess)
         error = cudaMemcpyAsync(d->answer->bins, d->bins, bytes, cudaMemcpyDefault, stream_of(d));
     TW_TRY(finish(d, error, "counting magnitudes"));
@@ -291,17 +266,18 @@ int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept, tw
     const Word *words = words_of(list->at);
     unsigned blocks = blocks_of(list->count);
     int64_t ndropped;
-    flag_ties<<<blocks, THREADS, 0, stream_of(d)>>>(list->at, list->count, edge.bits, d->orders);
+    flag_ties<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, edge.bits,
+                                                         d->orders);
     cudaError_t error = cub::DeviceScan::ExclusiveSum(d->temporary, d->temporary_bytes, d->orders,
                                                       d->orders, (int)list->count, stream_of(d));
     if (error == cudaSuccess && dropped != nullptr) { /* first: kept may be the list's own place */
-        flag_taken<<<blocks, THREADS, 0, stream_of(d)>>>(list->at, list->count, edge, d->orders,
-                                                         true, d->flags);
+        flag_taken<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, edge,
+                                                              d->orders, true, d->flags);
         error = gather_flagged(d, words, list->count, dropped, &ndropped);
     }
     if (error == cudaSuccess) {
-        flag_taken<<<blocks, THREADS, 0, stream_of(d)>>>(list->at, list->count, edge, d->orders,
-                                                         false, d->flags);
+        flag_taken<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, edge,
+                                                              d->orders, false, d->flags);
         error = gather_flagged(d, words, list->count, kept, nkept);
     }
     return finish(d, error, "parting a list");
@@ -348,7 +324,7 @@ int reduce(void *context, const tw__list *runs, int nruns, tw__list *out) {
         return finish(d, error, "sorting entries");
     const Word *sorted = words.Current();
     Word *sums = words.Alternate();
-    add_up<<<blocks_of(total), THREADS, 0, stream_of(d)>>>(sorted, total, sums, d->flags);
+    add_up<<<blocks_of(total), LIST_THREADS, 0, stream_of(d)>>>(sorted, total, sums, d->flags);
     error = cub::DeviceSelect::Flagged(d->temporary, d->temporary_bytes, sums, d->flags,
                                        words_of(out->at), d->counts, (int)total, stream_of(d));
     if (error == cudaSuccess)
@@ -362,10 +338,8 @@ int reduce(void *context, const tw__list *runs, int nruns, tw__list *out) {
 __global__ void flag_shared(const tw__entry *a, int64_t na, const tw__entry *b, int64_t nb,
                             uint8_t *flags) {
     int64_t i = thread_number();
-    if (i >= na)
-        return;
-    int64_t at = below(b, nb, a[i].idx);
-    flags[i] = at < nb && b[at].idx == a[i].idx;
+    if (i < na)
+        flags[i] = has(b, nb, a[i].idx);
 }
 
 int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out) {
@@ -373,8 +347,8 @@ int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out
     out->count = 0;
     if (a->count == 0 || b->count == 0)
         return TW_OK;
-    flag_shared<<<blocks_of(a->count), THREADS, 0, stream_of(d)>>>(a->at, a->count, b->at, b->count,
-                                                                   d->flags);
+    flag_shared<<<blocks_of(a->count), LIST_THREADS, 0, stream_of(d)>>>(a->at, a->count, b->at,
+                                                                        b->count, d->flags);
     return finish(d, gather_flagged(d, words_of(a->at), a->count, out->at, &out->count),
                   "intersecting lists");
 }
@@ -416,8 +390,8 @@ int spread(void *context, const tw__list *list, int64_t lo, float *plain, int64_
     tw__device_lists *d = of(context);
     cudaError_t error = cudaMemsetAsync(plain, 0, sizeof *plain * (size_t)range, stream_of(d));
     if (list->count > 0)
-        put_in_place<<<blocks_of(list->count), THREADS, 0, stream_of(d)>>>(list->at, list->count,
-                                                                           lo, plain);
+        put_in_place<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(
+            list->at, list->count, lo, plain);
     return finish(d, error, "writing a plain vector");
 }
 
@@ -437,8 +411,8 @@ int collect(void *context, const float *plain, int64_t lo, int64_t range, int64_
     *count = 0;
     if (range == 0)
         return TW_OK;
-    flag_entries<<<blocks_of(range), THREADS, 0, stream_of(d)>>>(plain, lo, range, d->words[0],
-                                                                 d->flags);
+    flag_entries<<<blocks_of(range), LIST_THREADS, 0, stream_of(d)>>>(plain, lo, range, d->words[0],
+                                                                      d->flags);
     cudaError_t error =
         cub::DeviceSelect::Flagged(d->temporary, d->temporary_bytes, d->words[0], d->flags,
                                    d->words[1], d->counts, (int)range, stream_of(d));

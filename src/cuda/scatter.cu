@@ -1,35 +1,14 @@
 /* scatter.cu - the end of a step: what was sent leaves the residual */
+#include "cuda/grid.cuh"
 #include "cuda/step.cuh"
 
 namespace tw {
 
-constexpr int THREADS = 256;
 constexpr int MOST_SCATTER_BLOCKS = 1024;
 
-static unsigned blocks_of(int64_t count) {
-    int64_t blocks = (count + THREADS - 1) / THREADS;
+static unsigned some_blocks(int64_t count) {
+    int64_t blocks = blocks_of(count);
     return (unsigned)(blocks < 1 ? 1 : blocks < MOST_SCATTER_BLOCKS ? blocks : MOST_SCATTER_BLOCKS);
-}
-
-/* Position of `index` in the ascending idx[count], or count. */
-__device__ int64_t position_of(const int32_t *idx, int64_t count, int32_t index) {
-    int64_t lo = 0, hi = count;
-    while (lo < hi) {
-        int64_t middle = lo + (hi - lo) / 2;
-        if (idx[middle] < index)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo < count && idx[lo] == index ? lo : count;
-}
-
-__device__ int64_t thread_number() {
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-
-__device__ int64_t thread_count() {
-    return (int64_t)gridDim.x * blockDim.x;
 }
 
 __global__ void clear_velocity(const __grid_constant__ Step s, const int32_t *idx, int64_t count) {
@@ -43,7 +22,8 @@ __global__ void clear_velocity(const __grid_constant__ Step s, const int32_t *id
 
 cudaError_t launch_clear_velocity(const Step &s, const int32_t *idx, int64_t count,
                                   cudaStream_t stream) {
-    clear_velocity<<<blocks_of(idx == nullptr ? s.k : count), THREADS, 0, stream>>>(s, idx, count);
+    clear_velocity<<<some_blocks(idx == nullptr ? s.k : count), LIST_THREADS, 0, stream>>>(s, idx,
+                                                                                           count);
     return cudaGetLastError();
 }
 
@@ -51,8 +31,7 @@ cudaError_t launch_clear_velocity(const Step &s, const int32_t *idx, int64_t cou
 __global__ void check_part(const __grid_constant__ Step s, const int32_t *idx, int64_t count) {
     for (int64_t i = thread_number(); i < count; i += thread_count()) {
         bool ascends = i == 0 || idx[i - 1] < idx[i];
-        int64_t chosen = s.scratch->chosen;
-        if (!ascends || position_of(s.chosen_idx, chosen, idx[i]) == chosen)
+        if (!ascends || !has(s.chosen_idx, s.scratch->chosen, idx[i]))
             atomicMax(&s.scratch->wrong, ~(uint32_t)i);
     }
 }
@@ -64,7 +43,7 @@ __global__ void report_part(const __grid_constant__ Step s) {
 
 cudaError_t launch_check_part(const Step &s, const int32_t *idx, int64_t count,
                               cudaStream_t stream) {
-    check_part<<<blocks_of(count), THREADS, 0, stream>>>(s, idx, count);
+    check_part<<<some_blocks(count), LIST_THREADS, 0, stream>>>(s, idx, count);
     report_part<<<1, 1, 0, stream>>>(s);
     return cudaGetLastError();
 }
@@ -81,7 +60,7 @@ __global__ void leave(const __grid_constant__ Step s, const int32_t *idx, int64_
 }
 
 cudaError_t launch_leave(const Step &s, const int32_t *idx, int64_t count, cudaStream_t stream) {
-    leave<<<blocks_of(idx == nullptr ? s.k : count), THREADS, 0, stream>>>(s, idx, count);
+    leave<<<some_blocks(idx == nullptr ? s.k : count), LIST_THREADS, 0, stream>>>(s, idx, count);
     return cudaGetLastError();
 }
 
@@ -91,7 +70,7 @@ __global__ void settle(float *residual, int64_t n, const Learned *learned) {
 }
 
 cudaError_t launch_settle(float *residual, int64_t n, Learned *learned, cudaStream_t stream) {
-    settle<<<blocks_of(n), THREADS, 0, stream>>>(residual, n, learned);
+    settle<<<some_blocks(n), LIST_THREADS, 0, stream>>>(residual, n, learned);
     return cudaMemsetAsync(&learned->leaving, 0, sizeof learned->leaving, stream);
 }
 
