@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""VGG-16 or ResNet-20 on CIFAR-10, data-parallel, dense or sparse.
+
+    torchrun --nproc-per-node 8 examples/torch_cifar10.py --data DIR --scheme oktopk --density 0.02 \\
+        --epochs 40 --batch 128 --log oktopk.jsonl
+
+DIR holds the binary batches (data_batch_1.bin ... test_batch.bin), or the same as six JPEG sheets of
+100x100 tiles (data_batch_1.jpg ... test_batch.jpg, labels.bin), which torchvision or Pillow decodes.
+All images stay on the device as bytes; crops, flips and scaling happen there.
+"""
+import pathlib
+
+import numpy
+import torch
+from torch import nn
+
+import torch_common
+
+FILES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+PER_FILE, SIDE, MARGIN = 10000, 32, 4
+MEAN, DEVIATION = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of the training images' channels
+VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # 0: pool
+
+
+def vgg16():
+    """As train/model_vgg16.c: biases that the norms make idle included, 14,728,266 parameters."""
+    layers, inputs = [], 3
+    for width in VGG16:
+        if width == 0:
+            layers.append(nn.MaxPool2d(2))
+            continue
+        layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.BatchNorm2d(width),
+                   nn.ReLU(inplace=True)]
+        inputs = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
+
+
+class Block(nn.Module):
+    """Two convolutions and a shortcut without parameters, which skips pixels and adds zeros."""
+
+    def __init__(self, inputs, width):
+        super().__init__()
+        self.stride = width // inputs
+        self.first = nn.Conv2d(inputs, width, 3, self.stride, 1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(width)])
+
+    def forward(self, x):
+        y = self.norms[0](self.first(x)).relu()
+        y = self.norms[1](self.second(y))
+        x = x[:, :, ::self.stride, ::self.stride]
+        return (y + nn.functional.pad(x, (0, 0, 0, 0, 0, y.shape[1] - x.shape[1]))).relu()
+
+
+def resnet20():
+    """As train/model_resnet20.c (He et al., 2016): 269,722 parameters."""
+    layers, inputs = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()], 16
+    for width in (16, 16, 16, 32, 32, 32, 64, 64, 64):
+        layers.append(Block(inputs, width))
+        inputs = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+MODELS = {"vgg16": vgg16, "resnet20": resnet20}
+
+
+def decode_sheet(path):
+    """A JPEG file as an array of [rows][columns][3], by whatever this machine has."""
+    try:
+        from torchvision.io import decode_jpeg, read_file
+
+        return decode_jpeg(read_file(str(path))).permute(1, 2, 0).numpy()
+    except (ImportError, RuntimeError):
+        from PIL import Image
+
+        return numpy.asarray(Image.open(path))
+
+
+def read_images(folder):
+    """(images [60000][32][32][3], labels [60000]) as bytes, the test images last."""
+    if (folder / "labels.bin").exists():
+        sheets = [decode_sheet(folder / f"{name}.jpg") for name in FILES]
+        tiles = [s.reshape(100, SIDE, 100, SIDE, 3).swapaxes(1, 2) for s in sheets]
+        images = numpy.concatenate(tiles).reshape(-1, SIDE, SIDE, 3)
+        return images, numpy.fromfile(folder / "labels.bin", numpy.uint8)
+    records = numpy.concatenate([numpy.fromfile(folder / f"{name}.bin", numpy.uint8)
+                                 .reshape(PER_FILE, 1 + 3 * SIDE * SIDE) for name in FILES])
+    images = records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    return numpy.ascontiguousarray(images), records[:, 0].copy()
+
+
+class Cifar10:
+    data_name = "cifar-10"
+
+    def __init__(self, args, device):
+        self.args, self.name, self.device = args, args.model, device
+        self.rank, self.nranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.model = MODELS[args.model]().to(memory_format=torch.channels_last)
+        images, labels = read_images(pathlib.Path(args.data))
+        images, labels = torch.from_numpy(images), torch.from_numpy(labels).long()
+        ntrain = (len(FILES) - 1) * PER_FILE
+        train, test = slice(0, args.limit or ntrain), slice(ntrain, ntrain + (args.test_limit or PER_FILE))
+        around = (0, 0, MARGIN, MARGIN, MARGIN, MARGIN)
+        self.train = nn.functional.pad(images[train], around).to(device), labels[train].to(device)
+        mine = list(torch_common.shard(len(labels[test])))
+        self.test = images[test][mine].to(device), labels[test][mine].to(device)
+        self.steps_per_epoch = len(labels[train]) // (args.batch * self.nranks)
+        self.shuffle = torch.Generator().manual_seed(args.seed)  # the same on all ranks
+        self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
+        self.mean = torch.tensor(MEAN, device=device)
+        self.scale = 1 / torch.tensor(DEVIATION, device=device)
+
+    def scaled(self, images):
+        """[count][3][32][32] with channels last in memory, from bytes."""
+        return ((images - self.mean) * self.scale).permute(0, 3, 1, 2)
+
+    def random(self, below, count):
+        return torch.randint(below, (count, 1), generator=self.chance, device=self.device)
+
+    def batch(self, step):
+        at = step % self.steps_per_epoch
+        if at == 0:
+            order = torch.randperm(len(self.train[1]), generator=self.shuffle)
+            self.order = order[self.rank::self.nranks].to(self.device)
+        mine = self.order[at * self.args.batch:(at + 1) * self.args.batch]
+        line = torch.arange(SIDE, device=self.device)[None]
+        rows = self.random(2 * MARGIN + 1, len(mine)) + line
+        columns = torch.where(self.random(2, len(mine)) == 1, SIDE - 1 - line, line)
+        columns = columns + self.random(2 * MARGIN + 1, len(mine))
+        crops = self.train[0][mine[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return self.scaled(crops), self.train[1][mine]
+
+    def loss(self, model, batch):
+        images, labels = batch
+        logits = model(images).float()
+        return (nn.functional.cross_entropy(logits, labels),
+                (logits.argmax(1) == labels).float().mean())
+
+    def evaluate(self, model):
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        for images, labels in zip(*(part.split(1000) for part in self.test)):
+            logits = model(self.scaled(images)).float()
+            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+            correct, count = (logits.argmax(1) == labels).sum(), loss.new_tensor(len(labels))
+            sums += torch.stack([loss, count, correct, count])
+        return sums
+
+
+def main():
+    parser = torch_common.parser(__doc__, batch=128, epochs=40, warmup=240)
+    parser.add_argument("--model", choices=sorted(MODELS), default="vgg16")
+    args = parser.parse_args()
+    device = torch_common.setup(args)
+    torch_common.Loop(args, Cifar10(args, device), device).run()
+
+
+if __name__ == "__main__":
+    main()

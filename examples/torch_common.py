@@ -1,0 +1,229 @@
+"""What the PyTorch examples share: options, the process group, one training loop.
+
+    torchrun --nproc-per-node 8 examples/torch_cifar10.py --scheme oktopk --density 0.02 --log run.jsonl
+
+An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch` and
+    batch(step)         -> what loss() takes, on the device
+    loss(model, batch)  -> mean loss and accuracy of the batch, tensors without a dimension
+    evaluate(model)     -> sums over this rank's share of the test data: loss, of how many; correct,
+                           of how many
+`--scheme dense` is DistributedDataParallel as it is; all others are one call of thinwire.compress.
+"""
+import argparse
+import math
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_runlog import FROM_STATE, VERSION, Clock, Observer, RunLog, dense_step, snapshot
+
+FLUSH = 20  # steps between lines of the log: each flush waits for the GPU
+
+
+def parser(description, **defaults):
+    """The options that all examples have; defaults replace those below."""
+    p = argparse.ArgumentParser(description=description.split("\n\n")[0],
+                                formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("--data", required=True, help="data set; the file says which forms it takes")
+    p.add_argument("--scheme", default="oktopk", help="dense: plain DDP; else one of thinwire's")
+    p.add_argument("--density", type=float, default=0.01, help="k/n")
+    p.add_argument("--density-warmup", type=int, default=0, metavar="STEPS",
+                   help="in which density falls to it")
+    p.add_argument("--warmup-density", type=float, default=0.25, help="of the first of these")
+    p.add_argument("--wire", help="how entries are written (default raw)")
+    p.add_argument("--epochs", type=int, default=1)
+    p.add_argument("--steps", type=int, help="instead of --epochs")
+    p.add_argument("--batch", type=int, default=32, help="samples per rank and step")
+    p.add_argument("--limit", type=int, help="training samples (default all)")
+    p.add_argument("--test-limit", type=int, help="test samples (default all)")
+    p.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
+    p.add_argument("--lr", type=float, default=0.1)
+    p.add_argument("--schedule", choices=("constant", "cosine"), default="cosine")
+    p.add_argument("--warmup", type=int, default=0, metavar="STEPS", help="in which lr rises")
+    p.add_argument("--momentum", type=float, default=0.9, help="of sgd")
+    p.add_argument("--momentum-correction", action="store_true",
+                   help="momentum before selection, as in Deep Gradient Compression")
+    p.add_argument("--weight-decay", type=float, default=5e-4)
+    p.add_argument("--clip", type=float, default=0, help="2-norm of the mean gradient; 0: any")
+    p.add_argument("--evaluate", type=int, metavar="STEPS", help="between tests (default an epoch)")
+    p.add_argument("--snapshots", type=int, default=0, metavar="STEPS",
+                   help="between histograms of acc = gradient + residual; 0: none")
+    p.add_argument("--amp", action="store_true", help="forward and backward in bfloat16")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--log", metavar="FILE", help="run log, JSON lines")
+    p.add_argument("--name", help="of the run, in the log (default the scheme)")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--backend", default="gloo", help="of the process group; nccl: a GPU per rank")
+    p.set_defaults(**defaults)
+    return p
+
+
+def setup(args):
+    """Joins the process group that torchrun prepared and returns this rank's device."""
+    dist.init_process_group(args.backend)
+    device = torch.device(args.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    torch.manual_seed(args.seed)
+    return device
+
+
+def compress(args, model):
+    """The one line that a script needs. Returns thinwire's state, None for plain DDP."""
+    if args.scheme == "dense":
+        return None
+    import thinwire
+
+    return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
+                             warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
+                             momentum=args.momentum if args.momentum_correction else 0.0,
+                             **({"wire": args.wire} if args.wire else {}))
+
+
+def make_optimizer(args, parameters):
+    if args.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, args.lr, weight_decay=args.weight_decay)
+    if args.momentum_correction and args.scheme != "dense":
+        # Momentum would have multiplied the decay by 1 / (1 - momentum) in the long run.
+        return torch.optim.SGD(parameters, args.lr,
+                               weight_decay=args.weight_decay / (1 - args.momentum))
+    return torch.optim.SGD(parameters, args.lr, args.momentum, weight_decay=args.weight_decay)
+
+
+def rate_at(args, step, steps):
+    rising = min(1.0, (step + 1) / (args.warmup + 1))
+    if args.schedule == "constant":
+        return args.lr * rising
+    done = max(0.0, (step - args.warmup) / max(1, steps - args.warmup))
+    return args.lr * rising * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def shard(n):
+    """This rank's share of n test samples."""
+    return range(dist.get_rank(), n, dist.get_world_size())
+
+
+class Loop:
+    """One run of a task under a scheme."""
+
+    def __init__(self, args, task, device):
+        self.args, self.task, self.device = args, task, device
+        task.model.to(device)
+        # Statistics of batch norm differ by rank until an evaluation averages them: broadcasting
+        # them in every forward pass would cost more messages than the gradients.
+        self.model = DistributedDataParallel(
+            task.model, device_ids=[device.index] if device.type == "cuda" else None,
+            broadcast_buffers=False, gradient_as_bucket_view=True)
+        self.state = compress(args, self.model)
+        self.optimizer = make_optimizer(args, task.model.parameters())
+        self.parameters = sum(p.numel() for p in task.model.parameters())
+        self.steps = args.steps or args.epochs * task.steps_per_epoch
+        self.every = args.evaluate or task.steps_per_epoch
+        self.log = RunLog(args.log, device)
+        self.clock = None
+        # Its gradient is the last: from here on the backward pass only waits for the exchange.
+        next(task.model.parameters()).register_hook(lambda _: self.clock.mark())
+
+    def run(self):
+        self.log_run()
+        for step in range(self.steps):
+            self.train_step(step)
+            if (step + 1) % FLUSH == 0:
+                self.log.flush()
+            if (step + 1) % self.every == 0 or step + 1 == self.steps:
+                result = self.evaluate(step + 1)
+        self.log.write("end", steps=self.steps, seconds=self.log.elapsed, skipped=0,
+                       replicas_equal=self.replicas_equal(), **result)
+
+    def train_step(self, step):
+        args, rate = self.args, rate_at(self.args, step, self.steps)
+        observer = None
+        if args.snapshots and step % args.snapshots == 0:
+            observer = Observer(self.task.model, self.state)
+        self.clock = clock = Clock(self.device)
+        clock.mark()
+        batch = self.task.batch(step)
+        clock.mark()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=args.amp):
+            loss, accuracy = self.task.loss(self.model, batch)
+        clock.mark()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # its own mark comes from the hook of the first parameter
+        clock.mark()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if args.clip:
+            torch.nn.utils.clip_grad_norm_(self.task.model.parameters(), args.clip)
+        self.optimizer.step()
+        clock.mark()
+        values = {"step": step, "epoch": step // self.task.steps_per_epoch, "lr": rate,
+                  **self.exchange()}
+        self.log.step(values, loss, accuracy, clock)
+        if observer is not None:
+            self.log.flush()
+            self.log.write("snapshot", step=step, **snapshot(observer.acc(), values["k"]))
+
+    def exchange(self):
+        """Counts, bytes and times of this step's exchange."""
+        if self.state is None:
+            return dense_step(self.parameters, dist.get_world_size())
+        stats = self.state.stats()
+        return {key: stats[key] for key in FROM_STATE}
+
+    # ---- Evaluation ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self, step):
+        self.log.flush()
+        self.average_buffers()
+        self.task.model.eval()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.amp):
+            sums = self.task.evaluate(self.task.model).double().cpu()
+        self.task.model.train()
+        dist.all_reduce(sums)
+        loss, losses, correct, count = sums.tolist()
+        result = {"loss": loss / losses, "accuracy": correct / count}
+        epoch = step // self.task.steps_per_epoch
+        self.log.write("evaluation", step=step, epoch=epoch, elapsed_s=self.log.elapsed, **result)
+        if dist.get_rank() == 0:
+            print(f"{self.args.name or self.args.scheme}: epoch {epoch} step {step} "
+                  f"test loss {result['loss']:.4f} accuracy {100 * result['accuracy']:.2f} % "
+                  f"after {self.log.elapsed:.1f} s", flush=True)
+        return result
+
+    def average_buffers(self):
+        buffers = [b for b in self.task.model.buffers() if b.is_floating_point()]
+        if buffers:
+            flat = torch.cat([b.flatten() for b in buffers]).cpu()
+            dist.all_reduce(flat)
+            parts = flat.div_(dist.get_world_size()).split([b.numel() for b in buffers])
+            for buffer, part in zip(buffers, parts):
+                buffer.copy_(part.view_as(buffer))
+
+    @torch.no_grad()
+    def replicas_equal(self):
+        """Whether all ranks hold bitwise the same parameters, by two sums of their bits."""
+        sums = torch.zeros(2, dtype=torch.int64)
+        for p in self.task.model.parameters():
+            bits = p.detach().flatten().view(torch.int32).long()
+            places = torch.arange(1, bits.numel() + 1, device=bits.device)
+            sums += torch.stack([bits.sum(), (bits * places).sum()]).cpu()
+        gathered = [torch.zeros_like(sums) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, sums)
+        return all(torch.equal(other, sums) for other in gathered)
+
+    # ---- Log ----------------------------------------------------------------------------------
+
+    def log_run(self):
+        args = self.args
+        self.log.write("run", version=VERSION, name=args.name or args.scheme, model=self.task.name,
+                       parameters=self.parameters, data=self.task.data_name, scheme=args.scheme,
+                       density=1.0 if self.state is None else args.density,
+                       nranks=dist.get_world_size(), transport=args.backend, batch=args.batch,
+                       steps=self.steps, epochs=self.steps // self.task.steps_per_epoch,
+                       seed=args.seed, optimizer=args.optimizer, lr=args.lr)

@@ -1,0 +1,113 @@
+"""The run log of the PyTorch examples: the JSON lines that `thinwire train` writes and `thinwire
+report` reads (docs/training.md lists them), and what they hold: times of a step, histograms of acc.
+
+Nothing here waits for the GPU while a step is under way: marks are CUDA events and losses stay on
+the device until `RunLog.flush`, which all ranks call together.
+"""
+import json
+import math
+import time
+
+import torch
+import torch.distributed as dist
+
+VERSION, BINS, REACH = 1, 64, 6.0  # as in train/trainer.h and train/observe.c
+STAGES = ("data", "forward", "backward", "exposed", "optimiser")
+FROM_STATE = ("k", "selected", "applied", "payload_sent", "payload_recv", "control",
+              "select_s", "wait_s", "exchange_s", "apply_s")
+
+
+class Clock:
+    """Marks between the stages of one step, on the device's own time."""
+
+    def __init__(self, device):
+        self.events = device.type == "cuda"
+        self.marks = []
+
+    def mark(self):
+        if self.events:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append(event)
+        else:
+            self.marks.append(time.perf_counter())
+
+    def seconds(self):
+        """One number per stage: between each mark and the next. Waits for the last mark."""
+        pairs = list(zip(self.marks, self.marks[1:]))
+        if not self.events:
+            return [after - before for before, after in pairs]
+        self.marks[-1].synchronize()
+        return [before.elapsed_time(after) / 1e3 for before, after in pairs]
+
+
+class RunLog:
+    """Collects steps on every rank; rank 0 writes them. path None: nothing is written."""
+
+    def __init__(self, path, device):
+        self.file = open(path, "w") if path and dist.get_rank() == 0 else None
+        self.device, self.pending, self.elapsed = device, [], 0.0
+
+    def write(self, kind, **values):
+        if self.file:
+            clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value
+                     for key, value in values.items()}
+            self.file.write(json.dumps({"kind": kind, **clean}) + "\n")
+            self.file.flush()
+
+    def step(self, values, loss, accuracy, clock):
+        """loss and accuracy: of this rank's batch, tensors without a dimension."""
+        self.pending.append((values, loss.detach(), accuracy.detach(), clock))
+
+    def flush(self):
+        """Write the steps since the last flush, losses as means over ranks. Collective."""
+        if not self.pending:
+            return
+        means = torch.stack([torch.stack([loss.double(), accuracy.double()])
+                             for _, loss, accuracy, _ in self.pending]).cpu()
+        dist.all_reduce(means)
+        means /= dist.get_world_size()
+        for (values, _, _, clock), (loss, accuracy) in zip(self.pending, means.tolist()):
+            parts = clock.seconds()
+            self.elapsed += sum(parts)
+            self.write("step", **values, loss=loss, accuracy=accuracy, time_s=sum(parts),
+                       **{f"{name}_s": part for name, part in zip(STAGES, parts)},
+                       elapsed_s=self.elapsed, skipped=0)
+        self.pending.clear()
+
+
+def dense_step(parameters, nranks):
+    """What a ring allreduce of all gradients sends, since plain DDP does not count it."""
+    moved = 2 * 4 * parameters * (nranks - 1) // nranks
+    return {"k": parameters, "selected": parameters, "applied": parameters,
+            "payload_sent": moved, "payload_recv": moved, "control": 0}
+
+
+def snapshot(acc, k):
+    """Histogram of acc[n] over six standard deviations to either side, what lies beyond in the
+    outer bins, and |u - Top_k(u)|^2 / |u|^2 with the bounds of GaussianK-SGD's Theorem 1."""
+    n, squares = acc.numel(), acc.double().square()
+    mean, total = acc.double().mean().item(), squares.sum().item()
+    reach = REACH * math.sqrt(max(total / n - mean * mean, 1e-60))
+    low, high = mean - reach, mean + reach
+    bins = ((acc.double() - low) / (high - low) * BINS).clamp_(0, BINS - 1).long()
+    kept = squares.topk(min(k, n), sorted=False).values.sum().item()
+    rest = 1 - k / n
+    return {"low": low, "high": high, "counts": torch.bincount(bins, minlength=BINS).tolist(),
+            "n": n, "k": k, "contraction": max(0.0, 1 - kept / total) if total > 0 else 0.0,
+            "bound_topk": rest * rest, "bound_random": rest}
+
+
+class Observer:
+    """acc = gradient + residual of this rank in one step: made before it, asked after it."""
+
+    def __init__(self, model, state):
+        self.parts = {name: torch.zeros_like(p) if state is None else state.residual(name)
+                      for name, p in model.named_parameters()}
+        self.hooks = [p.register_hook(lambda grad, name=name: self.parts[name].add_(grad))
+                      for name, p in model.named_parameters()]
+
+    def acc(self):
+        for hook in self.hooks:
+            hook.remove()
+        return torch.cat([part.flatten() for part in self.parts.values()])
