@@ -17,7 +17,7 @@ from torch import nn
 import torch_common
 
 FILES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
-PER_FILE, SIDE, MARGIN = 10000, 32, 4
+SIDE, MARGIN = 32, 4
 MEAN, DEVIATION = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of the training images' channels
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # 0: pool
 
@@ -77,14 +77,14 @@ def decode_sheet(path):
 
 
 def read_images(folder):
-    """(images [60000][32][32][3], labels [60000]) as bytes, the test images last."""
+    """(images [n][32][32][3], labels [n]) as bytes: of five files for training, one for tests."""
     if (folder / "labels.bin").exists():
-        sheets = [decode_sheet(folder / f"{name}.jpg") for name in FILES]
-        tiles = [s.reshape(100, SIDE, 100, SIDE, 3).swapaxes(1, 2) for s in sheets]
-        images = numpy.concatenate(tiles).reshape(-1, SIDE, SIDE, 3)
+        sheets = numpy.stack([decode_sheet(folder / f"{name}.jpg") for name in FILES])
+        tiles = sheets.reshape(len(FILES), sheets.shape[1] // SIDE, SIDE, -1, SIDE, 3)
+        images = tiles.swapaxes(2, 3).reshape(-1, SIDE, SIDE, 3)
         return images, numpy.fromfile(folder / "labels.bin", numpy.uint8)
     records = numpy.concatenate([numpy.fromfile(folder / f"{name}.bin", numpy.uint8)
-                                 .reshape(PER_FILE, 1 + 3 * SIDE * SIDE) for name in FILES])
+                                 for name in FILES]).reshape(-1, 1 + 3 * SIDE * SIDE)
     images = records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return numpy.ascontiguousarray(images), records[:, 0].copy()
 
@@ -96,15 +96,15 @@ class Cifar10:
         self.args, self.name, self.device = args, args.model, device
         self.rank, self.nranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.model = MODELS[args.model]().to(memory_format=torch.channels_last)
-        images, labels = read_images(pathlib.Path(args.data))
-        images, labels = torch.from_numpy(images), torch.from_numpy(labels).long()
-        ntrain = (len(FILES) - 1) * PER_FILE
-        train, test = slice(0, args.limit or ntrain), slice(ntrain, ntrain + (args.test_limit or PER_FILE))
+        images, labels = (torch.from_numpy(a) for a in read_images(pathlib.Path(args.data)))
+        ntest = len(labels) // len(FILES)
+        train, test = labels[:-ntest][:args.limit], labels[-ntest:][:args.test_limit]
         around = (0, 0, MARGIN, MARGIN, MARGIN, MARGIN)
-        self.train = nn.functional.pad(images[train], around).to(device), labels[train].to(device)
-        mine = list(torch_common.shard(len(labels[test])))
-        self.test = images[test][mine].to(device), labels[test][mine].to(device)
-        self.steps_per_epoch = len(labels[train]) // (args.batch * self.nranks)
+        padded = nn.functional.pad(images[:len(train)], around)
+        mine = list(torch_common.shard(len(test)))
+        self.train = padded.to(device), train.to(device).long()
+        self.test = images[-ntest:][mine].to(device), test[mine].to(device).long()
+        self.steps_per_epoch = len(train) // (args.batch * self.nranks)
         self.shuffle = torch.Generator().manual_seed(args.seed)  # the same on all ranks
         self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
         self.mean = torch.tensor(MEAN, device=device)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_runlog import FROM_STATE, VERSION, Clock, Observer, RunLog, dense_step, snapshot
+from torch_runlog import VERSION, Clock, Observer, RunLog, dense_step, snapshot, sparse_step
 
 FLUSH = 20  # steps between lines of the log: each flush waits for the GPU
 
@@ -169,11 +169,9 @@ class Loop:
             self.log.write("snapshot", step=step, **snapshot(observer.acc(), values["k"]))
 
     def exchange(self):
-        """Counts, bytes and times of this step's exchange."""
         if self.state is None:
             return dense_step(self.parameters, dist.get_world_size())
-        stats = self.state.stats()
-        return {key: stats[key] for key in FROM_STATE}
+        return sparse_step(self.state)
 
     # ---- Evaluation ---------------------------------------------------------------------------
 

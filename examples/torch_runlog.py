@@ -13,8 +13,10 @@ import torch.distributed as dist
 
 VERSION, BINS, REACH = 1, 64, 6.0  # as in train/trainer.h and train/observe.c
 STAGES = ("data", "forward", "backward", "exposed", "optimiser")
-FROM_STATE = ("k", "selected", "applied", "payload_sent", "payload_recv", "control",
-              "select_s", "wait_s", "exchange_s", "apply_s")
+STATS = {"k": "k", "selected": "selected", "applied": "applied", "payload_sent": "payload_sent",
+         "payload_recv": "payload_received", "control": "control_sent",
+         "select_s": "select_seconds", "wait_s": "agree_seconds",
+         "exchange_s": "exchange_seconds", "apply_s": "apply_seconds"}  # the log's name, thinwire's
 
 
 class Clock:
@@ -41,6 +43,13 @@ class Clock:
         return [before.elapsed_time(after) / 1e3 for before, after in pairs]
 
 
+def tidied(value):
+    """Seven digits of what is no whole number, and null for what JSON has no word for."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.7g}") if math.isfinite(value) else None
+
+
 class RunLog:
     """Collects steps on every rank; rank 0 writes them. path None: nothing is written."""
 
@@ -50,9 +59,8 @@ class RunLog:
 
     def write(self, kind, **values):
         if self.file:
-            clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value
-                     for key, value in values.items()}
-            self.file.write(json.dumps({"kind": kind, **clean}) + "\n")
+            tidy = {key: tidied(value) for key, value in values.items()}
+            self.file.write(json.dumps({"kind": kind, **tidy}) + "\n")
             self.file.flush()
 
     def step(self, values, loss, accuracy, clock):
@@ -74,6 +82,12 @@ class RunLog:
                        **{f"{name}_s": part for name, part in zip(STAGES, parts)},
                        elapsed_s=self.elapsed, skipped=0)
         self.pending.clear()
+
+
+def sparse_step(state):
+    """Counts, bytes and times of the last step, from thinwire's state."""
+    last = state.stats()["last"]
+    return {key: last[name] for key, name in STATS.items()}
 
 
 def dense_step(parameters, nranks):
@@ -102,7 +116,8 @@ class Observer:
     """acc = gradient + residual of this rank in one step: made before it, asked after it."""
 
     def __init__(self, model, state):
-        self.parts = {name: torch.zeros_like(p) if state is None else state.residual(name)
+        self.parts = {name: torch.zeros_like(p) if state is None
+                      else state.residual(name).to(p.device).view_as(p)
                       for name, p in model.named_parameters()}
         self.hooks = [p.register_hook(lambda grad, name=name: self.parts[name].add_(grad))
                       for name, p in model.named_parameters()]

@@ -1,0 +1,143 @@
+#!/bin/sh
+# test_examples_torch.sh - the PyTorch examples: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON LIBRARY
+#
+# Two gloo ranks on the CPU. Small data sets are made here: images whose class is their colour, in
+# both forms; a text that repeats; tones that are letters. Every example trains dense and, where the
+# package is there, sparse: losses fall, replicas are equal, models have the papers' sizes, and
+# `thinwire report` reads every log. Ends with 77 where there is no torch.
+
+# shellcheck source=tests/shell.sh
+. "$(dirname "$0")/shell.sh"
+examples=$2/examples
+python=$3
+export PYTHONPATH="$2/python:$examples" THINWIRE_LIBRARY="$4"
+export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+if ! "$python" -c 'import numpy, torch.distributed' 2>"$dir/err"; then
+    echo "SKIP: $python has no torch and numpy; 'scripts/install-deps bench' installs them"
+    exit 77
+fi
+schemes=dense
+if [ -e "$2/python/thinwire/ddp.py" ]; then
+    schemes="dense oktopk"
+fi
+
+# train NAME EXAMPLE ARGS...: two ranks of it with the log $dir/NAME.jsonl
+train() {
+    name=$1 example=$2
+    shift 2
+    port=$("$python" -c 'import socket as s; t = s.create_server(("", 0)); print(t.getsockname()[1])')
+    for rank in 0 1; do
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            timeout 120 "$python" "$examples/$example" --device cpu --log "$dir/$name.jsonl" "$@" \
+            >"$dir/out.$rank" 2>"$dir/err.$rank" &
+    done
+    wait
+    cat "$dir/out.0" "$dir/out.1" >"$dir/out"
+    tail -n 3 "$dir/err.0" "$dir/err.1" >"$dir/err"
+    "$python" "$dir/check.py" "$dir/$name.jsonl" >>"$dir/err" 2>&1 || fail "$name: $example $*"
+}
+
+cat >"$dir/check.py" <<'EOF'
+"""The log of a run: whole, replicas equal, training loss lower at the end than at the start."""
+import json
+import sys
+
+lines = [json.loads(line) for line in open(sys.argv[1])]
+kinds = [line["kind"] for line in lines]
+steps = [line for line in lines if line["kind"] == "step"]
+assert kinds[0] == "run" and kinds[-1] == "end" and "evaluation" in kinds, kinds
+assert lines[-1]["replicas_equal"] is True
+assert [line["step"] for line in steps] == list(range(lines[0]["steps"]))
+first, last = (sum(line["loss"] for line in part) for part in (steps[:3], steps[-3:]))
+assert last < first, (first, last)
+for line in steps:
+    parts = ("data_s", "forward_s", "backward_s", "exposed_s", "optimiser_s")
+    assert abs(sum(line[part] for part in parts) - line["time_s"]) < 1e-5, line
+if lines[0]["scheme"] != "dense":
+    assert all(line["k"] < lines[0]["parameters"] / 4 for line in steps[-3:])
+    assert all(line["payload_sent"] > 0 and line["select_s"] > 0 for line in steps)
+EOF
+
+cat >"$dir/make.py" <<'EOF'
+"""Data sets under the folder given; says on stdout which of the optional ones could be made."""
+import pathlib
+import subprocess
+import sys
+import wave
+
+import numpy
+
+out, examples = pathlib.Path(sys.argv[1]), sys.argv[2]
+chance = numpy.random.default_rng(1)
+labels = numpy.arange(6 * 100, dtype=numpy.uint8) % 10
+images = chance.integers(0, 60, (600, 32, 32, 3), numpy.uint8)
+images[:, :, :, 0] += (labels * 18)[:, None, None]
+names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+(out / "bin").mkdir()
+(out / "sheets").mkdir()
+labels.tofile(out / "sheets" / "labels.bin")
+for i, name in enumerate(names):
+    part = images[100 * i:100 * i + 100]
+    planes = part.transpose(0, 3, 1, 2).reshape(100, -1)
+    records = numpy.concatenate([labels[100 * i:100 * i + 100, None], planes], 1)
+    records.tofile(out / f"bin/{name}.bin")
+    try:
+        from PIL import Image
+        sheet = part.reshape(10, 10, 32, 32, 3).swapaxes(1, 2).reshape(320, 320, 3)
+        Image.fromarray(sheet).save(out / f"sheets/{name}.jpg", quality=95)
+        print("sheets")
+    except ImportError:
+        pass
+
+words = " ".join(f"w{i % 50}" for i in range(20000))
+(out / "text").mkdir()
+for part in ("train", "test"):
+    (out / "text" / f"{part}.txt").write_text(words)
+
+(out / "an4/etc").mkdir(parents=True)
+for part, count in (("train", 32), ("test", 4)):
+    (out / "an4/wav" / part).mkdir(parents=True)
+    lines = []
+    for i in range(count):
+        text = ["GO", "YES", "NO"][i % 3]
+        tones = [numpy.sin(numpy.arange(4800) * 0.02 * (ord(c) - 60)) for c in text]
+        with wave.open(str(out / f"an4/wav/{part}/{part}{i}.wav"), "wb") as file:
+            file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
+            file.writeframes((numpy.concatenate(tones) * 9000).astype("<i2").tobytes())
+        lines.append(f"<s> {text} </s> ({part}{i})\n")
+    (out / f"an4/etc/an4_{part}.transcription").write_text("".join(lines))
+    ids = "".join(f"{part}/{part}{i}\n" for i in range(count))
+    (out / f"an4/etc/an4_{part}.fileids").write_text(ids)
+done = subprocess.run([sys.executable, f"{examples}/prepare_an4.py", str(out / "an4"),
+                       str(out / "an4.npz")], capture_output=True, text=True)
+print("an4" if done.returncode == 0 else done.stderr)
+EOF
+"$python" "$dir/make.py" "$dir" "$examples" >"$dir/made" || exit 1
+
+"$python" - <<'EOF' || fail "the models have other sizes than the papers'"
+import torch_an4, torch_bert, torch_cifar10
+sizes = {torch_cifar10.vgg16: 14728266, torch_cifar10.resnet20: 269722, torch_an4.DeepSpeech: 27569568,
+         lambda: torch_bert.Bert(*torch_bert.SIZES["base"]): 133547324}
+for make, size in sizes.items():
+    assert sum(p.numel() for p in make().parameters()) == size, (size, make)
+EOF
+
+for scheme in $schemes; do
+    set -- --scheme "$scheme" --density 0.1 --density-warmup 4 --warmup 2
+    train "cifar10-$scheme" torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 --epochs 3 \
+        --lr 0.05 --snapshots 5 "$@"
+    [ "$(grep -c '"snapshot"' "$dir/$name.jsonl")" -eq 3 ] || fail "$name: not 3 snapshots"
+    train "bert-$scheme" torch_bert.py --data "$dir/text" --steps 8 --batch 4 --length 35 --lr 0.003 \
+        --test-limit 2000 "$@"
+    if grep -q an4 "$dir/made"; then
+        train "an4-$scheme" torch_an4.py --data "$dir/an4.npz" --batch 8 --epochs 4 --width 32 \
+            --layers 1 --lr 0.001 "$@"
+    fi
+done
+if grep -q sheets "$dir/made"; then
+    train sheets torch_cifar10.py --data "$dir/sheets" --model resnet20 --batch 50 --epochs 3 \
+        --lr 0.05 --scheme dense
+    [ "$(grep -c '"evaluation"' "$dir/sheets.jsonl")" -eq 3 ] || fail "sheets: not 3 evaluations"
+fi
+succeeds report "$dir"/*.jsonl --out "$dir/page.html"
+finish
