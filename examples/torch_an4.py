@@ -2,7 +2,7 @@
 """The LSTM of the papers on CMU AN4 speech with CTC, 27,569,568 parameters, dense or sparse.
 
     examples/prepare_an4.py an4-folder features.npz
-    torchrun --nproc-per-node 8 examples/torch_an4.py --data features.npz --scheme oktopk \\
+    torchrun --nproc_per_node 8 examples/torch_an4.py --data features.npz --scheme oktopk \\
         --density 0.02 --epochs 100 --log oktopk.jsonl
 
 Deep Speech 2 (Amodei et al., 2016): two convolutions over frequency and time, five LSTM layers of
@@ -130,7 +130,8 @@ class An4:
 
     def loss(self, model, batch):
         logits, loss = self.ctc(model, batch)
-        return loss / len(batch[1]), torch.tensor(float("nan"))  # words are only compared in tests
+        unknown = torch.full_like(loss, float("nan"))  # words are compared in tests only
+        return loss / len(batch[1]), unknown
 
     def evaluate(self, model):
         """Loss, utterances; words less the errors, words."""
@@ -153,7 +154,7 @@ def main():
     parser.add_argument("--width", type=int, default=WIDTH, help="of the LSTM's layers")
     parser.add_argument("--layers", type=int, default=LAYERS)
     args = parser.parse_args()
-    device = torch_common.setup(args)
+    device = torch_common.setup(args, same_shapes=False)
     torch_common.Loop(args, An4(args, device), device).run()
 
 

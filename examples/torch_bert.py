@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """BERT on WikiText-2: masked words and next sentences; base size 133,547,324 parameters.
 
-    torchrun --nproc-per-node 8 examples/torch_bert.py --data wikitext-2 --size base --scheme oktopk \\
+    torchrun --nproc_per_node 8 examples/torch_bert.py --data wikitext-2 --size base --scheme oktopk \\
         --density 0.01 --steps 200 --amp --log oktopk.jsonl
 
 The folder holds train.txt and test.txt, words between blanks. The model is that of

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """VGG-16 or ResNet-20 on CIFAR-10, data-parallel, dense or sparse.
 
-    torchrun --nproc-per-node 8 examples/torch_cifar10.py --data DIR --scheme oktopk --density 0.02 \\
+    torchrun --nproc_per_node 8 examples/torch_cifar10.py --data DIR --scheme oktopk --density 0.02 \\
         --epochs 40 --batch 128 --log oktopk.jsonl
 
 DIR holds the binary batches (data_batch_1.bin ... test_batch.bin), or the same as six JPEG sheets of
@@ -138,7 +138,7 @@ class Cifar10:
 
     def evaluate(self, model):
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
-        for images, labels in zip(*(part.split(1000) for part in self.test)):
+        for images, labels in zip(*(part.split(1250) for part in self.test)):
             logits = model(self.scaled(images)).float()
             loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
             correct, count = (logits.argmax(1) == labels).sum(), loss.new_tensor(len(labels))

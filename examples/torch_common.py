@@ -1,6 +1,6 @@
 """What the PyTorch examples share: options, the process group, one training loop.
 
-    torchrun --nproc-per-node 8 examples/torch_cifar10.py --scheme oktopk --density 0.02 --log run.jsonl
+    torchrun --nproc_per_node 8 examples/torch_cifar10.py --scheme oktopk --density 0.02 --log run.jsonl
 
 An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch` and
     batch(step)         -> what loss() takes, on the device
@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_runlog import VERSION, Clock, Observer, RunLog, dense_step, snapshot, sparse_step
 
 FLUSH = 20  # steps between lines of the log: each flush waits for the GPU
+WARM = 3    # passes before the first step
 
 
 def parser(description, **defaults):
@@ -55,20 +56,22 @@ def parser(description, **defaults):
     p.add_argument("--log", metavar="FILE", help="run log, JSON lines")
     p.add_argument("--name", help="of the run, in the log (default the scheme)")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--backend", default="gloo", help="of the process group; nccl: a GPU per rank")
+    p.add_argument("--backend", default="gloo",
+                   help="of the process group; with a GPU per rank cpu:gloo,cuda:nccl")
     p.set_defaults(**defaults)
     return p
 
 
-def setup(args):
-    """Joins the process group that torchrun prepared and returns this rank's device."""
+def setup(args, same_shapes=True):
+    """Joins the process group that torchrun prepared and returns this rank's device.
+    same_shapes: batches are alike, so that it pays to try which convolutions are fastest."""
     dist.init_process_group(args.backend)
     device = torch.device(args.device)
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.benchmark = same_shapes
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(args.seed)
     return device
 
@@ -114,6 +117,8 @@ class Loop:
     def __init__(self, args, task, device):
         self.args, self.task, self.device = args, task, device
         task.model.to(device)
+        if device.type == "cuda":
+            self.warm_up()
         # Statistics of batch norm differ by rank until an evaluation averages them: broadcasting
         # them in every forward pass would cost more messages than the gradients.
         self.model = DistributedDataParallel(
@@ -125,26 +130,35 @@ class Loop:
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch
         self.log = RunLog(args.log, device)
-        self.clock = None
+        self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
         # Its gradient is the last: from here on the backward pass only waits for the exchange.
         next(task.model.parameters()).register_hook(lambda _: self.clock.mark())
 
+    def warm_up(self):
+        """Loads kernels and finds the fastest ones, so that the first steps do not."""
+        for step in range(WARM):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.amp):
+                loss, _ = self.task.loss(self.task.model, self.task.batch(step))
+            loss.backward()
+        self.task.model.zero_grad(set_to_none=True)
+
     def run(self):
         self.log_run()
-        for step in range(self.steps):
+        step, result = 0, None
+        while step < self.steps and not self.diverged:
             self.train_step(step)
-            if (step + 1) % FLUSH == 0:
+            step += 1
+            if step % FLUSH == 0:
                 self.log.flush()
-            if (step + 1) % self.every == 0 or step + 1 == self.steps:
-                result = self.evaluate(step + 1)
-        self.log.write("end", steps=self.steps, seconds=self.log.elapsed, skipped=0,
+            if step % self.every == 0 or step == self.steps or self.diverged:
+                result = self.evaluate(step)
+        self.log.write("end", steps=step, seconds=self.log.elapsed, skipped=0,
                        replicas_equal=self.replicas_equal(), **result)
 
     def train_step(self, step):
         args, rate = self.args, rate_at(self.args, step, self.steps)
-        observer = None
-        if args.snapshots and step % args.snapshots == 0:
-            observer = Observer(self.task.model, self.state)
+        observed = args.snapshots > 0 and step % args.snapshots == 0
+        observer = Observer(self.task.model, self.state) if observed and self.first else None
         self.clock = clock = Clock(self.device)
         clock.mark()
         batch = self.task.batch(step)
@@ -153,7 +167,8 @@ class Loop:
             loss, accuracy = self.task.loss(self.model, batch)
         clock.mark()
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # its own mark comes from the hook of the first parameter
+        if not self.backward(loss):
+            return
         clock.mark()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -164,9 +179,22 @@ class Loop:
         values = {"step": step, "epoch": step // self.task.steps_per_epoch, "lr": rate,
                   **self.exchange()}
         self.log.step(values, loss, accuracy, clock)
-        if observer is not None:
+        if observed:
             self.log.flush()
+        if observer is not None:
             self.log.write("snapshot", step=step, **snapshot(observer.acc(), values["k"]))
+
+    def backward(self, loss):
+        """Marks its own end in the hook of the first parameter; then DDP waits for the exchange.
+        False: a gradient holds NaN or infinity, which thinwire says on all ranks alike."""
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if type(error).__name__ != "NumberError":
+                raise
+            self.diverged = True
+            self.say(f"stops: {error}")
+        return not self.diverged
 
     def exchange(self):
         if self.state is None:
@@ -186,12 +214,11 @@ class Loop:
         dist.all_reduce(sums)
         loss, losses, correct, count = sums.tolist()
         result = {"loss": loss / losses, "accuracy": correct / count}
+        self.diverged |= not math.isfinite(result["loss"])
         epoch = step // self.task.steps_per_epoch
         self.log.write("evaluation", step=step, epoch=epoch, elapsed_s=self.log.elapsed, **result)
-        if dist.get_rank() == 0:
-            print(f"{self.args.name or self.args.scheme}: epoch {epoch} step {step} "
-                  f"test loss {result['loss']:.4f} accuracy {100 * result['accuracy']:.2f} % "
-                  f"after {self.log.elapsed:.1f} s", flush=True)
+        self.say(f"epoch {epoch} step {step} test loss {result['loss']:.4f} "
+                 f"accuracy {100 * result['accuracy']:.2f} % after {self.log.elapsed:.1f} s")
         return result
 
     def average_buffers(self):
@@ -216,6 +243,10 @@ class Loop:
         return all(torch.equal(other, sums) for other in gathered)
 
     # ---- Log ----------------------------------------------------------------------------------
+
+    def say(self, text):
+        if self.first:
+            print(f"{self.args.name or self.args.scheme}: {text}", flush=True)
 
     def log_run(self):
         args = self.args

@@ -105,7 +105,7 @@ def snapshot(acc, k):
     reach = REACH * math.sqrt(max(total / n - mean * mean, 1e-60))
     low, high = mean - reach, mean + reach
     bins = ((acc.double() - low) / (high - low) * BINS).clamp_(0, BINS - 1).long()
-    kept = squares.topk(min(k, n), sorted=False).values.sum().item()
+    kept = squares.topk(k, sorted=False).values.sum().item() if k < n else total
     rest = 1 - k / n
     return {"low": low, "high": high, "counts": torch.bincount(bins, minlength=BINS).tolist(),
             "n": n, "k": k, "contraction": max(0.0, 1 - kept / total) if total > 0 else 0.0,
@@ -117,10 +117,13 @@ class Observer:
 
     def __init__(self, model, state):
         self.parts = {name: torch.zeros_like(p) if state is None
-                      else state.residual(name).to(p.device).view_as(p)
+                      else state.residual(name).to(p.device).as_strided(p.size(), p.stride())
                       for name, p in model.named_parameters()}
-        self.hooks = [p.register_hook(lambda grad, name=name: self.parts[name].add_(grad))
+        self.hooks = [p.register_hook(lambda grad, name=name: self.add(name, grad))
                       for name, p in model.named_parameters()]
+
+    def add(self, name, grad):
+        self.parts[name].add_(grad)  # what a hook returns would replace the gradient
 
     def acc(self):
         for hook in self.hooks:
