@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_examples_torch.sh - the PyTorch examples: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON LIBRARY
+# test_examples_torch.sh - PyTorch: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON LIBRARY
 #
 # Two gloo ranks on the CPU. Small data sets are made here: images whose class is their colour, in
 # both forms; a text that repeats; tones that are letters. Every example trains dense and, where the
@@ -25,7 +25,7 @@ fi
 train() {
     name=$1 example=$2
     shift 2
-    port=$("$python" -c 'import socket as s; t = s.create_server(("", 0)); print(t.getsockname()[1])')
+    port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
     for rank in 0 1; do
         RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             timeout 120 "$python" "$examples/$example" --device cpu --log "$dir/$name.jsonl" "$@" \
@@ -35,6 +35,11 @@ train() {
     cat "$dir/out.0" "$dir/out.1" >"$dir/out"
     tail -n 3 "$dir/err.0" "$dir/err.1" >"$dir/err"
     "$python" "$dir/check.py" "$dir/$name.jsonl" >>"$dir/err" 2>&1 || fail "$name: $example $*"
+}
+
+# losses NAME: of all steps of a run
+losses() {
+    grep '"step"' "$dir/$1.jsonl" | grep -o '"loss": [0-9.e-]*'
 }
 
 cat >"$dir/check.py" <<'EOF'
@@ -116,7 +121,8 @@ EOF
 
 "$python" - <<'EOF' || fail "the models have other sizes than the papers'"
 import torch_an4, torch_bert, torch_cifar10
-sizes = {torch_cifar10.vgg16: 14728266, torch_cifar10.resnet20: 269722, torch_an4.DeepSpeech: 27569568,
+sizes = {torch_cifar10.vgg16: 14728266, torch_cifar10.resnet20: 269722,
+         torch_an4.DeepSpeech: 27569568,
          lambda: torch_bert.Bert(*torch_bert.SIZES["base"]): 133547324}
 for make, size in sizes.items():
     assert sum(p.numel() for p in make().parameters()) == size, (size, make)
@@ -124,11 +130,16 @@ EOF
 
 for scheme in $schemes; do
     set -- --scheme "$scheme" --density 0.1 --density-warmup 4 --warmup 2
-    train "cifar10-$scheme" torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 --epochs 3 \
-        --lr 0.05 --snapshots 5 "$@"
+    train "cifar10-$scheme" torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
+        --epochs 3 --lr 0.05 --snapshots 5 "$@"
     [ "$(grep -c '"snapshot"' "$dir/$name.jsonl")" -eq 3 ] || fail "$name: not 3 snapshots"
-    train "bert-$scheme" torch_bert.py --data "$dir/text" --steps 8 --batch 4 --length 35 --lr 0.003 \
-        --test-limit 2000 "$@"
+    if [ "$scheme" != dense ]; then # observing changes nothing
+        train unobserved torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
+            --epochs 3 --lr 0.05 "$@"
+        [ "$(losses unobserved)" = "$(losses "cifar10-$scheme")" ] || fail "snapshots change losses"
+    fi
+    train "bert-$scheme" torch_bert.py --data "$dir/text" --steps 8 --batch 4 --length 35 \
+        --lr 0.003 --test-limit 2000 "$@"
     if grep -q an4 "$dir/made"; then
         train "an4-$scheme" torch_an4.py --data "$dir/an4.npz" --batch 8 --epochs 4 --width 32 \
             --layers 1 --lr 0.001 "$@"
