@@ -154,6 +154,10 @@ class Loop:
                 result = self.evaluate(step)
         self.log.write("end", steps=step, seconds=self.log.elapsed, skipped=0,
                        replicas_equal=self.replicas_equal(), **result)
+        if self.state is not None:
+            self.say(self.state.summary())
+            self.state.close()
+        dist.destroy_process_group()
 
     def train_step(self, step):
         args, rate = self.args, rate_at(self.args, step, self.steps)
