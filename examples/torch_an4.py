@@ -7,8 +7,8 @@
 
 Deep Speech 2 (Amodei et al., 2016): two convolutions over frequency and time, five LSTM layers of
 800 that run forward only, a look-ahead over 20 frames, 29 letters. Utterances of similar length go
-into one batch; the first epoch goes from short to long. The accuracy that is logged is one minus the
-word error rate of the most likely letters, without a language model.
+into one batch; the first epoch goes from short to long. The accuracy that is logged is one minus
+the word error rate of the most likely letters, without a language model.
 """
 import numpy
 import torch
@@ -21,7 +21,7 @@ FREQUENCIES, WIDTH, LAYERS, AHEAD = 161, 800, 5, 20
 
 
 class Recurrent(nn.Module):
-    """Batch norm over all frames (but for the first layer), then an LSTM; x [time][count][inputs]."""
+    """Batch norm over all frames (not in the first layer), then an LSTM; x [time][count][inputs]."""
 
     def __init__(self, inputs, width, norm=True):
         super().__init__()
@@ -149,8 +149,8 @@ class An4:
 
 
 def main():
-    parser = torch_common.parser(__doc__, batch=8, epochs=100, lr=3e-4, clip=400.0, weight_decay=0.0,
-                                 warmup=60)
+    parser = torch_common.parser(__doc__, batch=8, epochs=100, lr=3e-4, warmup=60, clip=400.0,
+                                 weight_decay=0.0)
     parser.add_argument("--width", type=int, default=WIDTH, help="of the LSTM's layers")
     parser.add_argument("--layers", type=int, default=LAYERS)
     args = parser.parse_args()

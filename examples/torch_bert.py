@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """BERT on WikiText-2: masked words and next sentences; base size 133,547,324 parameters.
 
-    torchrun --nproc_per_node 8 examples/torch_bert.py --data wikitext-2 --size base --scheme oktopk \\
-        --density 0.01 --steps 200 --amp --log oktopk.jsonl
+    torchrun --nproc_per_node 8 examples/torch_bert.py --data wikitext-2 --size base \\
+        --scheme oktopk --density 0.01 --steps 200 --amp --log oktopk.jsonl
 
 The folder holds train.txt and test.txt, words between blanks. The model is that of
 train/model_bert.c (Devlin et al., 2019; a decoder with weights of its own, 30,522 words, 512
-positions). A sample is [CLS] A [SEP] B [SEP]: in half of them B follows A in the text, in the others
-it comes from anywhere. Of all words 15 % are to be guessed: 80 % of these are masked, 10 % replaced, 10 %
-left. The text stays on the device; samples are made there. Accuracy is that of the masked words.
+positions). A sample is [CLS] A [SEP] B [SEP]: in half of them B follows A in the text, in the
+others it comes from anywhere. Of all words 15 % are to be guessed: 80 % of these are masked, 10 %
+replaced, 10 % left. The text stays on the device; samples are made there. Accuracy is that of the
+masked words.
 """
 import collections
 import pathlib
@@ -93,7 +94,8 @@ class WikiText:
             return torch.full((count, 1), token, device=device)
         tokens = torch.cat([column(FIRST), text[starts[:, None] + line], column(BREAK),
                             text[second[:, None] + line], column(BREAK)], 1)
-        segments = (torch.arange(tokens.shape[1], device=device) >= half + 2).long().expand_as(tokens)
+        at = torch.arange(tokens.shape[1], device=device)
+        segments = (at >= half + 2).long().expand_as(tokens)
         # As many places in every sample, so that no shape depends on chance.
         hidden = random(count, 2 * half).topk(max(1, round(0.15 * 2 * half)), 1).indices
         hidden = hidden + torch.where(hidden < half, 1, 2)  # past [CLS], past the first [SEP]

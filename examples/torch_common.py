@@ -1,6 +1,6 @@
 """What the PyTorch examples share: options, the process group, one training loop.
 
-    torchrun --nproc_per_node 8 examples/torch_cifar10.py --scheme oktopk --density 0.02 --log run.jsonl
+    torchrun --nproc_per_node 8 examples/torch_cifar10.py --data DIR --scheme oktopk --density 0.02
 
 An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch` and
     batch(step)         -> what loss() takes, on the device

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_examples_torch.sh - PyTorch: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON LIBRARY
+# test_examples_torch.sh - PyTorch: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON SO
 #
 # Two gloo ranks on the CPU. Small data sets are made here: images whose class is their colour, in
 # both forms; a text that repeats; tones that are letters. Every example trains dense and, where the
