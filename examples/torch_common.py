@@ -65,6 +65,8 @@ def parser(description, **defaults):
 def setup(args, same_shapes=True):
     """Joins the process group that torchrun prepared and returns this rank's device.
     same_shapes: batches are alike, so that it pays to try which convolutions are fastest."""
+    if args.scheme == "dense" and args.momentum_correction:
+        raise SystemExit("--momentum-correction: not with --scheme dense, which selects nothing")
     dist.init_process_group(args.backend)
     device = torch.device(args.device)
     if device.type == "cuda":
@@ -85,14 +87,13 @@ def compress(args, model):
     return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
                              warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
                              momentum=args.momentum if args.momentum_correction else 0.0,
-                             **({"wire": args.wire} if args.wire else {}))
+                             wire=args.wire)
 
 
 def make_optimizer(args, parameters):
     if args.optimizer == "adamw":
         return torch.optim.AdamW(parameters, args.lr, weight_decay=args.weight_decay)
-    if args.momentum_correction and args.scheme != "dense":
-        # Momentum would have multiplied the decay by 1 / (1 - momentum) in the long run.
+    if args.momentum_correction:  # which makes a gradient 1 / (1 - momentum) times as large
         return torch.optim.SGD(parameters, args.lr,
                                weight_decay=args.weight_decay / (1 - args.momentum))
     return torch.optim.SGD(parameters, args.lr, args.momentum, weight_decay=args.weight_decay)
@@ -125,6 +126,7 @@ class Loop:
             task.model, device_ids=[device.index] if device.type == "cuda" else None,
             broadcast_buffers=False, gradient_as_bucket_view=True)
         self.state = compress(args, self.model)
+        torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
         self.optimizer = make_optimizer(args, task.model.parameters())
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
@@ -177,7 +179,8 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if args.clip:
-            torch.nn.utils.clip_grad_norm_(self.task.model.parameters(), args.clip)
+            most = args.clip / (1 - args.momentum) if args.momentum_correction else args.clip
+            torch.nn.utils.clip_grad_norm_(self.task.model.parameters(), most)
         self.optimizer.step()
         clock.mark()
         values = {"step": step, "epoch": step // self.task.steps_per_epoch, "lr": rate,
