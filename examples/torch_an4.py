@@ -3,7 +3,7 @@
 
     examples/prepare_an4.py an4-folder features.npz
     torchrun --nproc_per_node 8 examples/torch_an4.py --data features.npz --scheme oktopk \\
-        --density 0.02 --epochs 100 --log oktopk.jsonl
+        --density 0.02 --epochs 100 --run-log oktopk.jsonl
 
 Deep Speech 2 (Amodei et al., 2016): two convolutions over frequency and time, five LSTM layers of
 800 that run forward only, a look-ahead over 20 frames, 29 letters. Utterances of similar length go

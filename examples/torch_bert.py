@@ -2,7 +2,7 @@
 """BERT on WikiText-2: masked words and next sentences; base size 133,547,324 parameters.
 
     torchrun --nproc_per_node 8 examples/torch_bert.py --data wikitext-2 --size base \\
-        --scheme oktopk --density 0.01 --steps 200 --amp --log oktopk.jsonl
+        --scheme oktopk --density 0.01 --steps 200 --amp --run-log oktopk.jsonl
 
 The folder holds train.txt and test.txt, words between blanks. The model is that of
 train/model_bert.c (Devlin et al., 2019; a decoder with weights of its own, 30,522 words, 512

@@ -53,7 +53,7 @@ def parser(description, **defaults):
                    help="between histograms of acc = gradient + residual; 0: none")
     p.add_argument("--amp", action="store_true", help="forward and backward in bfloat16")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--log", metavar="FILE", help="run log, JSON lines")
+    p.add_argument("--run-log", metavar="FILE", help="JSON lines, for thinwire report")
     p.add_argument("--name", help="of the run, in the log (default the scheme)")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--backend", default="gloo",
@@ -131,7 +131,7 @@ class Loop:
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch
-        self.log = RunLog(args.log, device)
+        self.log = RunLog(args.run_log, device)
         self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
         # Its gradient is the last: from here on the backward pass only waits for the exchange.
         next(task.model.parameters()).register_hook(lambda _: self.clock.mark())

@@ -28,7 +28,7 @@ train() {
     port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
     for rank in 0 1; do
         RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-            timeout 120 "$python" "$examples/$example" --device cpu --log "$dir/$name.jsonl" "$@" \
+            timeout 120 "$python" "$examples/$example" --device cpu --run-log "$dir/$name.jsonl" "$@" \
             >"$dir/out.$rank" 2>"$dir/err.$rank" &
     done
     wait

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run logs as the tables of docs/experiments.md, in Markdown.
 
-    scripts/experiments-table LOG.jsonl...
+    examples/torch_table.py LOG.jsonl...
 
 Accuracy and loss are those of the last evaluation, and the best. Bytes and times are of the second
 half of the steps, after any warm-up of density: bytes as means, milliseconds as medians.
