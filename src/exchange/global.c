@@ -1,45 +1,89 @@
 /* global.c - the k largest sums of all ranks, without gathering them
  *
- * Radix selection over the ranks: four rounds, each fixing 8 bits (the last 7) of the k-th largest
- * magnitude's 31 by a histogram that the ranks sum. A round costs 2 KiB each way and segment. When
- * a bin's end falls right on the k-th, the rest of the rounds is not needed. Afterwards the ranks
- * tell each other how many they hold above the threshold and of exactly its magnitude: since rank
- * r's indices are all below those of rank r+1, everyone knows who may keep how many ties.
+ * The k-th largest magnitude lies in an interval that the ranks narrow together: each counts its
+ * sums in 256 bins of the interval, they sum the histograms, and the bin that holds the k-th is the
+ * next interval. A round costs 2 KiB each way and segment, and two rotations. Where the threshold of
+ * the step before is known, the first round's bins lie closely around it; the other two take in what
+ * is outside:
+ *
+ *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
+ *
+ * Once so few sums are left in the interval that all ranks may see them, they share those: after
+ * that everyone knows the threshold, and how many sums every rank holds above it and of exactly its
+ * magnitude. Since rank r's indices are all below those of rank r+1, everyone also knows who may
+ * keep how many ties. So a usual step takes three rotations.
  *
  * With TW_GLOBAL_REUSE the threshold of earlier steps is tried first, which needs the last message
  * alone. It is set a little above the exact one, since a count above k is no use: the bound of
  * oktopk stands on k. */
 #include "exchange/exchange.h"
 
-#define DIGITS 4
 #define BINS 256
-static const int digit_shift[DIGITS] = {23, 15, 7, 0};
+#define DIGIT 8                        /* bits that a histogram tells */
+#define EVERYTHING ((uint32_t)1 << 31) /* above all magnitudes */
+/* Bins around the last threshold: a 2048th of an octave each, 4 % up and down together. */
+#define CLOSE_SHIFT 12
+/* What a rank sends of its sums, at most, of each segment; they are told by their low bits. */
+#define SHARED_BYTES 2048
+#define LOW_BITS 16
+#define TOO_MANY UINT32_MAX
+/* Reused thresholds lie a twelfth above the exact one: an eighth of the way to the next octave. */
+#define REUSE_MARGIN ((uint32_t)1 << 20)
 
 /* The search for one segment's threshold. */
 typedef struct search {
     tw__list part; /* this rank's sums of the segment */
     int64_t k;
-    int64_t greater; /* sums known to be above the threshold, of all ranks */
-    uint32_t bits;   /* the threshold's bits as far as known */
+    uint32_t lo, hi; /* the interval: lo .. hi-1; the threshold is lo once it is done */
+    int64_t greater; /* sums above the interval, of all ranks */
+    int64_t inside;  /* sums in it */
+    uint32_t base;   /* where bin 1 begins */
+    int shift;       /* bins are 2^shift wide */
     int done;
     int exact; /* it was searched for, not reused */
 } search;
 
+/* What a rank says about a segment. With `listed` its sums in the interval follow, in the order of
+ * segments. */
+typedef struct account {
+    tw__holding holding;
+    uint32_t listed; /* so many; TOO_MANY: more than it may, and none follow */
+} account;
+
 typedef struct space {
-    search *searches;      /* [nsegments] */
-    uint32_t *bins;        /* [nsegments][BINS] */
-    tw__holding *holdings; /* [nranks][nsegments] */
+    search *searches;       /* [nsegments] */
+    uint32_t *bins;         /* [nsegments][BINS] */
+    tw__holding *holdings;  /* [nranks][nsegments] */
+    char *messages;         /* [nranks] of message_room bytes */
+    uint16_t *low;          /* [nranks * most_listed]: the low bits of sums in an interval */
+    const uint16_t **lists; /* [nranks]: in the messages */
+    tw__parcel *out, *in;   /* [nranks] */
     void *sum;
-    void *share;
+    void *rotation;
 } space;
+
+static uint32_t most_listed(int nranks) {
+    return (uint32_t)(SHARED_BYTES / sizeof(uint16_t)) / (uint32_t)(nranks > 1 ? nranks - 1 : 1);
+}
+
+/* A multiple of 8, so that accounts are aligned. */
+static size_t message_room(int nranks, int nsegments) {
+    size_t each = sizeof(account) + sizeof(uint16_t) * most_listed(nranks);
+    return (each * (size_t)nsegments + 7) / 8 * 8;
+}
 
 static space layout(tw__arena *arena, int nranks, int nsegments) {
     return (space){
         .searches = tw__arena_take(arena, nsegments, sizeof(search)),
         .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
         .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
+        .messages = tw__arena_take(arena, nranks, message_room(nranks, nsegments)),
+        .low = tw__arena_take(arena, (int64_t)nranks * most_listed(nranks), sizeof(uint16_t)),
+        .lists = tw__arena_take(arena, nranks, sizeof(uint16_t *)),
+        .out = tw__arena_take(arena, nranks, sizeof(tw__parcel)),
+        .in = tw__arena_take(arena, nranks, sizeof(tw__parcel)),
         .sum = tw__arena_take(arena, 1, tw__sum_memory(nranks, (int64_t)nsegments * BINS)),
-        .share = tw__arena_take(arena, 1, tw__share_memory(nranks)),
+        .rotation = tw__arena_take(arena, 1, tw__rotation_memory(nranks)),
     };
 }
 
@@ -49,67 +93,242 @@ size_t tw__global_memory(int nranks, int nsegments) {
     return counting.used;
 }
 
-static void count_digit(const search *s, int digit, uint32_t *bins) {
-    int shift = digit_shift[digit];
-    uint32_t known = digit == 0 ? 0 : ~(((uint32_t)1 << digit_shift[digit - 1]) - 1);
+/* ---- histograms */
+
+/* Bins over the whole interval; or around a guess, with the rest of the interval in the outer two. */
+static void lay_bins(search *s, uint32_t guess) {
+    const uint32_t below = ((uint32_t)BINS / 2 - 1) << CLOSE_SHIFT;
+    s->shift = CLOSE_SHIFT;
+    s->base = guess - below;
+    if (guess > below)
+        return;
+    for (s->shift = 0; (uint64_t)BINS << s->shift < s->hi - s->lo;)
+        s->shift++;
+    s->base = s->lo + ((uint32_t)1 << s->shift);
+}
+
+static uint32_t bin_of(const search *s, uint32_t bits) {
+    if (bits < s->base)
+        return 0;
+    uint32_t bin = 1 + ((bits - s->base) >> s->shift);
+    return bin < BINS ? bin : BINS - 1;
+}
+
+static void count_bins(const search *s, uint32_t *bins) {
     memset(bins, 0, BINS * sizeof *bins);
     for (int64_t i = 0; i < s->part.count; i++) {
         uint32_t bits = tw__magnitude(s->part.at[i].val);
-        if ((bits & known) == s->bits)
-            bins[bits >> shift & (BINS - 1)]++;
+        if (bits >= s->lo && bits < s->hi)
+            bins[bin_of(s, bits)]++;
     }
 }
 
-/* Walks down from the largest digit to the one that holds the k-th. */
-static void fix_digit(search *s, int digit, const uint32_t *bins) {
-    int64_t wanted = s->k - s->greater;
-    int bin = BINS - 1;
-    while (bin > 0 && wanted > bins[bin]) {
-        wanted -= bins[bin];
+/* Walks down from the largest bin to the one that holds the k-th: the next interval. */
+static void narrow(search *s, const uint32_t *bins) {
+    uint32_t bin = BINS - 1;
+    while (bin > 0 && s->k - s->greater > bins[bin])
         s->greater += bins[bin--];
-    }
-    s->bits |= (uint32_t)bin << digit_shift[digit];
-    if (wanted >= bins[bin]) /* the bin is taken whole; beyond its end there may be nothing left */
-        s->done = 1;
+    uint32_t start = s->base + ((bin - 1) << s->shift), end = s->base + (bin << s->shift);
+    s->lo = bin == 0 ? s->lo : start;
+    s->hi = bin == BINS - 1 || end > s->hi ? s->hi : end;
+    s->inside = bins[bin];
+    /* Taken whole? Beyond its end there may be nothing left. */
+    s->done = s->k - s->greater >= s->inside || s->hi - s->lo == 1;
+    lay_bins(s, 0);
 }
 
-/* A threshold for each segment: sums of this magnitude and above are enough for k. */
-static int find_thresholds(tw__job *job, space *w) {
+/* One round for all segments that are not done. */
+static int narrow_all(tw__job *job, space *w) {
+    int64_t active = 0;
     for (int i = 0; i < job->shape.nsegments; i++)
-        w->searches[i].exact = !w->searches[i].done;
-    for (int digit = 0; digit < DIGITS; digit++) {
-        int64_t active = 0;
+        if (!w->searches[i].done)
+            count_bins(&w->searches[i], w->bins + BINS * active++);
+    TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
+    active = 0;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (!w->searches[i].done)
+            narrow(&w->searches[i], w->bins + BINS * active++);
+    return TW_OK;
+}
+
+/* ---- accounts */
+
+/* Counts this rank's sums, and lists those in the interval at low, if it is still searched. */
+static account account_for(const search *s, uint16_t *low, uint32_t most) {
+    account a = {0};
+    uint32_t above = s->done ? s->lo + 1 : s->hi;
+    for (int64_t i = 0; i < s->part.count; i++) {
+        uint32_t bits = tw__magnitude(s->part.at[i].val);
+        a.holding.above += bits >= above;
+        a.holding.equal += s->done && bits == s->lo;
+        if (s->done || bits < s->lo || bits >= s->hi)
+            continue;
+        if (a.listed < most)
+            low[a.listed] = (uint16_t)(bits - s->lo);
+        a.listed++;
+    }
+    if (a.listed > most)
+        a.listed = TOO_MANY;
+    return a;
+}
+
+static uint16_t *lists_of(char *message, int nsegments) {
+    return (uint16_t *)(void *)(message + sizeof(account) * (size_t)nsegments);
+}
+
+static size_t listed(const account *a) {
+    return a->listed == TOO_MANY ? 0 : a->listed;
+}
+
+/* This rank's message; returns its length. */
+static size_t write_accounts(const tw__job *job, const space *w, char *message) {
+    int nsegments = job->shape.nsegments;
+    account *accounts = (account *)(void *)message;
+    uint16_t *low = lists_of(message, nsegments), *begin = low;
+    for (int i = 0; i < nsegments; i++) {
+        accounts[i] = account_for(&w->searches[i], low, most_listed(job->shape.nranks));
+        low += listed(&accounts[i]);
+    }
+    return sizeof(account) * (size_t)nsegments + sizeof *low * (size_t)(low - begin);
+}
+
+/* What another rank says: lists where lists are due, of the length that the message has. */
+static int check_accounts(const tw__job *job, const space *w, const tw__parcel *in, int rank) {
+    const account *accounts = in->data;
+    int nsegments = job->shape.nsegments;
+    size_t bytes = sizeof(account) * (size_t)nsegments;
+    int good = in->bytes >= bytes;
+    for (int i = 0; good && i < nsegments; i++) {
+        size_t count = listed(&accounts[i]);
+        good = count <= (w->searches[i].done ? 0 : most_listed(job->shape.nranks));
+        bytes += sizeof(uint16_t) * count;
+    }
+    if (good && in->bytes == bytes)
+        return TW_OK;
+    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes about its sums, which are not these",
+                    rank, in->bytes);
+}
+
+/* Tells the others what this rank holds, and hears what they do. */
+static int share_accounts(tw__job *job, space *w) {
+    int nranks = job->shape.nranks;
+    size_t room = message_room(nranks, job->shape.nsegments);
+    char *own = w->messages + (size_t)job->rank * room;
+    size_t bytes = write_accounts(job, w, own);
+    for (int r = 0; r < nranks; r++) {
+        w->out[r] = (tw__parcel){.data = own, .bytes = bytes};
+        w->in[r] = (tw__parcel){.data = w->messages + (size_t)r * room, .capacity = room};
+    }
+    TW_TRY(tw__rotate(job->transport, TW__CONTROL, w->out, w->in, w->rotation));
+    for (int r = 0; r < nranks; r++) {
+        if (r != job->rank)
+            TW_TRY(check_accounts(job, w, &w->in[r], r));
+        const account *accounts = w->in[r].data;
         for (int i = 0; i < job->shape.nsegments; i++)
-            if (!w->searches[i].done)
-                count_digit(&w->searches[i], digit, w->bins + BINS * active++);
-        if (active == 0)
-            return TW_OK;
-        TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
-        active = 0;
-        for (int i = 0; i < job->shape.nsegments; i++)
-            if (!w->searches[i].done)
-                fix_digit(&w->searches[i], digit, w->bins + BINS * active++);
+            w->holdings[r * job->shape.nsegments + i] = accounts[i].holding;
     }
     return TW_OK;
 }
 
-static tw__holding hold(const search *s) {
-    tw__holding h = {0, 0};
-    for (int64_t i = 0; i < s->part.count; i++) {
-        uint32_t bits = tw__magnitude(s->part.at[i].val);
-        h.above += bits > s->bits;
-        h.equal += bits == s->bits;
+/* The largest x for which `wanted` of the values are x or more. */
+static uint32_t find_kth(const uint16_t *values, int64_t count, int64_t wanted) {
+    uint32_t x = 0;
+    for (uint32_t bit = (uint32_t)1 << (LOW_BITS - 1); bit > 0; bit >>= 1) {
+        int64_t above = 0;
+        for (int64_t i = 0; i < count; i++)
+            above += values[i] >= (x | bit);
+        x |= above >= wanted ? bit : 0;
     }
-    return h;
+    return x;
 }
 
-/* Tells the others what this rank holds. */
-static int share_holdings(tw__job *job, space *w) {
-    int nsegments = job->shape.nsegments;
-    for (int i = 0; i < nsegments; i++)
-        w->holdings[job->rank * nsegments + i] = hold(&w->searches[i]);
-    return tw__share(job->transport, w->holdings, sizeof(tw__holding) * (size_t)nsegments,
-                     w->share);
+static void add_listed(tw__holding *holding, const uint16_t *low, size_t count, uint32_t kth) {
+    for (size_t i = 0; i < count; i++) {
+        holding->above += low[i] > kth;
+        holding->equal += low[i] == kth;
+    }
+}
+
+/* Ends the search of a segment whose sums all ranks listed; the lists move on to the next. */
+static void resolve(tw__job *job, space *w, int segment) {
+    search *s = &w->searches[segment];
+    int nsegments = job->shape.nsegments, all = 1;
+    int64_t count = 0;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        const account *a = (const account *)w->in[r].data + segment;
+        memcpy(w->low + count, w->lists[r], sizeof *w->low * listed(a));
+        count += (int64_t)listed(a);
+        all &= a->listed != TOO_MANY;
+    }
+    uint32_t kth = find_kth(w->low, count, s->k - s->greater);
+    for (int r = 0; r < job->shape.nranks; r++) {
+        size_t its = listed((const account *)w->in[r].data + segment);
+        if (all)
+            add_listed(&w->holdings[r * nsegments + segment], w->lists[r], its, kth);
+        w->lists[r] += its;
+    }
+    s->done = all;
+    s->lo += all ? kth : 0;
+}
+
+static void resolve_all(tw__job *job, space *w) {
+    for (int r = 0; r < job->shape.nranks; r++)
+        w->lists[r] = lists_of(w->in[r].data, job->shape.nsegments);
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (!w->searches[i].done)
+            resolve(job, w, i);
+}
+
+/* ---- the search */
+
+static int all_done(const tw__job *job, const space *w) {
+    int done = 1;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        done &= w->searches[i].done;
+    return done;
+}
+
+/* Histograms that end a search, if nothing else does. */
+static int most_rounds(const search *s) {
+    int rounds = 0;
+    for (uint32_t width = s->hi - s->lo; width > 1; rounds++)
+        width = (width + BINS - 1) >> DIGIT;
+    return rounds;
+}
+
+/* Whether the ranks can list what is left of all searches. That may fail, where most of it is one
+ * rank's; histograms must still be left then. */
+static int can_list(const tw__job *job, const space *w, int messages) {
+    int64_t most = (int64_t)most_listed(job->shape.nranks) * job->shape.nranks;
+    int can = 1;
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const search *s = &w->searches[i];
+        int few = s->inside <= most * 3 / 4 && s->hi - s->lo <= (uint32_t)1 << LOW_BITS;
+        can &= s->done || (few && messages > most_rounds(s));
+    }
+    return can;
+}
+
+/* With so many messages of 2 KiB, each of which is a histogram or a list. */
+static int find_thresholds(tw__job *job, space *w, int messages) {
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        search *s = &w->searches[i];
+        uint32_t before = *job->segments[i].threshold;
+        int close = before > REUSE_MARGIN && messages > most_rounds(s);
+        lay_bins(s, close ? before - REUSE_MARGIN : 0);
+        s->exact = !s->done;
+    }
+    for (; !all_done(job, w); messages--) {
+        if (can_list(job, w, messages)) {
+            TW_TRY(share_accounts(job, w));
+            resolve_all(job, w);
+            if (all_done(job, w))
+                return TW_OK;
+            messages--;
+        }
+        TW_TRY(narrow_all(job, w));
+    }
+    return share_accounts(job, w);
 }
 
 static int64_t total_held(const tw__job *job, const space *w, int segment) {
@@ -124,31 +343,24 @@ static int64_t total_held(const tw__job *job, const space *w, int segment) {
 /* Tries the thresholds of earlier steps: the segments that they serve are done. */
 static int reuse_thresholds(tw__job *job, space *w) {
     int any = 0;
-    for (int i = 0; i < job->shape.nsegments; i++)
-        any |= (w->searches[i].bits = *job->segments[i].threshold) != 0;
-    if (!any)
-        return TW_OK;
-    TW_TRY(share_holdings(job, w));
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        any |= (w->searches[i].lo = *job->segments[i].threshold) != 0;
+        w->searches[i].done = 1;
+    }
+    if (any)
+        TW_TRY(share_accounts(job, w));
     for (int i = 0; i < job->shape.nsegments; i++) {
         search *s = &w->searches[i];
-        int64_t total = total_held(job, w, i);
-        s->done = s->bits != 0 && total <= s->k && 3 * total >= 2 * s->k;
-        s->bits = s->done ? s->bits : 0;
+        int64_t total = any ? total_held(job, w, i) : 0;
+        s->done = s->lo != 0 && total <= s->k && 3 * total >= 2 * s->k;
+        s->lo = s->done ? s->lo : 0;
     }
     return TW_OK;
 }
 
-static int all_done(const tw__job *job, const space *w) {
-    int done = 1;
-    for (int i = 0; i < job->shape.nsegments; i++)
-        done &= w->searches[i].done;
-    return done;
-}
-
-/* A twelfth above the exact threshold: an eighth of the way to the next power of two. */
 static void remember_threshold(const tw__segment *segment, const search *s) {
-    if (s->bits < TW__INFINITY_BITS)
-        *segment->threshold = s->bits + ((uint32_t)1 << 20);
+    if (s->lo < TW__INFINITY_BITS)
+        *segment->threshold = s->lo + REUSE_MARGIN;
 }
 
 /* Cuts this rank's part of the segment down to what it may keep; counts what every rank keeps. */
@@ -164,28 +376,28 @@ static void keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
         ties -= mine;
         holdings[r] += h.above + mine;
         if (r == job->rank)
-            tw__list_keep_above(&s->part, s->bits, mine);
+            tw__list_keep_above(&s->part, s->lo, mine);
     }
 }
 
 static void begin(tw__job *job, space *w, const tw__list *reduced) {
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__segment *s = &job->segments[i];
-        w->searches[i] =
-            (search){.part = tw__list_between(reduced, s->base, s->base + s->n), .k = s->k};
+        w->searches[i] = (search){.part = tw__list_between(reduced, s->base, s->base + s->n),
+                                  .k = s->k,
+                                  .hi = EVERYTHING};
     }
 }
 
-int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch) {
+int tw__global_select(tw__job *job, tw__list *reduced, int messages, int64_t *holdings,
+                      void *scratch) {
     tw__arena arena = {scratch, 0};
     space w = layout(&arena, job->shape.nranks, job->shape.nsegments);
     begin(job, &w, reduced);
     if (job->global == TW_GLOBAL_REUSE)
         TW_TRY(reuse_thresholds(job, &w));
-    if (!all_done(job, &w)) {
-        TW_TRY(find_thresholds(job, &w));
-        TW_TRY(share_holdings(job, &w));
-    }
+    if (!all_done(job, &w))
+        TW_TRY(find_thresholds(job, &w, messages));
     memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
     reduced->count = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
