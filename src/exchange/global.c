@@ -8,8 +8,9 @@
  *
  *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
  *
- * Once so few sums are left in the interval that all ranks may see them, they share those: after
- * that everyone knows the threshold, and how many sums every rank holds above it and of exactly its
+ * Once so few magnitudes are left in the interval that all ranks may see them, they share those, each
+ * with the number of sums that have it: values that were rounded for the wire have many in common.
+ * After that everyone knows the threshold, and how many sums every rank holds above it and of exactly its
  * magnitude. Since rank r's indices are all below those of rank r+1, everyone also knows who may
  * keep how many ties. So a usual step takes three rotations.
  *
@@ -23,8 +24,9 @@
 #define EVERYTHING ((uint32_t)1 << 31) /* above all magnitudes */
 /* Bins around the last threshold: a 2048th of an octave each, 4 % up and down together. */
 #define CLOSE_SHIFT 12
-/* What a rank sends of its sums, at most, of each segment; they are told by their low bits. */
-#define SHARED_BYTES 2048
+/* What a rank lists of its sums at most, of each segment: counts as two histograms. */
+#define LISTED_BYTES 4096
+#define LIST_MESSAGES 2
 #define LOW_BITS 16
 #define TOO_MANY UINT32_MAX
 /* Reused thresholds lie a twelfth above the exact one: an eighth of the way to the next octave. */
@@ -43,32 +45,37 @@ typedef struct search {
     int exact; /* it was searched for, not reused */
 } search;
 
-/* What a rank says about a segment. With `listed` its sums in the interval follow, in the order of
- * segments. */
+/* Sums of one magnitude, which is told by its distance from the interval's start. */
+typedef struct level {
+    uint16_t low;
+    uint16_t more; /* sums beyond the first */
+} level;
+
+/* What a rank says about a segment. The levels in the interval follow, in the order of segments. */
 typedef struct account {
     tw__holding holding;
-    uint32_t listed; /* so many; TOO_MANY: more than it may, and none follow */
+    uint32_t levels; /* so many; TOO_MANY: more than it may, and none follow */
 } account;
 
 typedef struct space {
-    search *searches;       /* [nsegments] */
-    uint32_t *bins;         /* [nsegments][BINS] */
-    tw__holding *holdings;  /* [nranks][nsegments] */
-    char *messages;         /* [nranks] of message_room bytes */
-    uint16_t *low;          /* [nranks * most_listed]: the low bits of sums in an interval */
-    const uint16_t **lists; /* [nranks]: in the messages */
-    tw__parcel *out, *in;   /* [nranks] */
+    search *searches;      /* [nsegments] */
+    uint32_t *bins;        /* [nsegments][BINS] */
+    tw__holding *holdings; /* [nranks][nsegments] */
+    char *messages;        /* [nranks] of message_room bytes */
+    level *all;            /* [nranks * most_levels]: those of one segment */
+    const level **lists;   /* [nranks]: in the messages */
+    tw__parcel *out, *in;  /* [nranks] */
     void *sum;
     void *rotation;
 } space;
 
-static uint32_t most_listed(int nranks) {
-    return (uint32_t)(SHARED_BYTES / sizeof(uint16_t)) / (uint32_t)(nranks > 1 ? nranks - 1 : 1);
+static uint32_t most_levels(int nranks) {
+    return (uint32_t)(LISTED_BYTES / sizeof(level)) / (uint32_t)(nranks > 1 ? nranks - 1 : 1);
 }
 
 /* A multiple of 8, so that accounts are aligned. */
 static size_t message_room(int nranks, int nsegments) {
-    size_t each = sizeof(account) + sizeof(uint16_t) * most_listed(nranks);
+    size_t each = sizeof(account) + sizeof(level) * most_levels(nranks);
     return (each * (size_t)nsegments + 7) / 8 * 8;
 }
 
@@ -78,8 +85,8 @@ static space layout(tw__arena *arena, int nranks, int nsegments) {
         .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
         .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
         .messages = tw__arena_take(arena, nranks, message_room(nranks, nsegments)),
-        .low = tw__arena_take(arena, (int64_t)nranks * most_listed(nranks), sizeof(uint16_t)),
-        .lists = tw__arena_take(arena, nranks, sizeof(uint16_t *)),
+        .all = tw__arena_take(arena, (int64_t)nranks * most_levels(nranks), sizeof(level)),
+        .lists = tw__arena_take(arena, nranks, sizeof(level *)),
         .out = tw__arena_take(arena, nranks, sizeof(tw__parcel)),
         .in = tw__arena_take(arena, nranks, sizeof(tw__parcel)),
         .sum = tw__arena_take(arena, 1, tw__sum_memory(nranks, (int64_t)nsegments * BINS)),
@@ -153,43 +160,65 @@ static int narrow_all(tw__job *job, space *w) {
 
 /* ---- accounts */
 
-/* Counts this rank's sums, and lists those in the interval at low, if it is still searched. */
-static account account_for(const search *s, uint16_t *low, uint32_t most) {
+/* One more sum of this magnitude, in a list that is kept in order. Returns its new length, at most
+ * most + 1. */
+static uint32_t add_level(level *list, uint32_t count, uint32_t most, uint32_t low) {
+    uint32_t at = 0, end = count;
+    while (at < end) {
+        uint32_t middle = (at + end) / 2;
+        if (list[middle].low < low)
+            at = middle + 1;
+        else
+            end = middle;
+    }
+    if (at < count && list[at].low == low && list[at].more < UINT16_MAX) {
+        list[at].more++;
+        return count;
+    }
+    if (count >= most)
+        return most + 1;
+    memmove(list + at + 1, list + at, sizeof *list * (count - at));
+    list[at] = (level){(uint16_t)low, 0};
+    return count + 1;
+}
+
+/* Counts this rank's sums, and lists those in the interval, if it is still searched. */
+static account account_for(const search *s, level *list, uint32_t most) {
     account a = {0};
     uint32_t above = s->done ? s->lo + 1 : s->hi;
     for (int64_t i = 0; i < s->part.count; i++) {
         uint32_t bits = tw__magnitude(s->part.at[i].val);
         a.holding.above += bits >= above;
-        a.holding.equal += s->done && bits == s->lo;
-        if (s->done || bits < s->lo || bits >= s->hi)
+        if (bits < s->lo || bits >= above)
             continue;
-        if (a.listed < most)
-            low[a.listed] = (uint16_t)(bits - s->lo);
-        a.listed++;
+        if (s->done)
+            a.holding.equal++;
+        else if (a.levels <= most)
+            a.levels = add_level(list, a.levels, most, bits - s->lo);
     }
-    if (a.listed > most)
-        a.listed = TOO_MANY;
+    if (a.levels > most)
+        a.levels = TOO_MANY;
     return a;
 }
 
-static uint16_t *lists_of(char *message, int nsegments) {
-    return (uint16_t *)(void *)(message + sizeof(account) * (size_t)nsegments);
+static level *lists_of(char *message, int nsegments) {
+    return (level *)(void *)(message + sizeof(account) * (size_t)nsegments);
 }
 
 static size_t listed(const account *a) {
-    return a->listed == TOO_MANY ? 0 : a->listed;
+    return a->levels == TOO_MANY ? 0 : a->levels;
 }
 
 /* This rank's message; returns its length. */
 static size_t write_accounts(const tw__job *job, const space *w, char *message) {
     int nsegments = job->shape.nsegments;
     account *accounts = (account *)(void *)message;
-    uint16_t *low = lists_of(message, nsegments), *begin = low;
+    level *list = lists_of(message, nsegments), *begin = list;
     for (int i = 0; i < nsegments; i++) {
-        accounts[i] = account_for(&w->searches[i], low, most_listed(job->shape.nranks));
-        low += listed(&accounts[i]);
+        accounts[i] = account_for(&w->searches[i], list, most_levels(job->shape.nranks));
+        list += listed(&accounts[i]);
     }
-    return sizeof(account) * (size_t)nsegments + sizeof *low * (size_t)(low - begin);
+    return sizeof(account) * (size_t)nsegments + sizeof *list * (size_t)(list - begin);
 }
 
 /* What another rank says: lists where lists are due, of the length that the message has. */
@@ -200,8 +229,8 @@ static int check_accounts(const tw__job *job, const space *w, const tw__parcel *
     int good = in->bytes >= bytes;
     for (int i = 0; good && i < nsegments; i++) {
         size_t count = listed(&accounts[i]);
-        good = count <= (w->searches[i].done ? 0 : most_listed(job->shape.nranks));
-        bytes += sizeof(uint16_t) * count;
+        good = count <= (w->searches[i].done ? 0 : most_levels(job->shape.nranks));
+        bytes += sizeof(level) * count;
     }
     if (good && in->bytes == bytes)
         return TW_OK;
@@ -230,45 +259,46 @@ static int share_accounts(tw__job *job, space *w) {
     return TW_OK;
 }
 
-/* The largest x for which `wanted` of the values are x or more. */
-static uint32_t find_kth(const uint16_t *values, int64_t count, int64_t wanted) {
+/* The largest x for which `wanted` of the sums are x or more. */
+static uint32_t find_kth(const level *levels, int64_t count, int64_t wanted) {
     uint32_t x = 0;
     for (uint32_t bit = (uint32_t)1 << (LOW_BITS - 1); bit > 0; bit >>= 1) {
         int64_t above = 0;
         for (int64_t i = 0; i < count; i++)
-            above += values[i] >= (x | bit);
+            above += levels[i].low >= (x | bit) ? 1 + levels[i].more : 0;
         x |= above >= wanted ? bit : 0;
     }
     return x;
 }
 
-static void add_listed(tw__holding *holding, const uint16_t *low, size_t count, uint32_t kth) {
+static void add_listed(tw__holding *holding, const level *levels, size_t count, uint32_t kth) {
     for (size_t i = 0; i < count; i++) {
-        holding->above += low[i] > kth;
-        holding->equal += low[i] == kth;
+        uint32_t sums = 1 + (uint32_t)levels[i].more;
+        holding->above += levels[i].low > kth ? sums : 0;
+        holding->equal += levels[i].low == kth ? sums : 0;
     }
 }
 
 /* Ends the search of a segment whose sums all ranks listed; the lists move on to the next. */
 static void resolve(tw__job *job, space *w, int segment) {
     search *s = &w->searches[segment];
-    int nsegments = job->shape.nsegments, all = 1;
+    int nsegments = job->shape.nsegments, complete = 1;
     int64_t count = 0;
     for (int r = 0; r < job->shape.nranks; r++) {
         const account *a = (const account *)w->in[r].data + segment;
-        memcpy(w->low + count, w->lists[r], sizeof *w->low * listed(a));
+        memcpy(w->all + count, w->lists[r], sizeof *w->all * listed(a));
         count += (int64_t)listed(a);
-        all &= a->listed != TOO_MANY;
+        complete &= a->levels != TOO_MANY;
     }
-    uint32_t kth = find_kth(w->low, count, s->k - s->greater);
+    uint32_t kth = find_kth(w->all, count, s->k - s->greater);
     for (int r = 0; r < job->shape.nranks; r++) {
         size_t its = listed((const account *)w->in[r].data + segment);
-        if (all)
+        if (complete)
             add_listed(&w->holdings[r * nsegments + segment], w->lists[r], its, kth);
         w->lists[r] += its;
     }
-    s->done = all;
-    s->lo += all ? kth : 0;
+    s->done = complete;
+    s->lo += complete ? kth : 0;
 }
 
 static void resolve_all(tw__job *job, space *w) {
@@ -296,15 +326,21 @@ static int most_rounds(const search *s) {
     return rounds;
 }
 
-/* Whether the ranks can list what is left of all searches. That may fail, where most of it is one
- * rank's; histograms must still be left then. */
+/* Whether to list what is left of a search: where it is little, or rounded values crowd on few
+ * levels. */
+static int worth_listing(const tw__job *job, const search *s) {
+    int64_t most = (int64_t)most_levels(job->shape.nranks) * job->shape.nranks;
+    uint32_t width = s->hi - s->lo;
+    return (s->inside <= most * 3 / 4 && width <= (uint32_t)1 << LOW_BITS) ||
+           (job->shape.wire != NULL && width <= (uint32_t)1 << CLOSE_SHIFT);
+}
+
+/* All searches at once. Listing may fail; histograms must still be left then. */
 static int can_list(const tw__job *job, const space *w, int messages) {
-    int64_t most = (int64_t)most_listed(job->shape.nranks) * job->shape.nranks;
     int can = 1;
     for (int i = 0; i < job->shape.nsegments; i++) {
         const search *s = &w->searches[i];
-        int few = s->inside <= most * 3 / 4 && s->hi - s->lo <= (uint32_t)1 << LOW_BITS;
-        can &= s->done || (few && messages > most_rounds(s));
+        can &= s->done || (worth_listing(job, s) && messages - LIST_MESSAGES >= most_rounds(s));
     }
     return can;
 }
@@ -314,7 +350,7 @@ static int find_thresholds(tw__job *job, space *w, int messages) {
     for (int i = 0; i < job->shape.nsegments; i++) {
         search *s = &w->searches[i];
         uint32_t before = *job->segments[i].threshold;
-        int close = before > REUSE_MARGIN && messages > most_rounds(s);
+        int close = before > REUSE_MARGIN && messages - 1 >= most_rounds(s);
         lay_bins(s, close ? before - REUSE_MARGIN : 0);
         s->exact = !s->done;
     }
@@ -324,7 +360,7 @@ static int find_thresholds(tw__job *job, space *w, int messages) {
             resolve_all(job, w);
             if (all_done(job, w))
                 return TW_OK;
-            messages--;
+            messages -= LIST_MESSAGES;
         }
         TW_TRY(narrow_all(job, w));
     }
