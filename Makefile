@@ -7,7 +7,7 @@ PYTHON ?= python3
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
-        bench-torch bench-gpu bench-allreduce bench-vgg16 verify lint format install clean
+        bench-torch bench-gpu bench-allreduce bench-vgg16 netlab verify lint format install clean
 
 all: ## build the library and build/thinwire
 	@scripts/install-deps build
@@ -74,6 +74,14 @@ verify: all ## every scheme, pattern and rank count up to 32, threads and both M
 	@if command -v mpicc.mpich >/dev/null; then \
 	    cmake --preset mpich && cmake --build build-mpich -j$(JOBS) --target thinwire_cli; fi
 	scripts/verify-exchange
+
+# NETLAB=... are options of scripts/netlab.
+netlab: all ## every scheme and the trainer over 8 shaped hosts on this machine; needs root, 15 minutes
+	@scripts/install-deps netlab
+	cmake --build build -j$(JOBS) --target bench_links bench_mpi_allreduce
+	@if command -v mpicc.mpich >/dev/null; then cmake --preset mpich && cmake --build build-mpich -j$(JOBS) \
+	    --target thinwire_cli bench_links bench_mpi_allreduce; fi
+	scripts/netlab $(NETLAB)
 
 bench-vgg16: all ## forward and backward of vgg16 against PyTorch on the same cores
 	@scripts/install-deps bench

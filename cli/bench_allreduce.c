@@ -53,30 +53,38 @@ static int64_t k_of(const allreduce_bench *bench, double density) {
     return k > 0 ? k : 1;
 }
 
+/* Dense is the same whatever the density. */
+static bool is_repeated(const allreduce_bench *bench, int which, int density) {
+    return bench->cases[which].dense && density > 0;
+}
+
 /* All rows of one pattern: dense once, then the others for each density. */
 static int one_pattern(allreduce_rank *self, allreduce_report *report, int pattern) {
     const allreduce_bench *bench = self->bench;
-    int64_t others = bench->ncases - 1;
-    int64_t rows = 1 + others * bench->densities.count;
     int status = STATUS_OK;
     if (self->seat->rank == 0) {
         progress_clear();
         allreduce_report_pattern(report, pattern);
     }
-    for (int64_t i = 0; i < rows && status == STATUS_OK; i++) {
-        double density = bench->densities.at[i > 0 ? (i - 1) / others : 0];
+    for (int i = 0; i < bench->ncases * bench->densities.count && status == STATUS_OK; i++) {
+        int which = i % bench->ncases, density = i / bench->ncases;
         allreduce_row row = {
-            .what = &bench->cases[i > 0 ? 1 + (i - 1) % others : 0],
+            .what = &bench->cases[which],
             .pattern = pattern,
-            .k = k_of(bench, density),
+            .k = k_of(bench, bench->densities.at[density]),
         };
-        status = one_row(self, report, &row);
+        if (!is_repeated(bench, which, density)) {
+            status = one_row(self, report, &row);
+        }
     }
     return status;
 }
 
 static int64_t steps_in_all(const allreduce_bench *bench) {
-    int64_t rows = 1 + (int64_t)(bench->ncases - 1) * bench->densities.count;
+    int64_t rows = 0;
+    for (int i = 0; i < bench->ncases * bench->densities.count; i++) {
+        rows += !is_repeated(bench, i % bench->ncases, i / bench->ncases);
+    }
     return bench->patterns.count * rows * (ALLREDUCE_WARM_STEPS + bench->steps);
 }
 

@@ -2,7 +2,7 @@
  *
  * The schemes asked for, with --select or --exchange in place of their own; both of these without
  * --scheme are a pair of its own. A pair that comes twice is measured once. Dense comes first, even
- * if not asked for: it is what all others are compared with.
+ * if not asked for, unless --no-dense: it is what all others are compared with.
  */
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +60,9 @@ static void add_scheme(allreduce_bench *bench, int position) {
 void allreduce_cases(allreduce_bench *bench) {
     bool is_pair = bench->select >= 0 && bench->exchange >= 0;
     bench->ncases = 0;
-    add_case(bench, "dense", "", "dense");
+    if (!bench->no_dense) {
+        add_case(bench, "dense", "", "dense");
+    }
     if (bench->schemes.count == 0 && is_pair) {
         add_case(bench, NULL, name_or(method_at, bench->select, ""),
                  name_or(exchange_at, bench->exchange, ""));

@@ -6,6 +6,7 @@
  * for each pattern, with dense on top.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "bench_allreduce.h"
@@ -74,7 +75,7 @@ static rates rates_of(const allreduce_report *report, const allreduce_result *re
     return (rates){
         .algbw = algbw,
         .busbw = algbw * 2.0 * (nranks - 1.0) / nranks,
-        .vs_dense = quotient(report->dense_us, result->time_us),
+        .vs_dense = report->dense_us > 0.0 ? quotient(report->dense_us, result->time_us) : NAN,
         .payload_words = (payload + WORD - 1) / WORD,
         .density = (double)result->k / (double)bench->n,
     };
@@ -149,6 +150,8 @@ static void print_row(table *rows, const allreduce_bench *bench, const allreduce
     table_real(rows, result->exchange_us, 1);
     if (row->what->dense) {
         table_text(rows, "baseline");
+    } else if (isnan(derived->vs_dense)) {
+        table_text(rows, "-");
     } else {
         table_real(rows, derived->vs_dense, 2);
     }

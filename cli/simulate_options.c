@@ -17,7 +17,7 @@
 /* As typed, before it is settled what goes into simulate_settings. */
 typedef struct typed {
     int network; /* position, -1: not given */
-    const char *latency, *bandwidth;
+    const char *latency, *bandwidth, *overhead;
     const char *local_latency, *local_bandwidth;
     const char *straggler;
     int64_t host_ranks;
@@ -27,8 +27,9 @@ typedef struct typed {
 
 static const char help_summary[] =
     "Say what a step of allreduce would take on a network that is not here: the real exchange code "
-    "runs with a thread for each rank, over messages whose times are computed. What ranks compute "
-    "takes no time.";
+    "runs with a thread for each rank, over messages whose times are computed. Steps begin "
+    "together. "
+    "What ranks compute takes no time, but for --overhead.";
 
 static const char help_notes[] =
     "Networks: 1gbe 0.436 ms and 0.889 Gbit/s, as the gTop-k authors fitted theirs; 10gbe 50 us, "
@@ -66,6 +67,9 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
         {.name = "bandwidth",
          TAKES_TEXT("RATE", &given->bandwidth),
          .help = "of a host's link, each way, in bits per second, as 1Gbit"},
+        {.name = "overhead",
+         TAKES_TEXT("TIME", &given->overhead),
+         .help = "that a rank is busy with each message, sending and receiving (default 0)"},
         {.name = "ranks",
          TAKES_REALS("LIST", &settings->ranks, 1, SIMULATE_RANKS_MAX),
          .help = "numbers of ranks (default 4,8,16,32,64)"},
@@ -189,6 +193,9 @@ static int settle_network(simulate_settings *settings, const typed *given) {
     }
     if (status == STATUS_OK) {
         status = read_rate("bandwidth", given->bandwidth, &network->bandwidth);
+    }
+    if (status == STATUS_OK) {
+        status = read_time("overhead", given->overhead, &network->overhead);
     }
     if (status == STATUS_OK) {
         status = read_time("local-latency", given->local_latency, &network->local_latency);

@@ -63,8 +63,12 @@ void simulate_describe(char *text, size_t size, const simulate_settings *setting
                  1e6 * (network->local_latency > 0.0 ? network->local_latency : network->latency),
                  local);
     }
+    if (network->overhead > 0.0) {
+        snprintf(odd, sizeof odd, ", %.4g us a message", network->overhead * 1e6);
+    }
     if (network->jitter > 0.0) {
-        snprintf(odd, sizeof odd, ", jitter %g", network->jitter);
+        size_t used = strlen(odd);
+        snprintf(odd + used, sizeof odd - used, ", jitter %g", network->jitter);
     }
     if (network->slowdown > 0.0) {
         size_t used = strlen(odd);
@@ -131,6 +135,7 @@ void simulate_write_json(jsonl *json, const simulate_settings *settings, const s
     jsonl_text(json, "network", settings->network_name);
     jsonl_real(json, "latency_s", settings->network.latency);
     jsonl_real(json, "bandwidth_Bps", settings->network.bandwidth);
+    jsonl_real(json, "overhead_s", settings->network.overhead);
     jsonl_integer(json, "host_ranks", settings->network.host_ranks);
     jsonl_real(json, "jitter", settings->network.jitter);
     jsonl_real(json, "slowdown", settings->network.slowdown > 0.0 ? settings->network.slowdown : 1);

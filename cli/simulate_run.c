@@ -1,8 +1,8 @@
 /* simulate_run.c - one row: every rank a thread that runs the real exchange on a virtual clock
  *
- * A clock moves by messages alone, so ranks need not meet between steps: each notes its clock after
- * opening its group and after every step. A step takes from the latest clock before to the latest
- * after it, as a mean over the steps that count.
+ * Steps begin together, as where training computes in between: after each, ranks meet, and all clocks
+ * are put forward to the latest. A step takes from there to the latest clock after it, as a mean over
+ * the steps that count.
  *
  * Links are 1/scale as fast as the network's. Payload is 1/scale of what it should be, so that fits;
  * control is as large as it should be and took scale times too long: that is taken off again,
@@ -44,8 +44,11 @@ typedef struct sim_crew {
     sim_rank *ranks;           /* [nranks] */
     float *grads;              /* [nranks][n] */
     double *clocks;            /* [nranks][steps + 1] */
-    pthread_mutex_t gate;      /* held until all threads exist */
+    pthread_mutex_t gate;      /* held until all threads exist; guards what follows */
+    pthread_cond_t met;
     bool called_off;
+    int present, waiting; /* ranks that have not left, and that wait for the others */
+    int64_t meetings;
 } sim_crew;
 
 /* ---- One rank ------------------------------------------------------------------------------- */
@@ -69,7 +72,6 @@ static int create_group(const sim_crew *crew, tw_transport *transport, tw_group 
 static int note_step(sim_rank *self, tw_group *group, int64_t step) {
     tw_step_info info;
     int error = tw_group_info(group, 0, &info);
-    self->clocks[step + 1] = tw_transport_clock(self->transport);
     if (error != TW_OK || step == 0) {
         return error;
     }
@@ -81,15 +83,65 @@ static int note_step(sim_rank *self, tw_group *group, int64_t step) {
     return TW_OK;
 }
 
+static double latest(const sim_crew *crew, int64_t moment) {
+    double last = 0.0;
+    for (int r = 0; r < crew->row->nranks; r++) {
+        double clock = crew->ranks[r].clocks[moment];
+        last = clock > last ? clock : last;
+    }
+    return last;
+}
+
+/* The gate is held. */
+static void meet_if_complete(sim_crew *crew) {
+    if (crew->waiting == crew->present) {
+        crew->waiting = 0;
+        crew->meetings++;
+        pthread_cond_broadcast(&crew->met);
+    }
+}
+
+/* Waits until all ranks that have not left are here. */
+static void meet(sim_crew *crew) {
+    pthread_mutex_lock(&crew->gate);
+    int64_t meeting = crew->meetings;
+    crew->waiting++;
+    meet_if_complete(crew);
+    while (crew->meetings == meeting) {
+        pthread_cond_wait(&crew->met, &crew->gate);
+    }
+    pthread_mutex_unlock(&crew->gate);
+}
+
+static void leave(sim_crew *crew) {
+    pthread_mutex_lock(&crew->gate);
+    crew->present--;
+    meet_if_complete(crew);
+    pthread_mutex_unlock(&crew->gate);
+}
+
+/* Notes the rank's clock, and puts it forward to that of the latest rank. */
+static int meet_at(sim_rank *self, int64_t moment) {
+    double clock = tw_transport_clock(self->transport);
+    self->clocks[moment] = clock;
+    meet(self->crew);
+    return tw_transport_elapse(self->transport, latest(self->crew, moment) - clock);
+}
+
 static int all_steps(sim_rank *self, tw_group *group) {
     const sim_crew *crew = self->crew;
     int error = tw_group_open(group);
-    self->clocks[0] = tw_transport_clock(self->transport);
+    if (error == TW_OK) {
+        error = meet_at(self, 0);
+    }
     for (int64_t step = 0; step < crew->settings->steps && error == TW_OK; step++) {
         pattern_fill(&crew->made, self->rank, step, 0, crew->size.n, self->grad);
         error = tw_allreduce(group, 0, self->grad, crew->row->dense ? self->grad : NULL);
         if (error == TW_OK) {
             error = note_step(self, group, step);
+        }
+        if (error == TW_OK) {
+            error = meet_at(self, step + 1);
         }
     }
     return error;
@@ -106,6 +158,7 @@ static void *play_rank(void *argument) {
     if (error == TW_OK && !off) {
         error = all_steps(self, group);
     }
+    leave(crew);
     if (error != TW_OK) {
         library_failure_text(self->text, sizeof self->text, "simulating", error);
     }
@@ -191,15 +244,6 @@ static int seat_ranks(sim_crew *crew) {
 
 /* ---- Results -------------------------------------------------------------------------------- */
 
-static double latest(const sim_crew *crew, int64_t moment) {
-    double last = 0.0;
-    for (int r = 0; r < crew->row->nranks; r++) {
-        double clock = crew->ranks[r].clocks[moment];
-        last = clock > last ? clock : last;
-    }
-    return last;
-}
-
 /* What a byte to any other rank takes, on the network as it was asked for. */
 static double seconds_per_byte(const tw_network *network, int nranks) {
     double hosted = network->host_ranks > 1 ? network->host_ranks : 1;
@@ -244,7 +288,9 @@ int simulate_run(const simulate_settings *settings, const simulate_row *row,
     sim_crew crew = {.settings = settings,
                      .row = row,
                      .size = simulate_size_of(row),
-                     .gate = PTHREAD_MUTEX_INITIALIZER};
+                     .gate = PTHREAD_MUTEX_INITIALIZER,
+                     .met = PTHREAD_COND_INITIALIZER,
+                     .present = row->nranks};
     crew.made = (pattern_spec){.kind = settings->pattern,
                                .n = crew.size.n,
                                .k = row->dense ? 0 : crew.size.k,

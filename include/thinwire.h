@@ -214,7 +214,8 @@ typedef struct tw_network {
     double jitter;          /* 0 .. 1: latency varies by this fraction, by chance */
     double slowdown;        /* > 0: the links of rank `straggler` are so many times slower */
     int straggler;
-    uint64_t seed; /* of the chance */
+    uint64_t seed;   /* of the chance */
+    double overhead; /* seconds that a rank is busy with a message, sending as well as receiving */
 } tw_network;
 
 /* As tw_transport_threads, over a network that is not there: every rank has a clock that moves by

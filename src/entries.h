@@ -11,6 +11,7 @@
 #define TW_ENTRIES_H
 
 #include "base/arena.h"
+#include "base/both.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 
@@ -37,7 +38,21 @@ typedef struct tw__misfit {
     int64_t least; /* what its index had to be at least */
 } tw__misfit;
 
-#define TW__DIGIT_BINS 256
+/* Bins of magnitudes lo .. hi-1: the first one ends at base, each further one is 2^shift wide, the
+ * last one takes in all that is left. */
+#define TW__BINS 256
+typedef struct tw__bins {
+    uint32_t lo, hi;
+    uint32_t base;
+    int shift;
+} tw__bins;
+
+TW__BOTH static inline uint32_t tw__bin_of(const tw__bins *b, uint32_t bits) {
+    if (bits < b->base)
+        return 0;
+    uint32_t bin = 1 + ((bits - b->base) >> b->shift);
+    return bin < TW__BINS ? bin : TW__BINS - 1;
+}
 
 /* The work on lists. All calls end what they do before they return; the status is TW_OK or, on a
  * GPU, TW_ERR_DEVICE. */
@@ -58,10 +73,12 @@ typedef struct tw__list_calls {
     /* Magnitudes above `bits`, and equal to them. */
     int (*count)(void *context, const tw__list *list, uint32_t bits, int64_t *above,
                  int64_t *equal);
-    /* bins[TW__DIGIT_BINS]: of the magnitudes whose bits under the mask are `known`, how many have
-     * each value of the 8 bits from `shift` on. */
-    int (*count_digit)(void *context, const tw__list *list, uint32_t mask, uint32_t known,
-                       int shift, uint32_t *bins);
+    /* counts[TW__BINS] of the magnitudes in each bin. */
+    int (*count_bins)(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts);
+    /* The magnitudes lo .. hi-1, in any order, to bits[room] in the host's memory; *count is how many
+     * there are, also where that is more than room. */
+    int (*pick)(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
+                uint32_t *bits, int64_t *count);
     /* Entries from one place to another, which may overlap. */
     int (*move)(void *context, tw__entry *to, const tw__entry *from, int64_t count);
     /* The entry's value becomes NaN. */

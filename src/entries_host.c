@@ -99,14 +99,28 @@ static int count(void *context, const tw__list *list, uint32_t bits, int64_t *ab
     return TW_OK;
 }
 
-static int count_digit(void *context, const tw__list *list, uint32_t mask, uint32_t known,
-                       int shift, uint32_t *bins) {
+static int count_bins(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts) {
     (void)context;
-    memset(bins, 0, TW__DIGIT_BINS * sizeof *bins);
+    memset(counts, 0, TW__BINS * sizeof *counts);
     for (int64_t i = 0; i < list->count; i++) {
         uint32_t bits = tw__magnitude(list->at[i].val);
-        if ((bits & mask) == known)
-            bins[bits >> shift & (TW__DIGIT_BINS - 1)]++;
+        if (bits >= bins->lo && bits < bins->hi)
+            counts[tw__bin_of(bins, bits)]++;
+    }
+    return TW_OK;
+}
+
+static int pick(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
+                uint32_t *bits, int64_t *many) {
+    (void)context;
+    *many = 0;
+    for (int64_t i = 0; i < list->count; i++) {
+        uint32_t here = tw__magnitude(list->at[i].val);
+        if (here < lo || here >= hi)
+            continue;
+        if (*many < room)
+            bits[*many] = here;
+        ++*many;
     }
     return TW_OK;
 }
@@ -260,7 +274,8 @@ const tw__list_calls tw__lists_host = {
     .reduce = reduce,
     .intersect = intersect,
     .count = count,
-    .count_digit = count_digit,
+    .count_bins = count_bins,
+    .pick = pick,
     .move = move,
     .spoil = spoil,
     .spread = spread,

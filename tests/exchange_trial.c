@@ -1,6 +1,7 @@
 /* exchange_trial.c - an exchange and its oracle, step by step */
 #include "exchange_trial.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,13 @@ static void scene_close(scene *s) {
     free(s->out_arg);
 }
 
+/* By powers of two, which round nothing. */
+static void resize(float *grad, int64_t n, int step, int jump) {
+    static const int turns[] = {0, 1, -1};
+    for (int64_t i = 0; i < n; i++)
+        grad[i] = ldexpf(grad[i], turns[step % 3] * jump);
+}
+
 static void scene_fill(scene *s, int step) {
     const trial *t = &s->t;
     const support where = {.kind = t->kind,
@@ -87,6 +95,7 @@ static void scene_fill(scene *s, int step) {
                         t->seed * 100 + (uint64_t)(step * t->nranks + rank));
         else
             support_fill(&where, rank, step, s->grad[rank]);
+        resize(s->grad[rank], t->n, step, t->jump);
         oracle_encode(s->grad_arg[rank], s->grad[rank], t->n, t->type);
         oracle_decode(s->grad[rank], s->grad_arg[rank], t->n, t->type);
         memset(s->out[rank], 0xff, (size_t)(t->n * 4 + t->shift));

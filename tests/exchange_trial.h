@@ -24,6 +24,7 @@ typedef struct trial {
     int summable;      /* exactly; else gaussian */
     int quiet;         /* nothing but large entries */
     int shift;         /* bytes by which grad and out are misaligned */
+    int jump;          /* steps in turn are 1, 2^jump and 2^-jump times as large */
     uint64_t seed;
 } trial;
 

@@ -170,6 +170,7 @@ if [ "$has_json" = yes ]; then
           "bound_words payload_words_max time_us select_us agree_us exchange_us apply_us wrong " +
           "hash exchange_used").split())'
     json 'row["wrong"] == 0 and len(row["hash"]) == 16'
+    json 'row["vs_dense"] > 0'
     json 'len(rows) % 5 == 0 and row["baseline"] == (number % (len(rows) // 5) == 0)'
     json 'row["nranks"] == 4 and row["n"] == 20000 and row["transport"] == "threads"'
     json 'row["k"] == (20000 if row["scheme"] == "dense" else 200)'
@@ -265,6 +266,11 @@ else
     succeeds bench allreduce --device cuda --n 3001 --ranks 3 --steps 2 --verify
 fi
 
+if [ "$has_json" = yes ]; then
+    succeeds bench allreduce --no-dense --scheme topka --density 0.01,0.1 --ranks 2 --n 1000 --steps 1 --json -
+    json 'len(rows) == 2 and row["scheme"] == "topka" and row["vs_dense"] is None'
+fi
+
 # ---- simulate: bytes at the link's rate where latency is nothing, and the same time in every run
 
 succeeds simulate --help
@@ -273,6 +279,7 @@ refuses "25gbe" simulate --network 2gbe
 refuses "--bandwidth" simulate --latency 5us
 refuses "1Gbit" simulate --latency 5us --bandwidth 0
 refuses "50us" simulate --latency -1us --bandwidth 1Gbit
+refuses "50us" simulate --overhead fast
 refuses "not both" simulate --network wan --latency 1us --bandwidth 1Gbit
 refuses "RANK:FACTOR" simulate --straggler 3
 refuses "0 to 3" simulate --straggler 4:2 --ranks 4

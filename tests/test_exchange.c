@@ -212,6 +212,22 @@ static void test_large(void **state) {
 /* ---- Trials: data ------------------------------------------------------------------------------ */
 
 /* Ties, zeros, tiny and huge numbers. */
+/* oktopk looks for its threshold near that of the step before. */
+static void test_jumps(void **state) {
+    (void)state;
+    const int jumps[] = {1, 4, 20};
+    for (int i = 0; i < 3; i++)
+        for (int kind = 0; kind < SUPPORT_KINDS; kind++) {
+            trial t = trial_usual("oktopk", 4);
+            t.n = 3000;
+            t.k = 100;
+            t.steps = 7;
+            t.kind = (support_kind)kind;
+            t.jump = jumps[i];
+            trial_run(&t);
+        }
+}
+
 static void test_kinds_of_data(void **state) {
     (void)state;
     const int counts[] = {1, 2, 3, 4, 7};
@@ -265,13 +281,13 @@ static void test_types(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_oracle),    cmocka_unit_test(test_all_exchanges_are_here),
-        cmocka_unit_test(test_self),          cmocka_unit_test(test_small),
-        cmocka_unit_test(test_few_ranks),     cmocka_unit_test(test_many_ranks),
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_edge_of_oktopk),
-        cmocka_unit_test(test_clumps),        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_kinds_of_data), cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_the_oracle), cmocka_unit_test(test_all_exchanges_are_here),
+        cmocka_unit_test(test_self),       cmocka_unit_test(test_small),
+        cmocka_unit_test(test_few_ranks),  cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_edge_of_oktopk),
+        cmocka_unit_test(test_clumps),     cmocka_unit_test(test_large),
+        cmocka_unit_test(test_jumps),      cmocka_unit_test(test_kinds_of_data),
+        cmocka_unit_test(test_ties),       cmocka_unit_test(test_types),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -199,6 +199,61 @@ static void test_methods(void **state) {
 }
 
 /* Reused thresholds, local and global, over many steps: the scheme as it comes. */
+/* Where the threshold is close to that of the step before, finding it takes three rotations: with
+ * agreement, cut, counts, split, balance and gathering that makes ten. Over some steps of random
+ * supports it settles. */
+static void test_few_messages(void **state) {
+    (void)state;
+    run u = usual(8, 40000, 400);
+    ranks r;
+    tw_step_info info;
+    int64_t fewest = INT64_MAX;
+    float **grads = rows_alloc(u.nranks, u.n);
+    peak top = {0, 0, 0};
+    ranks_open(&r, u.nranks, &u.params, &u.n, 1);
+    for (int step = 0; step < 20; step++) {
+        one_step(&u, &r, grads, step, &top);
+        check_ok(tw_group_info(r.groups[3], 0, &info));
+        fewest = info.traffic.messages_sent < fewest ? info.traffic.messages_sent : fewest;
+    }
+    check_scene("%lld messages", (long long)fewest);
+    check_true(fewest <= 10 * 7);
+    ranks_close(&r);
+    rows_free(grads);
+}
+
+/* The candidates for the threshold are all in one rank's region, and more than it may list: 4 ranks
+ * bring 800 entries each, no two the same. 400 large ones lie in the second region, 800 middling
+ * ones with magnitudes close together in the first; the k = 800 largest are the 400 and the better
+ * half of the 800. */
+static void test_crowded_threshold(void **state) {
+    (void)state;
+    enum { P = 4, K = 800, N = P * P * K / 4 * 2 };
+    tw_group_params params = usual(P, N, K).params;
+    ranks r;
+    tw_sparse result;
+    const int64_t n = N;
+    float **grads = rows_alloc(P, n);
+    for (int i = 0; i < P * K; i++) { /* entry i of all, every other index, ranks in turn */
+        int region = i / K, at = i % K;
+        float middling = 1.0f + (float)at * 0x1p-23f;
+        float value = region == 0 ? middling : region == 1 && at % 2 == 0 ? 4.0f : 0.125f;
+        grads[i % P][2 * i] = i % 3 ? value : -value;
+    }
+    ranks_open(&r, P, &params, &n, 1);
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_ok(&r);
+    check_ok(tw_group_result(r.groups[1], 0, &result));
+    check_true(result.count == K);
+    for (int i = 0; i < K; i++) {
+        int entry = i < K / 2 ? K / 2 + i : K + 2 * (i - K / 2);
+        check_scene("entry %d", i);
+        check_true(result.idx[i] == 2 * entry && result.val[i] == grads[entry % P][2 * entry]);
+    }
+    ranks_close(&r);
+    rows_free(grads);
+}
+
 static void test_reuse(void **state) {
     (void)state;
     int reused = 0;
@@ -457,6 +512,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_supports),
         cmocka_unit_test(test_long_runs),
         cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_few_messages),
+        cmocka_unit_test(test_crowded_threshold),
         cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_huge),
         cmocka_unit_test(test_needles),

@@ -116,6 +116,21 @@ static void test_slower_networks(void **state) {
     rows_free(outs);
 }
 
+/* Between two ranks a message takes the sender's overhead, the latency, the receiver's overhead. */
+static void test_overhead(void **state) {
+    (void)state;
+    const int64_t n = 1000;
+    float **outs = rows_alloc(2, n);
+    tw_network network = {.latency = 50e-6, .bandwidth = 1e18};
+    double without = time_of(2, &network, "topka", n, outs);
+    network.overhead = 50e-6;
+    double with = time_of(2, &network, "topka", n, outs);
+    check_scene("%g s, %g s with overhead", without, with);
+    check_true(without >= 50e-6);
+    check_true(fabs(with - 3.0 * without) < 1e-9);
+    rows_free(outs);
+}
+
 static void test_elapse(void **state) {
     (void)state;
     tw_transport *ends[2], *plain;
@@ -145,6 +160,7 @@ static void test_bad_networks(void **state) {
         {{.latency = 1e-6, .bandwidth = 1e9, .host_ranks = -1}, "host_ranks"},
         {{.latency = 1e-6, .bandwidth = 1e9, .slowdown = 2.0, .straggler = 4}, "straggler"},
         {{.latency = NAN, .bandwidth = 1e9}, "latency"},
+        {{.latency = 1e-6, .bandwidth = 1e9, .overhead = -1.0}, "overhead"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         check_error(tw_transport_simulated(ends, 4, &rows[i].network), TW_ERR_PARAM);
@@ -158,6 +174,7 @@ int main(void) {
         cmocka_unit_test(test_dense_takes_what_it_must),
         cmocka_unit_test(test_same_time_same_result),
         cmocka_unit_test(test_slower_networks),
+        cmocka_unit_test(test_overhead),
         cmocka_unit_test(test_elapse),
         cmocka_unit_test(test_bad_networks),
     };

@@ -22,8 +22,6 @@ using namespace tw;
 
 namespace {
 
-constexpr int DIGITS = 4; /* of 31 bits, from the top: 8, 8, 8 and 7 */
-constexpr int digit_shift[DIGITS] = {23, 15, 7, 0};
 constexpr int MOST_CUTS = 4096; /* of one launch */
 constexpr int COUNT_BLOCKS = 264;
 
@@ -33,7 +31,7 @@ struct Answer {
     unsigned long long number, other;
     int64_t misfit;
     tw__entry at, before;
-    uint32_t bins[TW__DIGIT_BINS];
+    uint32_t bins[TW__BINS];
     int64_t bounds[MOST_CUTS];
     int64_t positions[MOST_CUTS];
 };
@@ -48,7 +46,7 @@ struct tw__device_lists {
     uint32_t *orders; /* [most] */
     void *temporary;  /* CUB's */
     size_t temporary_bytes;
-    uint32_t *bins;             /* [TW__DIGIT_BINS] */
+    uint32_t *bins;             /* [TW__BINS] */
     unsigned long long *counts; /* [2] */
     Answer *answer;             /* in the host's memory, where the GPU writes it */
 };
@@ -175,53 +173,90 @@ int count(void *context, const tw__list *list, uint32_t bits, int64_t *above, in
     return TW_OK;
 }
 
-__global__ void count_bins(const tw__entry *entries, int64_t count, uint32_t mask, uint32_t known,
-                           int shift, uint32_t *bins) {
-    __shared__ uint32_t own[TW__DIGIT_BINS];
+__global__ void count_all_bins(const tw__entry *entries, int64_t count, tw__bins bins,
+                               uint32_t *counts) {
+    __shared__ uint32_t own[TW__BINS];
     own[threadIdx.x] = 0; /* as many threads as bins */
     __syncthreads();
     for (int64_t i = thread_number(); i < count; i += thread_count()) {
         uint32_t bits = magnitude(entries[i].val);
-        if ((bits & mask) == known)
-            atomicAdd(&own[bits >> shift & (TW__DIGIT_BINS - 1)], 1);
+        if (bits >= bins.lo && bits < bins.hi)
+            atomicAdd(&own[tw__bin_of(&bins, bits)], 1);
     }
     __syncthreads();
     if (own[threadIdx.x] != 0)
-        atomicAdd(&bins[threadIdx.x], own[threadIdx.x]);
+        atomicAdd(&counts[threadIdx.x], own[threadIdx.x]);
 }
 
-int count_digit(void *context, const tw__list *list, uint32_t mask, uint32_t known, int shift,
-                uint32_t *bins) {
+int count_bins(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts) {
     tw__device_lists *d = of(context);
-    memset(bins, 0, TW__DIGIT_BINS * sizeof *bins);
+    size_t bytes = TW__BINS * sizeof *counts;
+    memset(counts, 0, bytes);
     if (list->count == 0)
         return TW_OK;
-    static_assert(LIST_THREADS == TW__DIGIT_BINS, "a thread for each bin");
-    size_t bytes = TW__DIGIT_BINS * sizeof *bins;
+    static_assert(LIST_THREADS == TW__BINS, "a thread for each bin");
     cudaError_t error = cudaMemsetAsync(d->bins, 0, bytes, stream_of(d));
-    count_bins<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, mask, known,
-                                                                shift, d->bins);
+    count_all_bins<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, *bins,
+                                                                    d->bins);
     if (error == cudaSuccess)
         error = cudaMemcpyAsync(d->answer->bins, d->bins, bytes, cudaMemcpyDefault, stream_of(d));
     TW_TRY(finish(d, error, "counting magnitudes"));
-    memcpy(bins, d->answer->bins, bytes);
+    memcpy(counts, d->answer->bins, bytes);
     return TW_OK;
+}
+
+__global__ void pick_all(const tw__entry *entries, int64_t count, uint32_t lo, uint32_t hi,
+                         uint32_t room, uint32_t *bits, unsigned long long *many) {
+    for (int64_t i = thread_number(); i < count; i += thread_count()) {
+        uint32_t here = magnitude(entries[i].val);
+        if (here < lo || here >= hi)
+            continue;
+        unsigned long long at = atomicAdd(many, 1);
+        if (at < room)
+            bits[at] = here;
+    }
+}
+
+int pick(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
+         uint32_t *bits, int64_t *many) {
+    tw__device_lists *d = of(context);
+    *many = 0;
+    if (list->count == 0)
+        return TW_OK;
+    int64_t most = room < list->count ? room : list->count;
+    cudaError_t error = cudaMemsetAsync(d->counts, 0, sizeof *d->counts, stream_of(d));
+    pick_all<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, lo, hi,
+                                                              (uint32_t)most, d->orders, d->counts);
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(&d->answer->number, d->counts, sizeof *d->counts, cudaMemcpyDefault,
+                                stream_of(d));
+    TW_TRY(finish(d, error, "picking magnitudes"));
+    *many = (int64_t)d->answer->number;
+    most = most < *many ? most : *many;
+    if (most > 0)
+        error = cudaMemcpyAsync(bits, d->orders, sizeof *bits * (size_t)most,
+                                cudaMemcpyDeviceToHost, stream_of(d));
+    return finish(d, error, "picking magnitudes");
 }
 
 /* ---- the largest */
 
-/* Digit by digit, as kth.c: the best-th largest magnitude, and how many are above it. */
+/* The best-th largest magnitude: 256 bins of an interval, then of the bin that has it, and so on. */
 int find_edge(void *context, const tw__list *list, int64_t best, tw__edge *edge) {
-    uint32_t mask = 0, bins[TW__DIGIT_BINS];
-    *edge = tw__edge{0, best};
-    for (int digit = 0; digit < DIGITS; digit++) {
-        TW_TRY(count_digit(context, list, mask, edge->bits, digit_shift[digit], bins));
-        int bin = TW__DIGIT_BINS - 1;
-        while (bin > 0 && edge->ties > bins[bin])
-            edge->ties -= bins[bin--];
-        edge->bits |= (uint32_t)bin << digit_shift[digit];
-        mask = ~(((uint32_t)1 << digit_shift[digit]) - 1);
+    uint32_t counts[TW__BINS];
+    tw__bins bins = {0, (uint32_t)1 << 31, 0, 0};
+    edge->ties = best;
+    for (int bits = 31; bits > 0; bits -= 8) {
+        bins.shift = bits > 8 ? bits - 8 : 0;
+        bins.base = bins.lo + ((uint32_t)1 << bins.shift);
+        TW_TRY(count_bins(context, list, &bins, counts));
+        uint32_t bin = TW__BINS - 1;
+        while (bin > 0 && edge->ties > counts[bin])
+            edge->ties -= counts[bin--];
+        bins.lo += bin << bins.shift;
+        bins.hi = bins.lo + ((uint32_t)1 << bins.shift);
     }
+    edge->bits = bins.lo;
     return TW_OK;
 }
 
@@ -475,7 +510,7 @@ int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int
     error = obtain(error, &d->words[1], most);
     error = obtain(error, &d->flags, most);
     error = obtain(error, &d->orders, most);
-    error = obtain(error, &d->bins, TW__DIGIT_BINS);
+    error = obtain(error, &d->bins, TW__BINS);
     error = obtain(error, &d->counts, 2);
     error = obtain(error, reinterpret_cast<char **>(&d->temporary), (int64_t)d->temporary_bytes);
     if (error == cudaSuccess)
@@ -500,6 +535,6 @@ void tw__device_lists_free(tw__device_lists *d) {
 }
 
 const tw__list_calls tw__lists_cuda = {
-    cut,   find_misfit, find_edge, take,  reduce, intersect,
-    count, count_digit, move,      spoil, spread, collect,
+    cut,        find_misfit, find_edge, take,  reduce, intersect, count,
+    count_bins, pick,        move,      spoil, spread, collect,
 };

@@ -149,8 +149,11 @@ void tw__letter_round(tw__list *list, const float *rounded);
 
 /* Cut the index space into `parts` parts, a multiple of nranks, in each about as many entries of
  * all ranks together: bounds[parts + 1]. most[nranks] says how many entries the parts of each rank
- * can hold at most, all its parts together. Control messages. scratch: tw__partition_memory bytes. */
-int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, void *scratch);
+ * can hold at most, all its parts together. *rounds is the number of histograms that it took, of
+ * 2 KiB each way. Control messages. scratch: tw__partition_memory bytes. */
+#define TW__PARTITION_ROUNDS 4 /* at most */
+int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, int *rounds,
+                  void *scratch);
 size_t tw__partition_memory(int nranks);
 
 /* ---- global.c */
@@ -163,8 +166,11 @@ typedef struct tw__holding {
 
 /* Of `reduced`, which every rank holds for a range of indices of its own, in the order of ranks,
  * keep the segments' k largest over all ranks, ties to the smaller index. holdings[nranks] gets
- * the number of entries that each rank kept. Control messages. */
-int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch);
+ * the number of entries that each rank kept. Control messages: at most `messages` of 2 KiB each way
+ * for a segment, which must be TW__GLOBAL_ROUNDS or more, and a short one. */
+#define TW__GLOBAL_ROUNDS 4
+int tw__global_select(tw__job *job, tw__list *reduced, int messages, int64_t *holdings,
+                      void *scratch);
 size_t tw__global_memory(int nranks, int nsegments);
 
 #endif

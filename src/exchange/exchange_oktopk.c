@@ -33,6 +33,8 @@
 /* From this k on regions are cut into batches. Below, messages are too short to be cut. */
 #define BATCH_K 32768
 #define BATCHES 4
+/* Histograms and such, of 2 KiB, in a step: 16 KiB of control are promised. */
+#define CONTROL_MESSAGES (TW__PARTITION_ROUNDS + TW__GLOBAL_ROUNDS)
 
 typedef struct space {
     int64_t *bounds;    /* [parts + 1] */
@@ -433,15 +435,15 @@ static int keep_remainders(tw__job *job, space *w, const tw__list *held) {
 
 static int run(tw__job *job) {
     space w = layout(&job->room, &job->shape);
-    int batches = batches_of(&job->shape);
+    int batches = batches_of(&job->shape), rounds = 0;
     tw__list reduced = {w.reduced, 0};
     TW_TRY(tw__job_trim_own(job));
-    TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, w.partition));
+    TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, &rounds, w.partition));
     if (crowded(job, &w))
         TW_TRY(hold_back(job, &w, batches));
     TW_TRY(announce(job, &w, batches));
     TW_TRY(split_and_reduce(job, &w, batches, &reduced));
-    TW_TRY(tw__global_select(job, &reduced, w.holdings, w.global));
+    TW_TRY(tw__global_select(job, &reduced, CONTROL_MESSAGES - rounds, w.holdings, w.global));
     TW_TRY(spread(job, &w, &reduced, batches));
     job->left.at = w.left;
     TW_TRY(tw__list_intersect(&job->lists, &job->own, &job->result, &job->left));

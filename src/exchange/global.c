@@ -1,45 +1,103 @@
 /* global.c - the k largest sums of all ranks, without gathering them
  *
- * Radix selection over the ranks: four rounds, each fixing 8 bits (the last 7) of the k-th largest
- * magnitude's 31 by a histogram that the ranks sum. A round costs 2 KiB each way and segment. When
- * a bin's end falls right on the k-th, the rest of the rounds is not needed. Afterwards the ranks
- * tell each other how many they hold above the threshold and of exactly its magnitude: since rank
- * r's indices are all below those of rank r+1, everyone knows who may keep how many ties.
+ * The k-th largest magnitude lies in an interval that the ranks narrow together: each counts its
+ * sums in 256 bins of the interval, they sum the histograms, and the bin that holds the k-th is the
+ * next interval. A round costs 2 KiB each way and segment, and two rotations. Where the threshold of
+ * the step before is known, the first round's bins lie closely around it; the other two take in what
+ * is outside:
+ *
+ *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
+ *
+ * Once so few magnitudes are left in the interval that all ranks may see them, they share those, each
+ * with the number of sums that have it: values that were rounded for the wire have many in common.
+ * After that everyone knows the threshold, and how many sums every rank holds above it and of exactly its
+ * magnitude. Since rank r's indices are all below those of rank r+1, everyone also knows who may
+ * keep how many ties. So a usual step takes three rotations.
  *
  * With TW_GLOBAL_REUSE the threshold of earlier steps is tried first, which needs the last message
  * alone. It is set a little above the exact one, since a count above k is no use: the bound of
  * oktopk stands on k. */
 #include "exchange/exchange.h"
 
-#define DIGITS 4
-#define BINS TW__DIGIT_BINS
-static const int digit_shift[DIGITS] = {23, 15, 7, 0};
+#define BINS TW__BINS
+#define DIGIT 8                        /* bits that a histogram tells */
+#define EVERYTHING ((uint32_t)1 << 31) /* above all magnitudes */
+/* Bins around the last threshold: a 2048th of an octave each, 4 % up and down together. */
+#define CLOSE_SHIFT 12
+/* What a rank lists of its sums at most, of each segment: counts as two histograms. */
+#define LISTED_BYTES 4096
+#define LIST_MESSAGES 2
+#define MOST_PICKED 64
+#define LOW_BITS 16
+#define TOO_MANY UINT32_MAX
+/* Reused thresholds lie a twelfth above the exact one: an eighth of the way to the next octave. */
+#define REUSE_MARGIN ((uint32_t)1 << 20)
 
 /* The search for one segment's threshold. */
 typedef struct search {
     tw__list part; /* this rank's sums of the segment */
     int64_t k;
-    int64_t greater; /* sums known to be above the threshold, of all ranks */
-    uint32_t bits;   /* the threshold's bits as far as known */
+    tw__bins bins;   /* of the interval lo .. hi-1; the threshold is lo once it is done */
+    int64_t greater; /* sums above the interval, of all ranks */
+    int64_t inside;  /* sums in it */
     int done;
     int exact; /* it was searched for, not reused */
 } search;
+
+/* Sums of one magnitude, which is told by its distance from the interval's start. */
+typedef struct level {
+    uint16_t low;
+    uint16_t more; /* sums beyond the first */
+} level;
+
+/* What a rank says about a segment. The levels in the interval follow, in the order of segments. */
+typedef struct account {
+    tw__holding holding;
+    uint32_t levels; /* so many; TOO_MANY: more than it may, and none follow */
+} account;
 
 typedef struct space {
     search *searches;      /* [nsegments] */
     uint32_t *bins;        /* [nsegments][BINS] */
     tw__holding *holdings; /* [nranks][nsegments] */
+    char *messages;        /* [nranks] of message_room bytes */
+    level *all;            /* [nranks * most_levels]: those of one segment */
+    uint32_t *picked;      /* [most_picked]: magnitudes of one segment */
+    const level **lists;   /* [nranks]: in the messages */
+    tw__parcel *out, *in;  /* [nranks] */
     void *sum;
-    void *share;
+    void *rotation;
 } space;
+
+static uint32_t most_levels(int nranks) {
+    return (uint32_t)(LISTED_BYTES / sizeof(level)) / (uint32_t)(nranks > 1 ? nranks - 1 : 1);
+}
+
+/* Sums that a rank looks at for its list: what is left is no more, but for values rounded for the
+ * wire, of which many share a level. */
+static int64_t most_picked(int nranks) {
+    return (int64_t)MOST_PICKED * most_levels(nranks) * nranks;
+}
+
+/* A multiple of 8, so that accounts are aligned. */
+static size_t message_room(int nranks, int nsegments) {
+    size_t each = sizeof(account) + sizeof(level) * most_levels(nranks);
+    return (each * (size_t)nsegments + 7) / 8 * 8;
+}
 
 static space layout(tw__arena *arena, int nranks, int nsegments) {
     return (space){
         .searches = tw__arena_take(arena, nsegments, sizeof(search)),
         .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
         .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
+        .messages = tw__arena_take(arena, nranks, message_room(nranks, nsegments)),
+        .all = tw__arena_take(arena, (int64_t)nranks * most_levels(nranks), sizeof(level)),
+        .picked = tw__arena_take(arena, most_picked(nranks), sizeof(uint32_t)),
+        .lists = tw__arena_take(arena, nranks, sizeof(level *)),
+        .out = tw__arena_take(arena, nranks, sizeof(tw__parcel)),
+        .in = tw__arena_take(arena, nranks, sizeof(tw__parcel)),
         .sum = tw__arena_take(arena, 1, tw__sum_memory(nranks, (int64_t)nsegments * BINS)),
-        .share = tw__arena_take(arena, 1, tw__share_memory(nranks)),
+        .rotation = tw__arena_take(arena, 1, tw__rotation_memory(nranks)),
     };
 }
 
@@ -49,59 +107,260 @@ size_t tw__global_memory(int nranks, int nsegments) {
     return counting.used;
 }
 
-static int count_digit(const tw__lists *lists, const search *s, int digit, uint32_t *bins) {
-    uint32_t known = digit == 0 ? 0 : ~(((uint32_t)1 << digit_shift[digit - 1]) - 1);
-    return lists->calls->count_digit(lists->context, &s->part, known, s->bits, digit_shift[digit],
-                                     bins);
+/* ---- histograms */
+
+/* Bins over the whole interval; or around a guess, with the rest of the interval in the outer two. */
+static void lay_bins(search *s, uint32_t guess) {
+    const uint32_t below = ((uint32_t)BINS / 2 - 1) << CLOSE_SHIFT;
+    s->bins.shift = CLOSE_SHIFT;
+    s->bins.base = guess - below;
+    if (guess > below)
+        return;
+    for (s->bins.shift = 0; (uint64_t)BINS << s->bins.shift < s->bins.hi - s->bins.lo;)
+        s->bins.shift++;
+    s->bins.base = s->bins.lo + ((uint32_t)1 << s->bins.shift);
 }
 
-/* Walks down from the largest digit to the one that holds the k-th. */
-static void fix_digit(search *s, int digit, const uint32_t *bins) {
-    int64_t wanted = s->k - s->greater;
-    int bin = BINS - 1;
-    while (bin > 0 && wanted > bins[bin]) {
-        wanted -= bins[bin];
+/* Walks down from the largest bin to the one that holds the k-th: the next interval. */
+static void narrow(search *s, const uint32_t *bins) {
+    uint32_t bin = BINS - 1;
+    while (bin > 0 && s->k - s->greater > bins[bin])
         s->greater += bins[bin--];
-    }
-    s->bits |= (uint32_t)bin << digit_shift[digit];
-    if (wanted >= bins[bin]) /* the bin is taken whole; beyond its end there may be nothing left */
-        s->done = 1;
+    uint32_t start = s->bins.base + ((bin - 1) << s->bins.shift),
+             end = s->bins.base + (bin << s->bins.shift);
+    s->bins.lo = bin == 0 ? s->bins.lo : start;
+    s->bins.hi = bin == BINS - 1 || end > s->bins.hi ? s->bins.hi : end;
+    s->inside = bins[bin];
+    /* Taken whole? Beyond its end there may be nothing left. */
+    s->done = s->k - s->greater >= s->inside || s->bins.hi - s->bins.lo == 1;
+    lay_bins(s, 0);
 }
 
-/* A threshold for each segment: sums of this magnitude and above are enough for k. */
-static int find_thresholds(tw__job *job, space *w) {
+/* One round for all segments that are not done. */
+static int narrow_all(tw__job *job, space *w) {
+    int64_t active = 0;
     for (int i = 0; i < job->shape.nsegments; i++)
-        w->searches[i].exact = !w->searches[i].done;
-    for (int digit = 0; digit < DIGITS; digit++) {
-        int64_t active = 0;
+        if (!w->searches[i].done)
+            TW_TRY(job->lists.calls->count_bins(job->lists.context, &w->searches[i].part,
+                                                &w->searches[i].bins, w->bins + BINS * active++));
+    TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
+    active = 0;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (!w->searches[i].done)
+            narrow(&w->searches[i], w->bins + BINS * active++);
+    return TW_OK;
+}
+
+/* ---- accounts */
+
+/* One more sum of this magnitude, in a list that is kept in order. Returns its new length, at most
+ * most + 1. */
+static uint32_t add_level(level *list, uint32_t count, uint32_t most, uint32_t low) {
+    uint32_t at = 0, end = count;
+    while (at < end) {
+        uint32_t middle = (at + end) / 2;
+        if (list[middle].low < low)
+            at = middle + 1;
+        else
+            end = middle;
+    }
+    if (at < count && list[at].low == low && list[at].more < UINT16_MAX) {
+        list[at].more++;
+        return count;
+    }
+    if (count >= most)
+        return most + 1;
+    memmove(list + at + 1, list + at, sizeof *list * (count - at));
+    list[at] = (level){(uint16_t)low, 0};
+    return count + 1;
+}
+
+/* Counts this rank's sums, and lists those in the interval, if it is still searched. */
+static int account_for(const tw__job *job, const space *w, const search *s, level *list,
+                       account *a) {
+    const tw__lists *lists = &job->lists;
+    uint32_t most = most_levels(job->shape.nranks);
+    int64_t above, equal, inside = 0, room = most_picked(job->shape.nranks);
+    uint32_t edge = s->done ? s->bins.lo : s->bins.hi - 1;
+    TW_TRY(lists->calls->count(lists->context, &s->part, edge, &above, &equal));
+    *a = (account){.holding = {(uint32_t)above, s->done ? (uint32_t)equal : 0}};
+    if (s->done)
+        return TW_OK;
+    TW_TRY(lists->calls->pick(lists->context, &s->part, s->bins.lo, s->bins.hi, room, w->picked,
+                              &inside));
+    for (int64_t i = 0; i < inside && i < room && a->levels <= most; i++)
+        a->levels = add_level(list, a->levels, most, w->picked[i] - s->bins.lo);
+    if (a->levels > most || inside > room)
+        a->levels = TOO_MANY;
+    return TW_OK;
+}
+
+static level *lists_of(char *message, int nsegments) {
+    return (level *)(void *)(message + sizeof(account) * (size_t)nsegments);
+}
+
+static size_t listed(const account *a) {
+    return a->levels == TOO_MANY ? 0 : a->levels;
+}
+
+/* This rank's message, and its length. */
+static int write_accounts(const tw__job *job, const space *w, char *message, size_t *bytes) {
+    int nsegments = job->shape.nsegments;
+    account *accounts = (account *)(void *)message;
+    level *list = lists_of(message, nsegments), *begin = list;
+    for (int i = 0; i < nsegments; i++) {
+        TW_TRY(account_for(job, w, &w->searches[i], list, &accounts[i]));
+        list += listed(&accounts[i]);
+    }
+    *bytes = sizeof(account) * (size_t)nsegments + sizeof *list * (size_t)(list - begin);
+    return TW_OK;
+}
+
+/* What another rank says: lists where lists are due, of the length that the message has. */
+static int check_accounts(const tw__job *job, const space *w, const tw__parcel *in, int rank) {
+    const account *accounts = in->data;
+    int nsegments = job->shape.nsegments;
+    size_t bytes = sizeof(account) * (size_t)nsegments;
+    int good = in->bytes >= bytes;
+    for (int i = 0; good && i < nsegments; i++) {
+        size_t count = listed(&accounts[i]);
+        good = count <= (w->searches[i].done ? 0 : most_levels(job->shape.nranks));
+        bytes += sizeof(level) * count;
+    }
+    if (good && in->bytes == bytes)
+        return TW_OK;
+    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes about its sums, which are not these",
+                    rank, in->bytes);
+}
+
+/* Tells the others what this rank holds, and hears what they do. */
+static int share_accounts(tw__job *job, space *w) {
+    int nranks = job->shape.nranks;
+    size_t room = message_room(nranks, job->shape.nsegments);
+    char *own = w->messages + (size_t)job->rank * room;
+    size_t bytes;
+    TW_TRY(write_accounts(job, w, own, &bytes));
+    for (int r = 0; r < nranks; r++) {
+        w->out[r] = (tw__parcel){.data = own, .bytes = bytes};
+        w->in[r] = (tw__parcel){.data = w->messages + (size_t)r * room, .capacity = room};
+    }
+    TW_TRY(tw__rotate(job->transport, TW__CONTROL, w->out, w->in, w->rotation));
+    for (int r = 0; r < nranks; r++) {
+        if (r != job->rank)
+            TW_TRY(check_accounts(job, w, &w->in[r], r));
+        const account *accounts = w->in[r].data;
         for (int i = 0; i < job->shape.nsegments; i++)
-            if (!w->searches[i].done)
-                TW_TRY(count_digit(&job->lists, &w->searches[i], digit, w->bins + BINS * active++));
-        if (active == 0)
-            return TW_OK;
-        TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
-        active = 0;
-        for (int i = 0; i < job->shape.nsegments; i++)
-            if (!w->searches[i].done)
-                fix_digit(&w->searches[i], digit, w->bins + BINS * active++);
+            w->holdings[r * job->shape.nsegments + i] = accounts[i].holding;
     }
     return TW_OK;
 }
 
-static int hold(const tw__lists *lists, const search *s, tw__holding *h) {
-    int64_t above, equal;
-    TW_TRY(lists->calls->count(lists->context, &s->part, s->bits, &above, &equal));
-    *h = (tw__holding){(uint32_t)above, (uint32_t)equal};
-    return TW_OK;
+/* The largest x for which `wanted` of the sums are x or more. */
+static uint32_t find_kth(const level *levels, int64_t count, int64_t wanted) {
+    uint32_t x = 0;
+    for (uint32_t bit = (uint32_t)1 << (LOW_BITS - 1); bit > 0; bit >>= 1) {
+        int64_t above = 0;
+        for (int64_t i = 0; i < count; i++)
+            above += levels[i].low >= (x | bit) ? 1 + levels[i].more : 0;
+        x |= above >= wanted ? bit : 0;
+    }
+    return x;
 }
 
-/* Tells the others what this rank holds. */
-static int share_holdings(tw__job *job, space *w) {
-    int nsegments = job->shape.nsegments;
-    for (int i = 0; i < nsegments; i++)
-        TW_TRY(hold(&job->lists, &w->searches[i], &w->holdings[job->rank * nsegments + i]));
-    return tw__share(job->transport, w->holdings, sizeof(tw__holding) * (size_t)nsegments,
-                     w->share);
+static void add_listed(tw__holding *holding, const level *levels, size_t count, uint32_t kth) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t sums = 1 + (uint32_t)levels[i].more;
+        holding->above += levels[i].low > kth ? sums : 0;
+        holding->equal += levels[i].low == kth ? sums : 0;
+    }
+}
+
+/* Ends the search of a segment whose sums all ranks listed; the lists move on to the next. */
+static void resolve(tw__job *job, space *w, int segment) {
+    search *s = &w->searches[segment];
+    int nsegments = job->shape.nsegments, complete = 1;
+    int64_t count = 0;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        const account *a = (const account *)w->in[r].data + segment;
+        memcpy(w->all + count, w->lists[r], sizeof *w->all * listed(a));
+        count += (int64_t)listed(a);
+        complete &= a->levels != TOO_MANY;
+    }
+    uint32_t kth = find_kth(w->all, count, s->k - s->greater);
+    for (int r = 0; r < job->shape.nranks; r++) {
+        size_t its = listed((const account *)w->in[r].data + segment);
+        if (complete)
+            add_listed(&w->holdings[r * nsegments + segment], w->lists[r], its, kth);
+        w->lists[r] += its;
+    }
+    s->done = complete;
+    s->bins.lo += complete ? kth : 0;
+}
+
+static void resolve_all(tw__job *job, space *w) {
+    for (int r = 0; r < job->shape.nranks; r++)
+        w->lists[r] = lists_of(w->in[r].data, job->shape.nsegments);
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (!w->searches[i].done)
+            resolve(job, w, i);
+}
+
+/* ---- the search */
+
+static int all_done(const tw__job *job, const space *w) {
+    int done = 1;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        done &= w->searches[i].done;
+    return done;
+}
+
+/* Histograms that end a search, if nothing else does. */
+static int most_rounds(const search *s) {
+    int rounds = 0;
+    for (uint32_t width = s->bins.hi - s->bins.lo; width > 1; rounds++)
+        width = (width + BINS - 1) >> DIGIT;
+    return rounds;
+}
+
+/* Whether to list what is left of a search: where it is little, or rounded values crowd on few
+ * levels. */
+static int worth_listing(const tw__job *job, const search *s) {
+    int64_t most = (int64_t)most_levels(job->shape.nranks) * job->shape.nranks;
+    uint32_t width = s->bins.hi - s->bins.lo;
+    return (s->inside <= most * 3 / 4 && width <= (uint32_t)1 << LOW_BITS) ||
+           (job->shape.wire != NULL && width <= (uint32_t)1 << CLOSE_SHIFT);
+}
+
+/* All searches at once. Listing may fail; histograms must still be left then. */
+static int can_list(const tw__job *job, const space *w, int messages) {
+    int can = 1;
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const search *s = &w->searches[i];
+        can &= s->done || (worth_listing(job, s) && messages - LIST_MESSAGES >= most_rounds(s));
+    }
+    return can;
+}
+
+/* With so many messages of 2 KiB, each of which is a histogram or a list. */
+static int find_thresholds(tw__job *job, space *w, int messages) {
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        search *s = &w->searches[i];
+        uint32_t before = *job->segments[i].threshold;
+        int close = before > REUSE_MARGIN && messages - 1 >= most_rounds(s);
+        lay_bins(s, close ? before - REUSE_MARGIN : 0);
+        s->exact = !s->done;
+    }
+    for (; !all_done(job, w); messages--) {
+        if (can_list(job, w, messages)) {
+            TW_TRY(share_accounts(job, w));
+            resolve_all(job, w);
+            if (all_done(job, w))
+                return TW_OK;
+            messages -= LIST_MESSAGES;
+        }
+        TW_TRY(narrow_all(job, w));
+    }
+    return share_accounts(job, w);
 }
 
 static int64_t total_held(const tw__job *job, const space *w, int segment) {
@@ -116,31 +375,24 @@ static int64_t total_held(const tw__job *job, const space *w, int segment) {
 /* Tries the thresholds of earlier steps: the segments that they serve are done. */
 static int reuse_thresholds(tw__job *job, space *w) {
     int any = 0;
-    for (int i = 0; i < job->shape.nsegments; i++)
-        any |= (w->searches[i].bits = *job->segments[i].threshold) != 0;
-    if (!any)
-        return TW_OK;
-    TW_TRY(share_holdings(job, w));
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        any |= (w->searches[i].bins.lo = *job->segments[i].threshold) != 0;
+        w->searches[i].done = 1;
+    }
+    if (any)
+        TW_TRY(share_accounts(job, w));
     for (int i = 0; i < job->shape.nsegments; i++) {
         search *s = &w->searches[i];
-        int64_t total = total_held(job, w, i);
-        s->done = s->bits != 0 && total <= s->k && 3 * total >= 2 * s->k;
-        s->bits = s->done ? s->bits : 0;
+        int64_t total = any ? total_held(job, w, i) : 0;
+        s->done = s->bins.lo != 0 && total <= s->k && 3 * total >= 2 * s->k;
+        s->bins.lo = s->done ? s->bins.lo : 0;
     }
     return TW_OK;
 }
 
-static int all_done(const tw__job *job, const space *w) {
-    int done = 1;
-    for (int i = 0; i < job->shape.nsegments; i++)
-        done &= w->searches[i].done;
-    return done;
-}
-
-/* A twelfth above the exact threshold: an eighth of the way to the next power of two. */
 static void remember_threshold(const tw__segment *segment, const search *s) {
-    if (s->bits < TW__INFINITY_BITS)
-        *segment->threshold = s->bits + ((uint32_t)1 << 20);
+    if (s->bins.lo < TW__INFINITY_BITS)
+        *segment->threshold = s->bins.lo + REUSE_MARGIN;
 }
 
 /* Cuts this rank's part of the segment down to what it may keep; counts what every rank keeps. */
@@ -156,7 +408,7 @@ static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
         ties -= mine;
         holdings[r] += h.above + mine;
         if (r == job->rank)
-            TW_TRY(tw__list_keep_above(&job->lists, &s->part, s->bits, mine));
+            TW_TRY(tw__list_keep_above(&job->lists, &s->part, s->bins.lo, mine));
     }
     return TW_OK;
 }
@@ -164,20 +416,20 @@ static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
 static int begin(tw__job *job, space *w, const tw__list *reduced) {
     TW_TRY(tw__job_cut(job, reduced, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++)
-        w->searches[i] = (search){.part = job->parts[0][i], .k = job->segments[i].k};
+        w->searches[i] =
+            (search){.part = job->parts[0][i], .k = job->segments[i].k, .bins.hi = EVERYTHING};
     return TW_OK;
 }
 
-int tw__global_select(tw__job *job, tw__list *reduced, int64_t *holdings, void *scratch) {
+int tw__global_select(tw__job *job, tw__list *reduced, int messages, int64_t *holdings,
+                      void *scratch) {
     tw__arena arena = {scratch, 0};
     space w = layout(&arena, job->shape.nranks, job->shape.nsegments);
     TW_TRY(begin(job, &w, reduced));
     if (job->global == TW_GLOBAL_REUSE)
         TW_TRY(reuse_thresholds(job, &w));
-    if (!all_done(job, &w)) {
-        TW_TRY(find_thresholds(job, &w));
-        TW_TRY(share_holdings(job, &w));
-    }
+    if (!all_done(job, &w))
+        TW_TRY(find_thresholds(job, &w, messages));
     memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
     reduced->count = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {

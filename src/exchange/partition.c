@@ -4,7 +4,7 @@
  * 64 steps. That balances only where ranks agree and supports stand still. Here the ranks sum a
  * histogram of their entries over the index space, every step, and cut it into equal weights,
  * assuming that entries lie evenly within a bin. Bins too heavy for that are split and counted
- * again, at most ROUNDS times in all.
+ * again, at most TW__PARTITION_ROUNDS times in all.
  *
  * The ends of bins are called edges; each carries the number of entries below it:
  *
@@ -18,8 +18,6 @@
  * than k entries of all ranks crowded into a ten-thousandth of the index space, at several places,
  * the partition says how many a part may hold, and the ranks hold back entries. */
 #include "exchange/exchange.h"
-
-#define ROUNDS 4
 
 /* 256 bins cost 2 KiB per round each way, and serve until P = 64. */
 static int64_t bins_of(int nranks) {
@@ -44,7 +42,7 @@ typedef struct space {
 } space;
 
 static edges take_edges(tw__arena *arena, int nranks) {
-    int64_t most = 2 + ROUNDS * bins_of(nranks);
+    int64_t most = 2 + TW__PARTITION_ROUNDS * bins_of(nranks);
     return (edges){.at = tw__arena_take(arena, most, sizeof(int64_t)),
                    .below = tw__arena_take(arena, most, sizeof(int64_t))};
 }
@@ -142,10 +140,10 @@ static int64_t find_heavy(space *w, int nranks) {
     return count;
 }
 
-static int refine(tw__job *job, space *w) {
+static int refine(tw__job *job, space *w, int *rounds) {
     int64_t nsplit = 1;
     w->split[0] = 0;
-    for (int round = 0; round < ROUNDS && nsplit > 0; round++) {
+    for (*rounds = 0; *rounds < TW__PARTITION_ROUNDS && nsplit > 0; ++*rounds) {
         int64_t share = bins_of(job->shape.nranks) / nsplit;
         TW_TRY(count_pieces(job, w, nsplit, share));
         insert_edges(w, nsplit, share);
@@ -183,13 +181,14 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, void *scratch) {
+int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, int *rounds,
+                  void *scratch) {
     int nranks = job->shape.nranks;
     tw__arena arena = {scratch, 0};
     space w = layout(&arena, nranks);
     push(&w.edges, 0, 0);
     push(&w.edges, job->shape.span, 0);
-    TW_TRY(refine(job, &w));
+    TW_TRY(refine(job, &w, rounds));
 
     int64_t bin = 0, heavy = total_of(&w.edges) / (2 * (int64_t)nranks);
     bounds[0] = 0;

@@ -73,6 +73,7 @@ void tw__clockwork_send(tw__clockwork *c, tw__message *message) {
     lane *l = lane_of(c->net, c->rank, message->peer);
     stamp *s = &l->ring[l->sent % RING];
     double duration = seconds_on_link(c->net, c->rank, message->peer, message->bytes);
+    c->now += c->net->model.overhead;
     double start = c->now > c->out_free ? c->now : c->out_free;
     while (atomic_load_explicit(&s->full, memory_order_acquire))
         sched_yield(); /* the receiver is that far behind */
@@ -101,15 +102,15 @@ static int by_arrival(const void *left, const void *right) {
     return (a->peer > b->peer) - (a->peer < b->peer);
 }
 
-/* The link takes what has come in the order of arrival, whatever the order of looking. */
+/* The link takes what has come in the order of arrival, whatever the order of looking, and so does
+ * the rank. */
 static void receive_in_order(tw__clockwork *c, tw__message *arrived, int count) {
     qsort(arrived, (size_t)count, sizeof *arrived, by_arrival);
     for (int i = 0; i < count; i++) {
         double start = arrived[i].when > c->in_free ? arrived[i].when : c->in_free;
         c->in_free = start + arrived[i].duration;
+        c->now = (c->in_free > c->now ? c->in_free : c->now) + c->net->model.overhead;
     }
-    if (count > 0 && c->in_free > c->now)
-        c->now = c->in_free;
 }
 
 void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count) {

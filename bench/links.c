@@ -1,0 +1,138 @@
+/* links.c - what `thinwire simulate` is to be told about a network: one rank on each host
+ *
+ *   mpirun ... build/bench/links        prints latency, overhead and bandwidth as a JSON line
+ *
+ * Three small measurements over the library's own transport, none of them an exchange:
+ *
+ *   there and back   8 bytes between rank 0 and each other rank, the rest asleep: latency + 2 overheads
+ *   everyone         8 bytes from everyone to everyone at once: latency + 2(P-1) overheads
+ *   ring             two lengths from everyone to the next at once: the longer takes longer by
+ *                    (difference of bytes) / bandwidth
+ *
+ * Where one machine plays all hosts, the overhead holds what they take from each other's cores. Times
+ * are medians. Exit status 1 with fewer than 3 ranks, and where a rank fails. */
+#include "base/clock.h"
+#include "thinwire_mpi.h"
+#include "transport/transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROUNDS 200
+#define LONG_ROUNDS 7
+#define LONG (1 << 20)
+
+typedef struct lab {
+    tw_transport *transport;
+    int rank, nranks;
+    char *out, *in;
+    void *scratch;
+    int64_t *record; /* [nranks] */
+} lab;
+
+static void must(int error) {
+    if (error == TW_OK)
+        return;
+    fprintf(stderr, "links: %s\n", tw_last_error());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *times, int count) {
+    qsort(times, (size_t)count, sizeof *times, ascending);
+    return times[count / 2];
+}
+
+/* To one rank, and from one rank, at once; -1: none. */
+static void move(lab *l, int to, int from, size_t bytes) {
+    tw__message messages[2] = {0};
+    if (from >= 0)
+        must(tw__transport_recv(l->transport, from, TW__CONTROL, l->in, bytes, &messages[0]));
+    if (to >= 0)
+        must(tw__transport_send(l->transport, to, TW__CONTROL, l->out, bytes, &messages[1]));
+    must(tw__transport_wait(l->transport, messages, 2));
+}
+
+static void everyone(lab *l) {
+    must(tw__share(l->transport, l->record, sizeof *l->record, l->scratch));
+}
+
+/* Half of the way to each rank and back; only rank 0 knows. */
+static double there_and_back(lab *l) {
+    double times[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        int peer = 1 + i * (l->nranks - 1) / ROUNDS;
+        double begin = tw__seconds();
+        if (l->rank == 0)
+            move(l, peer, -1, 8);
+        if (l->rank == 0 || l->rank == peer)
+            move(l, -1, l->rank == 0 ? peer : 0, 8);
+        if (l->rank == peer)
+            move(l, 0, -1, 8);
+        times[i] = (tw__seconds() - begin) / 2;
+    }
+    return median(times, ROUNDS);
+}
+
+static double everyone_to_everyone(lab *l) {
+    double times[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        double begin = tw__seconds();
+        everyone(l);
+        times[i] = tw__seconds() - begin;
+    }
+    return median(times, ROUNDS);
+}
+
+static double ring(lab *l, size_t bytes) {
+    double times[LONG_ROUNDS];
+    for (int i = 0; i < LONG_ROUNDS; i++) {
+        everyone(l);
+        double begin = tw__seconds();
+        move(l, (l->rank + 1) % l->nranks, (l->rank + l->nranks - 1) % l->nranks, bytes);
+        everyone(l); /* as long as the slowest */
+        times[i] = tw__seconds() - begin;
+    }
+    return median(times, LONG_ROUNDS);
+}
+
+static void measure(lab *l) {
+    everyone(l);
+    double there = there_and_back(l);
+    everyone(l);
+    double all = everyone_to_everyone(l);
+    double longer = ring(l, 3 * LONG) - ring(l, LONG);
+    double overhead = (all - there) / (2 * (l->nranks - 2));
+    overhead = overhead > 0.0 ? overhead : 0.0;
+    double latency = there - 2 * overhead;
+    if (l->rank == 0)
+        printf("{\"what\":\"links\",\"nranks\":%d,\"latency_s\":%.9f,\"overhead_s\":%.9f,"
+               "\"bandwidth_Bps\":%.0f,\"there_s\":%.9f,\"everyone_s\":%.9f}\n",
+               l->nranks, latency > 0.0 ? latency : 0.0, overhead, 2 * LONG / longer, there, all);
+}
+
+int main(int argc, char **argv) {
+    lab l = {.out = calloc(3, LONG), .in = calloc(3, LONG)};
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &l.nranks);
+    l.scratch = malloc(tw__share_memory(l.nranks));
+    l.record = calloc((size_t)l.nranks, sizeof *l.record);
+    if (l.nranks < 3 || !l.out || !l.in || !l.scratch || !l.record) {
+        fprintf(stderr, "links: needs 3 ranks and 6 MB; mpirun -n 3 or more\n");
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    must(tw_transport_mpi(&l.transport, MPI_COMM_WORLD));
+    measure(&l);
+    tw_transport_free(l.transport);
+    free(l.out);
+    free(l.in);
+    free(l.scratch);
+    free(l.record);
+    MPI_Finalize();
+    return 0;
+}
