@@ -39,7 +39,7 @@ typedef struct simulate_settings {
     int64_t n;
     int64_t k; /* never 0 once settled */
     int pattern;
-    int wire;      /* position for tw_wire */
+    int wire;      /* position for tw_wire; -1: raw, and auto chooses */
     int64_t steps; /* of which the first is not counted */
     int64_t seed;
     const char *network_name;
@@ -53,7 +53,9 @@ typedef struct simulate_row {
     const char *scheme;
     const char *select; /* "" for dense */
     const char *exchange;
+    const char *wire; /* NULL: the library's own choice */
     bool dense;
+    bool automatic; /* auto */
     int nranks;
     int64_t n;
     int64_t k; /* n for dense */
@@ -76,6 +78,8 @@ typedef struct simulate_result {
     int64_t control;       /* sent or received, the larger */
     int64_t messages;      /* sent */
     char exchange[32];     /* that was used */
+    char wire[32];
+    tw_choice choice; /* of auto */
 } simulate_result;
 
 /* Read the options and settle how they go together. Returns as options_parse. */
@@ -108,10 +112,12 @@ typedef struct simulate_report {
     const simulate_settings *settings;
     jsonl *json;
     table rows;
-    double dense;     /* seconds at the same number of ranks */
-    bool is_scaled;   /* some row is */
-    int64_t small_k;  /* a k for which oktopk used another exchange; 0: none */
-    char instead[32]; /* which one */
+    double dense;                       /* seconds at the same number of ranks */
+    bool is_scaled;                     /* some row is */
+    int64_t small_k;                    /* a k for which oktopk used another exchange; 0: none */
+    char instead[32];                   /* which one */
+    char choices[OPTION_LIST_MAX][400]; /* [nchoices]: what auto chose */
+    int nchoices;
 } simulate_report;
 
 void simulate_report_begin(simulate_report *report, const simulate_settings *settings, jsonl *json);

@@ -39,8 +39,9 @@ static const char help_notes[] =
     "here messages are under way together. payload and control are the bytes of the busiest rank. "
     "Where the vectors of all ranks have more than 40 M elements, or k times ranks squared is "
     "more, "
-    "it is simulated at 1/s of the size: 1/s of the vector, at the same density, over links 1/s as "
-    "fast; column size, JSON key scale. Payload and latencies then take the time that they would, "
+    "it is simulated at 1/s of the size: 1/s of the vector, at the same density, each byte of "
+    "payload taking the time of s; column size, JSON key scale. Payload and latencies then take "
+    "the time that they would, "
     "but dense, which travels in pieces of 2 MB, has fewer of them. Exchanges that need k >= 8P "
     "keep that k, at a higher density. 1,024 ranks take 10 to 90 seconds for each scheme on two "
     "cores, and 3 GB. JSON: one object per row; payload_sent_max is that of the whole n, formula_s "
@@ -98,7 +99,7 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
          .help = "schemes separated by commas, or all (default all); dense always comes along."},
         {.name = "wire",
          TAKES_CHOICE("NAME", &settings->wire, wire_at),
-         .help = "how entries are written (default raw)."},
+         .help = "how entries are written (default raw; auto chooses)."},
         {.name = "pattern",
          TAKES_CHOICE("KIND", &settings->pattern, pattern_name),
          .help = "where the ranks' large values are (default random)."},
@@ -278,7 +279,8 @@ static int check_paper(int argc, char **argv) {
 }
 
 int simulate_options(simulate_settings *settings, int argc, char **argv) {
-    *settings = (simulate_settings){.paper = -1, .n = DEFAULT_N, .steps = DEFAULT_STEPS, .seed = 1};
+    *settings = (simulate_settings){
+        .paper = -1, .wire = -1, .n = DEFAULT_N, .steps = DEFAULT_STEPS, .seed = 1};
     typed given = {.network = -1, .host_ranks = 1};
     int status = parse(settings, &given, argc, argv);
     if (status != OPTIONS_CONTINUE) {

@@ -178,6 +178,14 @@ double tw_transport_clock(const tw_transport *transport) {
                                                          : 0.0;
 }
 
+int tw__transport_is_simulated(const tw_transport *t) {
+    return t->clock != NULL;
+}
+
+double tw__transport_seconds(const tw_transport *t) {
+    return t->clock != NULL ? tw__clockwork_now(t->clock) : tw__seconds();
+}
+
 int tw_transport_elapse(tw_transport *transport, double seconds) {
     TW_REQUIRE(transport, "transport");
     if (transport->clock == NULL)

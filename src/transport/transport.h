@@ -92,6 +92,11 @@ void tw__transport_set_timeout(tw_transport *t, double seconds);
 int tw__transport_acquire(tw_transport *t);
 void tw__transport_release(tw_transport *t);
 
+/* Seconds on the clock that messages take time of: the simulated one, or else the real one. And
+ * whether it is simulated: what ranks compute takes no time then. */
+double tw__transport_seconds(const tw_transport *t);
+int tw__transport_is_simulated(const tw_transport *t);
+
 int tw__transport_rank(const tw_transport *t);
 int tw__transport_nranks(const tw_transport *t);
 tw_traffic tw__transport_traffic(const tw_transport *t);
