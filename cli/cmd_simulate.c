@@ -57,6 +57,9 @@ static int run(simulate_settings *settings, jsonl *json) {
     if (settings->paper >= 0) {
         return simulate_paper(settings, json);
     }
+    if (settings->grid) {
+        return simulate_grid(settings, json);
+    }
     int status = sweep(settings, json, seconds);
     return status == STATUS_OK && settings->plot_path != NULL ? simulate_plot(settings, seconds)
                                                               : status;

@@ -35,7 +35,8 @@ typedef struct sim_rank {
     int64_t payload, control, messages;
     tw_step_info last;
     tw_choice choice; /* of auto */
-    char text[TEXT];  /* what failed; "" if nothing did */
+    int64_t trials;
+    char text[TEXT]; /* what failed; "" if nothing did */
 } sim_rank;
 
 typedef struct sim_crew {
@@ -89,10 +90,10 @@ static void note_step(sim_rank *self, int64_t counted) {
 }
 
 /* Steps until the group has chosen, the same number on all ranks. */
-static int settle(sim_rank *self, tw_group *group, int64_t *steps) {
+static int settle(sim_rank *self, tw_group *group) {
     int error = tw_group_choice(group, 0, &self->choice);
-    while (error == TW_OK && !self->choice.settled && *steps < MOST_TRIALS) {
-        error = one_step(self, group, (*steps)++);
+    while (error == TW_OK && !self->choice.settled && self->trials < MOST_TRIALS) {
+        error = one_step(self, group, self->trials++);
         if (error == TW_OK) {
             error = tw_group_choice(group, 0, &self->choice);
         }
@@ -102,14 +103,13 @@ static int settle(sim_rank *self, tw_group *group, int64_t *steps) {
 
 static int all_steps(sim_rank *self, tw_group *group) {
     const sim_crew *crew = self->crew;
-    int64_t before = 0;
     int error = tw_group_open(group);
     if (error == TW_OK && crew->row->automatic) {
-        error = settle(self, group, &before);
+        error = settle(self, group);
     }
     self->clocks[0] = tw_transport_clock(self->transport);
     for (int64_t step = 0; step < crew->settings->steps && error == TW_OK; step++) {
-        error = one_step(self, group, before + step);
+        error = one_step(self, group, self->trials + step);
         note_step(self, step);
     }
     return error;
@@ -230,6 +230,7 @@ static void summarise(const sim_crew *crew, simulate_result *result) {
         result->messages = larger(result->messages, one->messages);
     }
     result->choice = crew->ranks[0].choice;
+    result->trials = crew->ranks[0].trials;
     snprintf(result->exchange, sizeof result->exchange, "%s", crew->ranks[0].last.exchange);
     snprintf(result->wire, sizeof result->wire, "%s", crew->ranks[0].last.wire);
     result->time = (latest(crew, steps) - latest(crew, 1)) / (double)(steps - 1);
@@ -252,7 +253,7 @@ int simulate_run(const simulate_settings *settings, const simulate_row *row,
                  simulate_result *result) {
     sim_crew crew = {.settings = settings,
                      .row = row,
-                     .size = simulate_size_of(row),
+                     .size = row->size.scale > 0.0 ? row->size : simulate_size_of(row),
                      .gate = PTHREAD_MUTEX_INITIALIZER};
     crew.made = (pattern_spec){.kind = settings->pattern,
                                .n = crew.size.n,
