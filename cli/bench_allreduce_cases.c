@@ -26,6 +26,7 @@ static void add_case(allreduce_bench *bench, const char *scheme, const char *sel
         added.select = "";
         added.dense = true;
     }
+    added.automatic = strcmp(exchange, "auto") == 0;
     for (int i = 0; i < bench->ncases; i++) {
         if (strcmp(bench->cases[i].select, added.select) == 0 &&
             strcmp(bench->cases[i].exchange, exchange) == 0) {

@@ -121,7 +121,7 @@ typedef struct simulate_report {
     bool is_scaled;                     /* some row is */
     int64_t small_k;                    /* a k for which oktopk used another exchange; 0: none */
     char instead[32];                   /* which one */
-    char choices[OPTION_LIST_MAX][400]; /* [nchoices]: what auto chose */
+    char choices[OPTION_LIST_MAX][600]; /* [nchoices]: what auto chose */
     int nchoices;
 } simulate_report;
 

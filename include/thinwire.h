@@ -354,7 +354,7 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
 /* Compare the parameters of all ranks, allocate everything; with "auto" measure between the ranks,
- * in some milliseconds or ten latencies. Collective.
+ * in some ten milliseconds or twenty latencies. Collective.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when there is no tensor or the group is open; TW_ERR_MISMATCH
  * naming the rank and the field that differs; TW_ERR_MEMORY with the rank that ran out;
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. A failed group can only be freed. */

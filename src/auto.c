@@ -232,6 +232,12 @@ void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double s
     plan->seconds = seconds;
 }
 
+/* A model that predicts too much, as after a probe on a busy machine, does so for all. */
+static int has_chance(const tw__trial *hope, const tw__trial *best) {
+    double scale = fmin(1.0, best->measured / best->predicted);
+    return hope->predicted * scale <= CHANCE * best->measured;
+}
+
 /* The fastest measured, or an untried way that the model gives a chance beside it. */
 static int next_way(const tw_group *g, const tw__plan *plan) {
     int best = plan->now, hope = -1;
@@ -242,7 +248,7 @@ static int next_way(const tw_group *g, const tw__plan *plan) {
         if (t->measured == 0.0 && (hope < 0 || t->predicted < plan->trials[hope].predicted))
             hope = w;
     }
-    int worth = hope >= 0 && plan->trials[hope].predicted <= CHANCE * plan->trials[best].measured;
+    int worth = hope >= 0 && has_chance(&plan->trials[hope], &plan->trials[best]);
     return worth ? hope : best;
 }
 

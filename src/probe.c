@@ -6,7 +6,8 @@
  *   rotation  everyone sends 8 bytes to everyone                     latency + (P-1) overhead
  *   bulk      everyone sends S bytes in all, to everyone             rotation + S * byte
  *
- * Each is done once, then as often as fits into BUDGET; S grows until it takes as long. Ranks share
+ * Each is done TAKES times, all but the first as often as fits into BUDGET, and the shortest counts:
+ * a core that somebody else needed is not the network. S grows until it takes as long. Ranks share
  * the times, which also lets them start the next one together, and go by the slowest: so all know
  * the same numbers, and a link that ranks share shows as slow as it will be. Connections exist: the
  * group has compared its parameters before. */
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #define BUDGET 1e-3 /* seconds for a measurement */
+#define TAKES 3
 #define MOST_REPEATS 16
 #define SMALL 8 /* bytes */
 #define FIRST_BULK ((size_t)64 << 10)
@@ -88,12 +90,16 @@ static int time_of(bench *b, measure *what, int repeats, double *seconds) {
     return TW_OK;
 }
 
-/* Once, and again as often as there is time. */
+/* Some takes, each as long as there is time for; the shortest. */
 static int time_well(bench *b, measure *what, double *seconds) {
     TW_TRY(time_of(b, what, 1, seconds));
-    double fits = BUDGET / (*seconds + 1e-9);
-    int repeats = fits < MOST_REPEATS ? (int)fits : MOST_REPEATS;
-    return repeats > 1 ? time_of(b, what, repeats, seconds) : TW_OK;
+    for (int take = 1; take < TAKES; take++) {
+        double again, fits = BUDGET / (*seconds + 1e-9);
+        int repeats = fits < 1.0 ? 1 : fits < MOST_REPEATS ? (int)fits : MOST_REPEATS;
+        TW_TRY(time_of(b, what, repeats, &again));
+        *seconds = again < *seconds ? again : *seconds;
+    }
+    return TW_OK;
 }
 
 /* *per_byte from the first amount that takes long enough beside `empty`, the time without it. */
@@ -102,7 +108,7 @@ static int time_bulk(bench *b, double empty, double *per_byte) {
     b->cargo = TW__PAYLOAD;
     for (size_t bulk = FIRST_BULK; bulk <= LAST_BULK; bulk *= 4) {
         b->bytes = bulk / (size_t)(b->nranks - 1) + 1;
-        TW_TRY(time_of(b, rotate, 1, &seconds));
+        TW_TRY(time_well(b, rotate, &seconds));
         if (seconds > empty + BUDGET && seconds > 4.0 * empty)
             break;
     }

@@ -12,7 +12,7 @@ typedef struct tw__probe {
     double byte;     /* seconds per byte of payload, when all ranks send at once */
 } tw__probe;
 
-/* Collective; takes a few milliseconds, or eight latencies.
+/* Collective; takes some ten milliseconds, or twenty latencies.
  * Errors: TW_ERR_MEMORY; those of tw__transport_wait. */
 int tw__probe_measure(tw_transport *t, tw__probe *probe);
 
