@@ -67,10 +67,13 @@ void allreduce_cases(allreduce_bench *bench) {
                  name_or(exchange_at, bench->exchange, ""));
         return;
     }
-    if (bench->schemes.count == 0) {
+    bool asked = bench->schemes.count > 0;
+    if (!asked) {
         options_take_all(scheme_at, &bench->schemes);
     }
     for (int i = 0; i < bench->schemes.count; i++) {
-        add_scheme(bench, bench->schemes.at[i]);
+        if (asked || bench->schemes.at[i] != scheme_named("auto")) { /* its runs never repeat */
+            add_scheme(bench, bench->schemes.at[i]);
+        }
     }
 }

@@ -47,7 +47,7 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
     const cli_option options[] = {
         {.name = "scheme",
          TAKES_CHOICES("LIST", &bench->schemes, scheme_at),
-         .help = "schemes separated by commas, or all (default all)."},
+         .help = "schemes separated by commas, or all (default all but auto)."},
         {.name = "select",
          TAKES_CHOICE("NAME", &bench->select, method_at),
          .help = "selection in place of the schemes' own."},
