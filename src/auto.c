@@ -13,7 +13,7 @@
 /* Steps after which the time of the way in use is taken anew. */
 #define RENEWAL 64
 /* A way is tried if the model gives it at most so many times the time of the best one measured: in
- * simulation it is off by 1.3 at most where it matters (make bench-auto). */
+ * simulation it is off by a tenth at most (docs/auto.md). */
 #define CHANCE 1.5
 /* Workspace that a way may take: so much, or so many bytes per element of all tensors. Of those
  * that gather k entries of each rank this leaves out what dense would beat. */
