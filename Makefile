@@ -7,7 +7,7 @@ PYTHON ?= python3
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
-        bench-torch bench-gpu bench-allreduce bench-vgg16 netlab verify lint format install clean
+        bench-torch bench-gpu bench-allreduce bench-auto bench-vgg16 netlab verify lint format install clean
 
 all: ## build the library and build/thinwire
 	@scripts/install-deps build
@@ -69,6 +69,9 @@ bench: all ## selection against the bare memory pass
 bench-allreduce: all ## every scheme against dense, bytes against their bounds
 	build/thinwire bench allreduce --n 14728266 --density 0.001,0.01 --ranks 4
 	build/thinwire bench overlap --ranks 4
+
+bench-auto: all ## auto against the best fixed scheme, 300 simulated cells: an hour
+	build/thinwire simulate --grid --steps 2
 
 verify: all ## every scheme, pattern and rank count up to 32, threads and both MPIs: half an hour
 	@if command -v mpicc.mpich >/dev/null; then \

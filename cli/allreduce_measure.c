@@ -206,6 +206,7 @@ static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *re
     facts[FACT_APPLIED] = info.applied;
     result->k = strcmp(info.exchange, "dense") == 0 ? self->bench->n : info.k;
     snprintf(result->exchange, sizeof result->exchange, "%s", info.exchange);
+    snprintf(result->wire, sizeof result->wire, "%s", info.wire);
     return STATUS_OK;
 }
 
@@ -279,22 +280,50 @@ static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *res
 
 /* ---- All steps of a row --------------------------------------------------------------------- */
 
-static int run_steps(allreduce_rank *self, tw_group *group, const pattern_spec *made,
-                     allreduce_result *result) {
-    int64_t steps = ALLREDUCE_WARM_STEPS + self->bench->steps;
-    for (int64_t step = 0; step < steps; step++) {
-        int64_t facts[FACTS] = {0};
-        if (one_step(self, group, made, step, result, facts) != STATUS_OK ||
-            side_tell(&self->beside, facts, FACTS) != STATUS_OK) {
+/* One step on all ranks; `timed` is its number among those that are, negative for others. */
+static int step_together(allreduce_rank *self, tw_group *group, const pattern_spec *made,
+                         int64_t step, int64_t timed, allreduce_result *result) {
+    int64_t facts[FACTS] = {0};
+    if (one_step(self, group, made, step, result, facts) != STATUS_OK ||
+        side_tell(&self->beside, facts, FACTS) != STATUS_OK) {
+        return STATUS_FAILED;
+    }
+    note_step(self, timed, result);
+    return STATUS_OK;
+}
+
+/* Steps until auto has chosen: as many on all ranks, since all choose alike. What they sent is not
+ * what it will send. */
+static int settle(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t *steps,
+                  allreduce_result *result) {
+    int64_t most = PATTERN_EXACT_STEPS / self->seat->nranks - self->bench->steps;
+    int error = tw_group_choice(group, 0, &result->choice);
+    for (; error == TW_OK && !result->choice.settled && *steps < most; ++*steps) {
+        if (step_together(self, group, made, *steps, -1, result) != STATUS_OK) {
             return STATUS_FAILED;
         }
-        note_step(self, step - ALLREDUCE_WARM_STEPS, result);
+        error = tw_group_choice(group, 0, &result->choice);
+    }
+    result->payload_sent = result->payload_received = result->control = 0;
+    return error == TW_OK ? STATUS_OK
+                          : rank_library_failure(self->seat, "asking for the choice", error);
+}
+
+static int run_steps(allreduce_rank *self, tw_group *group, const allreduce_row *row,
+                     const pattern_spec *made, allreduce_result *result) {
+    int64_t warm = ALLREDUCE_WARM_STEPS, done = 0;
+    int status = row->what->automatic ? settle(self, group, made, &done, result) : STATUS_OK;
+    if (row->what->automatic) {
+        warm = done;
+    }
+    for (; done < warm + self->bench->steps && status == STATUS_OK; done++) {
+        status = step_together(self, group, made, done, done - warm, result);
         self->progress++;
         if (self->seat->rank == 0) {
             progress_to(self->progress);
         }
     }
-    return STATUS_OK;
+    return status;
 }
 
 static int summarise(allreduce_rank *self, allreduce_result *result) {
@@ -328,7 +357,7 @@ int allreduce_measure(allreduce_rank *self, const allreduce_row *row, allreduce_
     }
     int status = open_group(self, row, &group);
     if (status == STATUS_OK) {
-        status = run_steps(self, group, &made, result);
+        status = run_steps(self, group, row, &made, result);
     }
     if (status == STATUS_OK) {
         status = summarise(self, result);

@@ -28,6 +28,7 @@ typedef struct allreduce_case {
     const char *select; /* "" for dense */
     const char *exchange;
     bool dense;
+    bool automatic; /* the group chooses: exchange is "auto" */
 } allreduce_case;
 
 /* The settings of a run, as the options gave them. */
@@ -35,7 +36,7 @@ typedef struct allreduce_bench {
     choice_list schemes;  /* positions for tw_scheme; none: all, or the pair alone */
     int select;           /* position for tw_select_method, -1: the scheme's */
     int exchange;         /* position for tw_exchange, -1: the scheme's */
-    int wire;             /* position for tw_wire */
+    int wire;             /* position for tw_wire; -1: raw, and auto chooses */
     choice_list patterns; /* positions for pattern_name */
     real_list densities;
     int64_t n;
@@ -82,6 +83,8 @@ typedef struct allreduce_result {
     int64_t wrong;     /* -1: not checked */
     uint64_t hash;     /* of all results of all steps */
     char exchange[32]; /* that was used */
+    char wire[32];
+    tw_choice choice; /* of auto */
 } allreduce_result;
 
 typedef struct allreduce_report {
@@ -90,11 +93,13 @@ typedef struct allreduce_report {
     const place *where;       /* of rank 0; there until all rows are reported */
     table_column columns[16]; /* as wide as the names */
     table rows;
-    double dense_us;  /* of the pattern under way; 0: not measured */
-    int64_t wrong;    /* over all rows */
-    int over_bound;   /* rows of oktopk that sent more than they may */
-    int64_t small_k;  /* a k for which oktopk used another exchange; 0: none */
-    char instead[32]; /* which one */
+    double dense_us;                    /* of the pattern under way; 0: not measured */
+    int64_t wrong;                      /* over all rows */
+    int over_bound;                     /* rows of oktopk that sent more than they may */
+    int64_t small_k;                    /* a k for which oktopk used another exchange; 0: none */
+    char instead[32];                   /* which one */
+    char choices[OPTION_LIST_MAX][600]; /* [nchoices]: what auto chose */
+    int nchoices;
 } allreduce_report;
 
 /* Read the options and settle how they go together. Returns as options_parse. */

@@ -26,6 +26,7 @@ static void add_case(allreduce_bench *bench, const char *scheme, const char *sel
         added.select = "";
         added.dense = true;
     }
+    added.automatic = strcmp(exchange, "auto") == 0;
     for (int i = 0; i < bench->ncases; i++) {
         if (strcmp(bench->cases[i].select, added.select) == 0 &&
             strcmp(bench->cases[i].exchange, exchange) == 0) {
@@ -68,10 +69,13 @@ void allreduce_cases(allreduce_bench *bench) {
                  name_or(exchange_at, bench->exchange, ""));
         return;
     }
-    if (bench->schemes.count == 0) {
+    bool asked = bench->schemes.count > 0;
+    if (!asked) {
         options_take_all(scheme_at, &bench->schemes);
     }
     for (int i = 0; i < bench->schemes.count; i++) {
-        add_scheme(bench, bench->schemes.at[i]);
+        if (asked || bench->schemes.at[i] != scheme_named("auto")) { /* its runs never repeat */
+            add_scheme(bench, bench->schemes.at[i]);
+        }
     }
 }

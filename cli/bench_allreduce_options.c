@@ -26,7 +26,8 @@ static const char help_summary[] =
 static const char help_notes[] =
     "wire is the payload that the busiest rank sent in its worst step, bound the most that the "
     "papers give for its exchange: only for oktopk is it a promise. Selections by threshold may "
-    "take more than k, dsa and dense have it for shares that come out even. With --verify every "
+    "take more than k, dsa and dense have it for shares that come out even. auto is timed once it "
+    "has chosen, and says below the table what. With --verify every "
     "step is checked element by element: result and residuals "
     "must add up to gradients and earlier residuals exactly, and be the same on all ranks. "
     "JSON: one object per row; bytes are the worst over ranks and all steps, times as in the "
@@ -46,7 +47,7 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
     const cli_option options[] = {
         {.name = "scheme",
          TAKES_CHOICES("LIST", &bench->schemes, scheme_at),
-         .help = "schemes separated by commas, or all (default all)."},
+         .help = "schemes separated by commas, or all (default all but auto)."},
         {.name = "select",
          TAKES_CHOICE("NAME", &bench->select, method_at),
          .help = "selection in place of the schemes' own."},
@@ -56,7 +57,7 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
                  "alone."},
         {.name = "wire",
          TAKES_CHOICE("NAME", &bench->wire, wire_at),
-         .help = "how entries are written (default raw)."},
+         .help = "how entries are written (default raw; auto chooses)."},
         {.name = "ranks",
          TAKES_INTEGER("P", &bench->ranks, 1, RANKS_MAX),
          .help = "ranks as threads (default 8); mpirun decides where it started this"},
@@ -75,7 +76,8 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
          .help = "timed steps, after 3 that are not (default 20)"},
         {.name = "no-dense",
          TAKES_NOTHING(&bench->no_dense),
-         .help = "measure nothing beside what --scheme asks for: dense takes long on slow networks"},
+         .help =
+             "measure nothing beside what --scheme asks for: dense takes long on slow networks"},
         {.name = "verify",
          TAKES_NOTHING(&bench->verify),
          .help = "check every step; status 1 if anything is wrong"},
@@ -135,6 +137,7 @@ int allreduce_options(allreduce_bench *bench, int argc, char **argv) {
     *bench = (allreduce_bench){
         .select = -1,
         .exchange = -1,
+        .wire = -1,
         .n = DEFAULT_N,
         .steps = DEFAULT_STEPS,
         .threads = -1,

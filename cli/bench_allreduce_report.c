@@ -87,7 +87,6 @@ static void write_settings(const allreduce_report *report, const allreduce_row *
     jsonl_text(json, "scheme", row->what->name);
     jsonl_text(json, "select", row->what->select);
     jsonl_text(json, "exchange", row->what->exchange);
-    jsonl_text(json, "wire", wire_at(row->what->dense ? 0 : bench->wire));
     jsonl_text(json, "transport", bench->transport);
     jsonl_integer(json, "nranks", bench->nranks);
     jsonl_integer(json, "n", bench->n);
@@ -130,6 +129,14 @@ static void write_json(const allreduce_report *report, const allreduce_row *row,
     }
     jsonl_text(json, "hash", hash);
     jsonl_text(json, "exchange_used", result->exchange);
+    jsonl_text(json, "wire", result->wire);
+    if (row->what->automatic) {
+        jsonl_real(json, "predicted_us", result->choice.predicted * 1e6);
+        jsonl_real(json, "measured_us", result->choice.measured * 1e6);
+        jsonl_real(json, "measured_latency_us", result->choice.latency * 1e6);
+        jsonl_real(json, "measured_bandwidth_Bps", result->choice.bandwidth);
+        jsonl_flag(json, "dense_is_faster", result->choice.dense_is_faster != 0);
+    }
     jsonl_write(json);
 }
 
@@ -162,6 +169,20 @@ static void print_row(table *rows, const allreduce_bench *bench, const allreduce
     }
 }
 
+/* What auto chose, for the lines below the tables. */
+static void note_choice(allreduce_report *report, const allreduce_row *row,
+                        const allreduce_result *result) {
+    const tw_choice *c = &result->choice;
+    if (report->nchoices < OPTION_LIST_MAX) {
+        snprintf(report->choices[report->nchoices++], sizeof report->choices[0],
+                 "%s, %s, k %" PRId64 ": %s, %s entries; predicted %.1f us, measured %.1f us, "
+                 "latency %.1f us, %.3g GB/s; %s",
+                 row->what->name, pattern_name(row->pattern), row->k, result->exchange,
+                 result->wire, c->predicted * 1e6, c->measured * 1e6, c->latency * 1e6,
+                 c->bandwidth * 1e-9, c->words);
+    }
+}
+
 void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
                           const allreduce_result *result) {
     if (row->what->dense) {
@@ -171,6 +192,10 @@ void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
     print_row(&report->rows, report->bench, row, result, &derived);
     write_json(report, row, result, &derived);
     report->wrong += result->wrong > 0 ? result->wrong : 0;
+    if (row->what->automatic) { /* its steps may have gone several ways */
+        note_choice(report, row, result);
+        return;
+    }
     if (strcmp(row->what->exchange, result->exchange) != 0) {
         report->small_k = result->k;
         snprintf(report->instead, sizeof report->instead, "%s", result->exchange);
@@ -183,6 +208,9 @@ void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
 
 int allreduce_report_end(allreduce_report *report) {
     int status = STATUS_OK;
+    for (int i = 0; i < report->nchoices; i++) {
+        fprintf(jsonl_table_stream(report->json), "%s%s\n", i == 0 ? "\n" : "", report->choices[i]);
+    }
     if (report->small_k > 0) {
         fprintf(jsonl_table_stream(report->json),
                 "\noktopk used %s where k is small (k < 8 ranks), as for k %" PRId64 "\n",

@@ -7,12 +7,14 @@
 
 #include "command.h"
 #include "errors.h"
+#include "names.h"
 #include "progress.h"
 #include "simulate.h"
 
 simulate_row simulate_row_of(int scheme, int nranks, int64_t n, int64_t k) {
     simulate_row row = {.nranks = nranks, .n = n, .k = k};
     tw_scheme(scheme, &row.scheme, &row.select, &row.exchange, NULL);
+    row.automatic = strcmp(row.exchange, "auto") == 0;
     row.dense = strcmp(row.exchange, "dense") == 0;
     if (row.dense) {
         row.select = "";
@@ -33,6 +35,7 @@ static int sweep(const simulate_settings *settings, jsonl *json,
         simulate_result result;
         simulate_row row = simulate_row_of(settings->schemes.at[which], (int)settings->ranks.at[at],
                                            settings->n, settings->k);
+        row.wire = wire_at(settings->wire);
         status = simulate_run(settings, &row, &result);
         if (status == STATUS_OK) {
             progress_clear();
@@ -53,6 +56,9 @@ static int run(simulate_settings *settings, jsonl *json) {
     double seconds[OPTION_LIST_MAX][OPTION_LIST_MAX] = {{0}};
     if (settings->paper >= 0) {
         return simulate_paper(settings, json);
+    }
+    if (settings->grid) {
+        return simulate_grid(settings, json);
     }
     int status = sweep(settings, json, seconds);
     return status == STATUS_OK && settings->plot_path != NULL ? simulate_plot(settings, seconds)

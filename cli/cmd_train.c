@@ -52,7 +52,8 @@ static int parse(train_settings *s, int argc, char **argv) {
         {.name = "scheme", CHOICE(scheme, scheme_at, "(default oktopk).")},
         {.name = "select", CHOICE(select, method_at, "in place of the scheme's selection.")},
         {.name = "exchange", CHOICE(exchange, exchange_at, "in place of the scheme's exchange.")},
-        {.name = "wire", CHOICE(wire, wire_at, "how entries are written (default raw).")},
+        {.name = "wire",
+         CHOICE(wire, wire_at, "how entries are written (default raw; auto chooses).")},
         {.name = "density", TAKES_REAL("D", &s->density, 1e-10, 1), .help = "k/n (default 0.01)"},
         {.name = "density-warmup",
          COUNT(density_warmup, "steps in which density falls from 0.25 to it (default 0)", 0)},
@@ -129,6 +130,14 @@ static void print_outcome(const train_settings *s, const train_outcome *o, FILE 
             "%.2f, optimiser %.2f ms\n",
             o->bytes_per_step * 1e-3, 1e3 * t->data, 1e3 * t->forward, 1e3 * t->backward,
             1e3 * t->exposed, 1e3 * t->optimiser);
+    for (int i = 0; i < o->end.nchoices; i++) {
+        const trainer_choice *c = &o->end.choices[i];
+        fprintf(stream,
+                "auto: %" PRId64 " elements of %d tensors by %s, %s entries; predicted %.3f ms, "
+                "measured %.3f ms; %s\n",
+                c->n, c->tensors, c->choice.exchange, c->choice.wire, 1e3 * c->choice.predicted,
+                1e3 * c->choice.measured, c->choice.words);
+    }
     fprintf(stream, "replicas bitwise equal, hash %016" PRIx64 "; skipped steps: %" PRId64 "\n",
             o->end.hash, o->end.skipped);
 }

@@ -9,6 +9,7 @@
  *     simulate_report.c    table and JSON
  *     simulate_plot.c      time over ranks
  *     simulate_papers.c    two published experiments
+ *     simulate_grid.c      auto against the best fixed scheme
  */
 #ifndef CLI_SIMULATE_H
 #define CLI_SIMULATE_H
@@ -34,12 +35,14 @@ typedef struct named_network {
 
 typedef struct simulate_settings {
     int paper;           /* position for paper_at, -1: none */
+    bool grid;           /* n, density, ranks.count and network_name may then be 0: all of them */
     choice_list schemes; /* positions for tw_scheme, dense first */
     real_list ranks;
     int64_t n;
     int64_t k; /* never 0 once settled */
+    double density;
     int pattern;
-    int wire;      /* position for tw_wire */
+    int wire;      /* position for tw_wire; -1: raw, and auto chooses */
     int64_t steps; /* of which the first is not counted */
     int64_t seed;
     const char *network_name;
@@ -48,23 +51,26 @@ typedef struct simulate_settings {
     const char *plot_path; /* NULL: none */
 } simulate_settings;
 
-/* One row: what is asked for. */
-typedef struct simulate_row {
-    const char *scheme;
-    const char *select; /* "" for dense */
-    const char *exchange;
-    bool dense;
-    int nranks;
-    int64_t n;
-    int64_t k; /* n for dense */
-} simulate_row;
-
 /* What is really exchanged. Payload counts `scale` times. */
 typedef struct simulate_size {
     int64_t n;
     int64_t k;
     double scale;
 } simulate_size;
+
+/* One row: what is asked for. */
+typedef struct simulate_row {
+    const char *scheme;
+    const char *select; /* "" for dense */
+    const char *exchange;
+    const char *wire; /* NULL: the library's own choice */
+    bool dense;
+    bool automatic; /* auto */
+    int nranks;
+    int64_t n;
+    int64_t k;          /* n for dense */
+    simulate_size size; /* scale 0: simulate_size_of */
+} simulate_row;
 
 /* What came out. Bytes and messages are those of the busiest rank in its worst step; payload is
  * that of the row's n and k. */
@@ -76,6 +82,9 @@ typedef struct simulate_result {
     int64_t control;       /* sent or received, the larger */
     int64_t messages;      /* sent */
     char exchange[32];     /* that was used */
+    char wire[32];
+    tw_choice choice; /* of auto */
+    int64_t trials;   /* steps until it had chosen */
 } simulate_result;
 
 /* Read the options and settle how they go together. Returns as options_parse. */
@@ -108,10 +117,12 @@ typedef struct simulate_report {
     const simulate_settings *settings;
     jsonl *json;
     table rows;
-    double dense;     /* seconds at the same number of ranks */
-    bool is_scaled;   /* some row is */
-    int64_t small_k;  /* a k for which oktopk used another exchange; 0: none */
-    char instead[32]; /* which one */
+    double dense;                       /* seconds at the same number of ranks */
+    bool is_scaled;                     /* some row is */
+    int64_t small_k;                    /* a k for which oktopk used another exchange; 0: none */
+    char instead[32];                   /* which one */
+    char choices[OPTION_LIST_MAX][600]; /* [nchoices]: what auto chose */
+    int nchoices;
 } simulate_report;
 
 void simulate_report_begin(simulate_report *report, const simulate_settings *settings, jsonl *json);
@@ -129,6 +140,14 @@ void simulate_describe(char *text, size_t size, const simulate_settings *setting
 /* Time over ranks, one line for each scheme, to settings->plot_path; seconds[scheme][ranks].
  * Without gnuplot it only says so. Returns a status. */
 int simulate_plot(const simulate_settings *settings, double seconds[][OPTION_LIST_MAX]);
+
+/* The network of this name; k for a density. */
+void simulate_take_network(simulate_settings *settings, const char *name);
+int64_t simulate_k(int64_t n, double density);
+
+/* Auto against the best fixed scheme, over all cells or those that settings ask for. Fails where
+ * auto is slower by more than a tenth. */
+int simulate_grid(const simulate_settings *asked, jsonl *json);
 
 /* The published experiments by position from 0, NULL past the last. */
 const char *paper_at(int position);

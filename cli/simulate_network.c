@@ -29,6 +29,17 @@ const char *network_at(int position) {
     return row != NULL ? row->name : NULL;
 }
 
+void simulate_take_network(simulate_settings *settings, const char *name) {
+    int position = 0;
+    while (strcmp(network_at(position), name) != 0) {
+        position++;
+    }
+    const named_network *row = network_row(position);
+    settings->network_name = row->name;
+    settings->network.latency = row->latency;
+    settings->network.bandwidth = row->bandwidth;
+}
+
 typedef struct unit {
     const char *name;
     double factor;

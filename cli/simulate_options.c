@@ -22,7 +22,6 @@ typedef struct typed {
     const char *straggler;
     int64_t host_ranks;
     double jitter;
-    double density; /* 0: not given */
 } typed;
 
 static const char help_summary[] =
@@ -40,8 +39,9 @@ static const char help_notes[] =
     "here messages are under way together. payload and control are the bytes of the busiest rank. "
     "Where the vectors of all ranks have more than 40 M elements, or k times ranks squared is "
     "more, "
-    "it is simulated at 1/s of the size: 1/s of the vector, at the same density, over links 1/s as "
-    "fast; column size, JSON key scale. Payload and latencies then take the time that they would, "
+    "it is simulated at 1/s of the size: 1/s of the vector, at the same density, each byte of "
+    "payload taking the time of s; column size, JSON key scale. Payload and latencies then take "
+    "the time that they would, "
     "but dense, which travels in pieces of 2 MB, has fewer of them. Exchanges that need k >= 8P "
     "keep that k, at a higher density. 1,024 ranks take 10 to 90 seconds for each scheme on two "
     "cores, and 3 GB. JSON: one object per row; payload_sent_max is that of the whole n, formula_s "
@@ -92,7 +92,7 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
          TAKES_INTEGER("N", &settings->n, 1, INT32_MAX),
          .help = "elements (default 25M)"},
         {.name = "density",
-         TAKES_REAL("D", &given->density, 1e-10, 1),
+         TAKES_REAL("D", &settings->density, 1e-10, 1),
          .help = "k/n (default 0.001)"},
         {.name = "k",
          TAKES_INTEGER("K", &settings->k, 1, INT32_MAX),
@@ -102,7 +102,7 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
          .help = "schemes separated by commas, or all (default all); dense always comes along."},
         {.name = "wire",
          TAKES_CHOICE("NAME", &settings->wire, wire_at),
-         .help = "how entries are written (default raw)."},
+         .help = "how entries are written (default raw; auto chooses)."},
         {.name = "pattern",
          TAKES_CHOICE("KIND", &settings->pattern, pattern_name),
          .help = "where the ranks' large values are (default random)."},
@@ -113,6 +113,11 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
         {.name = "paper",
          TAKES_CHOICE("NAME", &settings->paper, paper_at),
          .help = "a published experiment, its figures beside simulated ones."},
+        {.name = "grid",
+         TAKES_NOTHING(&settings->grid),
+         .help =
+             "auto against the fastest fixed scheme, over sizes, densities, ranks and networks, "
+             "or over those that are given"},
         OPTION_ROW_JSON(&settings->json_path),
         {.name = "plot",
          TAKES_TEXT("FILE", &settings->plot_path),
@@ -209,7 +214,7 @@ static int settle_network(simulate_settings *settings, const typed *given) {
 /* ---- The rest ------------------------------------------------------------------------------- */
 
 static int settle_ranks(simulate_settings *settings) {
-    if (settings->ranks.count == 0) {
+    if (settings->ranks.count == 0 && !settings->grid) {
         settings->ranks = (real_list){5, {4, 8, 16, 32, 64}};
     }
     for (int i = 0; i < settings->ranks.count; i++) {
@@ -228,17 +233,26 @@ static int settle_ranks(simulate_settings *settings) {
     return STATUS_OK;
 }
 
-static int settle_k(simulate_settings *settings, double density) {
-    if (settings->k > 0 && density > 0.0) {
+int64_t simulate_k(int64_t n, double density) {
+    double k = density * (double)n;
+    return k >= 1.0 ? llround(k) : 1;
+}
+
+static int settle_k(simulate_settings *settings) {
+    if (settings->k > 0 && settings->density > 0.0) {
         return usage_error("simulate: give --k or --density, not both");
     }
+    if (settings->grid) {
+        return STATUS_OK; /* each cell has its own */
+    }
+    settings->n = settings->n > 0 ? settings->n : DEFAULT_N;
     if (settings->k > settings->n) {
         return usage_error("simulate: --k %" PRId64 " is more than --n %" PRId64 "; give at most n",
                            settings->k, settings->n);
     }
     if (settings->k == 0) {
-        double k = (density > 0.0 ? density : DEFAULT_DENSITY) * (double)settings->n;
-        settings->k = k >= 1.0 ? llround(k) : 1;
+        double density = settings->density > 0.0 ? settings->density : DEFAULT_DENSITY;
+        settings->k = simulate_k(settings->n, density);
     }
     return STATUS_OK;
 }
@@ -284,8 +298,18 @@ static int check_paper(int argc, char **argv) {
     return STATUS_OK;
 }
 
+/* The grid has its own schemes, and densities rather than k. */
+static int check_grid(const simulate_settings *s) {
+    if (s->grid && (s->schemes.count > 0 || s->wire >= 0 || s->k > 0 || s->plot_path != NULL)) {
+        return usage_error(
+            "simulate: --scheme, --wire, --k and --plot do not go with --grid, which "
+            "compares auto with all of them");
+    }
+    return STATUS_OK;
+}
+
 int simulate_options(simulate_settings *settings, int argc, char **argv) {
-    *settings = (simulate_settings){.paper = -1, .n = DEFAULT_N, .steps = DEFAULT_STEPS, .seed = 1};
+    *settings = (simulate_settings){.paper = -1, .wire = -1, .steps = DEFAULT_STEPS, .seed = 1};
     typed given = {.network = -1, .host_ranks = 1};
     int status = parse(settings, &given, argc, argv);
     if (status != OPTIONS_CONTINUE) {
@@ -293,13 +317,19 @@ int simulate_options(simulate_settings *settings, int argc, char **argv) {
     }
     status = settings->paper >= 0 ? check_paper(argc, argv) : STATUS_OK;
     if (status == STATUS_OK) {
+        status = check_grid(settings);
+    }
+    if (status == STATUS_OK) {
         status = settle_network(settings, &given);
+    }
+    if (settings->grid && given.network < 0 && given.latency == NULL) {
+        settings->network_name = NULL; /* all of them */
     }
     if (status == STATUS_OK) {
         status = settle_ranks(settings);
     }
     if (status == STATUS_OK) {
-        status = settle_k(settings, given.density);
+        status = settle_k(settings);
     }
     settle_schemes(settings);
     return status == STATUS_OK ? OPTIONS_CONTINUE : status;

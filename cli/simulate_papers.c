@@ -16,17 +16,6 @@
 #include "progress.h"
 #include "simulate.h"
 
-static void take_network(simulate_settings *settings, const char *name) {
-    int position = 0;
-    while (strcmp(network_at(position), name) != 0) {
-        position++;
-    }
-    const named_network *row = network_row(position);
-    settings->network_name = row->name;
-    settings->network =
-        (tw_network){.latency = row->latency, .bandwidth = row->bandwidth, .host_ranks = 1};
-}
-
 /* ---- gTop-k --------------------------------------------------------------------------------- */
 
 #define GTOPK_RANKS 32
@@ -86,7 +75,7 @@ static int gtopk_paper(simulate_settings *settings, jsonl *json) {
     FILE *stream = jsonl_table_stream(json);
     table rows;
     int status = STATUS_OK;
-    take_network(settings, "1gbe");
+    simulate_take_network(settings, "1gbe");
     fprintf(stream,
             "simulate: gTop-k's table, %d workers, density %g, 1gbe as the authors fitted it\n\n",
             GTOPK_RANKS, GTOPK_DENSITY);
@@ -150,7 +139,7 @@ static int oktopk_paper(simulate_settings *settings, jsonl *json) {
     simulate_row all[BERT_SCHEMES];
     simulate_result results[BERT_SCHEMES];
     int status = STATUS_OK;
-    take_network(settings, "aries");
+    simulate_take_network(settings, "aries");
     progress_begin("simulate", BERT_SCHEMES);
     for (int i = 0; i < BERT_SCHEMES && status == STATUS_OK; i++) {
         all[i] = simulate_row_of(scheme_named(bert_schemes[i]), BERT_RANKS, BERT_N, BERT_K);

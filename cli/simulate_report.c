@@ -130,7 +130,7 @@ void simulate_write_json(jsonl *json, const simulate_settings *settings, const s
     jsonl_integer(json, "n", row->n);
     jsonl_integer(json, "k", row->k);
     jsonl_real(json, "density", (double)row->k / (double)row->n);
-    jsonl_text(json, "wire", wire_at(settings->wire));
+    jsonl_text(json, "wire", result->wire);
     jsonl_text(json, "pattern", pattern_name(settings->pattern));
     jsonl_text(json, "network", settings->network_name);
     jsonl_real(json, "latency_s", settings->network.latency);
@@ -151,7 +151,28 @@ void simulate_write_json(jsonl *json, const simulate_settings *settings, const s
     jsonl_integer(json, "control_max", result->control);
     jsonl_integer(json, "messages_max", result->messages);
     jsonl_real(json, "speedup_dense", quotient(dense, result->time));
+    if (row->automatic) {
+        jsonl_real(json, "predicted_s", result->choice.predicted);
+        jsonl_real(json, "measured_s", result->choice.measured);
+        jsonl_real(json, "measured_latency_s", result->choice.latency);
+        jsonl_real(json, "measured_bandwidth_Bps", result->choice.bandwidth);
+        jsonl_flag(json, "dense_is_faster", result->choice.dense_is_faster != 0);
+    }
     jsonl_write(json);
+}
+
+/* What auto chose, for the lines below the table. */
+static void note_choice(simulate_report *report, const simulate_row *row,
+                        const simulate_result *result) {
+    const tw_choice *c = &result->choice;
+    char predicted[20], measured[20];
+    print_time(predicted, sizeof predicted, c->predicted);
+    print_time(measured, sizeof measured, c->measured);
+    if (report->nchoices < OPTION_LIST_MAX) {
+        snprintf(report->choices[report->nchoices++], sizeof report->choices[0],
+                 "auto, P %d: %s, %s entries; predicted %s ms, measured %s ms; %s", row->nranks,
+                 result->exchange, result->wire, predicted, measured, c->words);
+    }
 }
 
 void simulate_report_row(simulate_report *report, const simulate_row *row,
@@ -162,7 +183,9 @@ void simulate_report_row(simulate_report *report, const simulate_row *row,
     print_row(&report->rows, row, result, report->dense);
     simulate_write_json(report->json, report->settings, row, result, report->dense);
     report->is_scaled = report->is_scaled || result->size.scale > 1.0;
-    if (strcmp(row->exchange, result->exchange) != 0) {
+    if (row->automatic) {
+        note_choice(report, row, result);
+    } else if (strcmp(row->exchange, result->exchange) != 0) {
         report->small_k = row->k;
         snprintf(report->instead, sizeof report->instead, "%s", result->exchange);
     }
@@ -170,12 +193,15 @@ void simulate_report_row(simulate_report *report, const simulate_row *row,
 
 void simulate_report_end(const simulate_report *report) {
     FILE *stream = jsonl_table_stream(report->json);
-    if (report->is_scaled || report->small_k > 0) {
+    if (report->is_scaled || report->small_k > 0 || report->nchoices > 0) {
         fputc('\n', stream);
     }
+    for (int i = 0; i < report->nchoices; i++) {
+        fprintf(stream, "%s\n", report->choices[i]);
+    }
     if (report->is_scaled) {
-        fputs("size 1/s: simulated at 1/s of the size over links 1/s as fast; bytes of payload are "
-              "those of the whole\n",
+        fputs("size 1/s: simulated at 1/s of the size, a byte of payload taking the time of s; "
+              "bytes of payload are those of the whole\n",
               stream);
     }
     if (report->small_k > 0) {

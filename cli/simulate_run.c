@@ -4,9 +4,10 @@
  * are put forward to the latest. A step takes from there to the latest clock after it, as a mean over
  * the steps that count.
  *
- * Links are 1/scale as fast as the network's. Payload is 1/scale of what it should be, so that fits;
- * control is as large as it should be and took scale times too long: that is taken off again,
- * exactly where all ranks send alike.
+ * Where vectors are 1/scale of what they should be, a byte of payload counts as scale bytes; control
+ * is as large as it should be.
+ *
+ * `auto` tries what it might choose; its steps count once it has settled.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 #define TIMEOUT 3600 /* real seconds: the whole machine may be one core for 2048 ranks */
 #define PAIR 1500    /* bytes for the messages between two ranks: 1024 ranks took 1.5 GB of them */
 #define TEXT 512
+#define MOST_TRIALS 120 /* steps that auto may take to settle: 24 candidates of 3 to 5 each */
 
 typedef struct sim_rank {
     struct sim_crew *crew;
@@ -31,7 +33,9 @@ typedef struct sim_rank {
     float *grad;    /* [n] */
     double *clocks; /* [steps + 1] */
     int64_t payload, control, messages;
-    char exchange[32];
+    tw_step_info last;
+    tw_choice choice; /* of auto */
+    int64_t trials;
     char text[TEXT]; /* what failed; "" if nothing did */
 } sim_rank;
 
@@ -60,7 +64,7 @@ static int64_t larger(int64_t a, int64_t b) {
 static int create_group(const sim_crew *crew, tw_transport *transport, tw_group **group) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = crew->row->scheme;
-    params.wire = wire_at(crew->settings->wire);
+    params.wire = crew->row->wire;
     params.select.k = crew->row->dense ? 0 : crew->size.k;
     params.select.threads = 1;
     params.select.seed = (uint64_t)crew->settings->seed;
@@ -69,18 +73,34 @@ static int create_group(const sim_crew *crew, tw_transport *transport, tw_group 
     return error == TW_OK ? tw_group_add(*group, crew->size.n, NULL, NULL) : error;
 }
 
-static int note_step(sim_rank *self, tw_group *group, int64_t step) {
-    tw_step_info info;
-    int error = tw_group_info(group, 0, &info);
-    if (error != TW_OK || step == 0) {
-        return error;
+static int one_step(sim_rank *self, tw_group *group, int64_t step) {
+    const sim_crew *crew = self->crew;
+    bool whole = crew->row->dense || crew->row->automatic;
+    pattern_fill(&crew->made, self->rank, step, 0, crew->size.n, self->grad);
+    int error = tw_allreduce(group, 0, self->grad, whole ? self->grad : NULL);
+    return error == TW_OK ? tw_group_info(group, 0, &self->last) : error;
+}
+
+static void note_step(sim_rank *self, int64_t counted) {
+    const tw_traffic *moved = &self->last.traffic;
+    if (counted == 0) {
+        return;
     }
-    const tw_traffic *moved = &info.traffic;
     self->payload = larger(self->payload, moved->payload_sent);
     self->control = larger(self->control, larger(moved->control_sent, moved->control_received));
     self->messages = larger(self->messages, moved->messages_sent);
-    snprintf(self->exchange, sizeof self->exchange, "%s", info.exchange);
-    return TW_OK;
+}
+
+/* Steps until the group has chosen, the same number on all ranks. */
+static int settle(sim_rank *self, tw_group *group) {
+    int error = tw_group_choice(group, 0, &self->choice);
+    while (error == TW_OK && !self->choice.settled && self->trials < MOST_TRIALS) {
+        error = one_step(self, group, self->trials++);
+        if (error == TW_OK) {
+            error = tw_group_choice(group, 0, &self->choice);
+        }
+    }
+    return error;
 }
 
 static double latest(const sim_crew *crew, int64_t moment) {
@@ -131,16 +151,16 @@ static int meet_at(sim_rank *self, int64_t moment) {
 static int all_steps(sim_rank *self, tw_group *group) {
     const sim_crew *crew = self->crew;
     int error = tw_group_open(group);
+    if (error == TW_OK && crew->row->automatic) {
+        error = settle(self, group);
+    }
     if (error == TW_OK) {
         error = meet_at(self, 0);
     }
     for (int64_t step = 0; step < crew->settings->steps && error == TW_OK; step++) {
-        pattern_fill(&crew->made, self->rank, step, 0, crew->size.n, self->grad);
-        error = tw_allreduce(group, 0, self->grad, crew->row->dense ? self->grad : NULL);
+        error = one_step(self, group, self->trials + step);
         if (error == TW_OK) {
-            error = note_step(self, group, step);
-        }
-        if (error == TW_OK) {
+            note_step(self, step);
             error = meet_at(self, step + 1);
         }
     }
@@ -244,16 +264,6 @@ static int seat_ranks(sim_crew *crew) {
 
 /* ---- Results -------------------------------------------------------------------------------- */
 
-/* What a byte to any other rank takes, on the network as it was asked for. */
-static double seconds_per_byte(const tw_network *network, int nranks) {
-    double hosted = network->host_ranks > 1 ? network->host_ranks : 1;
-    double near = (hosted < nranks ? hosted : nranks) - 1, far = nranks - 1 - near;
-    double local = network->local_bandwidth > 0.0 ? network->local_bandwidth : network->bandwidth;
-    double slow = network->slowdown > 0.0 ? network->slowdown : 1.0;
-    return nranks > 1 ? (near / local + slow * far * hosted / network->bandwidth) / (nranks - 1)
-                      : 0.0;
-}
-
 static void summarise(const sim_crew *crew, simulate_result *result) {
     int64_t steps = crew->settings->steps;
     *result = (simulate_result){.size = crew->size};
@@ -263,23 +273,23 @@ static void summarise(const sim_crew *crew, simulate_result *result) {
         result->control = larger(result->control, one->control);
         result->messages = larger(result->messages, one->messages);
     }
-    snprintf(result->exchange, sizeof result->exchange, "%s", crew->ranks[0].exchange);
+    result->choice = crew->ranks[0].choice;
+    result->trials = crew->ranks[0].trials;
+    snprintf(result->exchange, sizeof result->exchange, "%s", crew->ranks[0].last.exchange);
+    snprintf(result->wire, sizeof result->wire, "%s", crew->ranks[0].last.wire);
     result->time = (latest(crew, steps) - latest(crew, 1)) / (double)(steps - 1);
-    result->time -= (crew->size.scale - 1.0) * (double)result->control *
-                    seconds_per_byte(&crew->settings->network, crew->row->nranks);
     result->payload = (int64_t)((double)result->payload * crew->size.scale + 0.5);
 }
 
 static int connect_ranks(sim_crew *crew) {
-    tw_network slow = crew->settings->network;
-    slow.bandwidth /= crew->size.scale;
-    slow.local_bandwidth /= crew->size.scale;
-    slow.seed = (uint64_t)crew->settings->seed;
+    tw_network network = crew->settings->network;
+    network.payload_scale = crew->size.scale;
+    network.seed = (uint64_t)crew->settings->seed;
     crew->transports = calloc((size_t)crew->row->nranks, sizeof(tw_transport *));
     if (crew->transports == NULL) {
         return failure("not enough memory for %d ranks; try fewer --ranks", crew->row->nranks);
     }
-    int error = tw_transport_simulated(crew->transports, crew->row->nranks, &slow);
+    int error = tw_transport_simulated(crew->transports, crew->row->nranks, &network);
     return error == TW_OK ? STATUS_OK : library_failure("connecting the ranks", error);
 }
 
@@ -287,7 +297,7 @@ int simulate_run(const simulate_settings *settings, const simulate_row *row,
                  simulate_result *result) {
     sim_crew crew = {.settings = settings,
                      .row = row,
-                     .size = simulate_size_of(row),
+                     .size = row->size.scale > 0.0 ? row->size : simulate_size_of(row),
                      .gate = PTHREAD_MUTEX_INITIALIZER,
                      .met = PTHREAD_COND_INITIALIZER,
                      .present = row->nranks};

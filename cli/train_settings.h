@@ -17,7 +17,7 @@ typedef struct train_settings {
     const char *data;     /* NULL: the embedded set */
     int scheme;           /* position */
     int select, exchange; /* positions; -1: the scheme's */
-    int wire;             /* position; 0 is raw */
+    int wire;             /* position; -1: raw, and auto chooses */
     double density;
     int64_t ranks;
     int64_t batch;
@@ -48,8 +48,8 @@ typedef struct train_settings {
 
 #define TRAIN_SETTINGS_INIT                                                                        \
     {                                                                                              \
-        .select = -1, .exchange = -1, .density = 0.01, .optimizer = -1, .momentum = 0.9,           \
-        .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1, .timeout = 300                        \
+        .select = -1, .exchange = -1, .wire = -1, .density = 0.01, .optimizer = -1,                \
+        .momentum = 0.9, .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1, .timeout = 300       \
     }
 
 /* How a run ended, as rank 0 saw it. */

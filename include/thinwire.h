@@ -214,8 +214,11 @@ typedef struct tw_network {
     double jitter;          /* 0 .. 1: latency varies by this fraction, by chance */
     double slowdown;        /* > 0: the links of rank `straggler` are so many times slower */
     int straggler;
-    uint64_t seed;   /* of the chance */
-    double overhead; /* seconds that a rank is busy with a message, sending as well as receiving */
+    uint64_t seed;        /* of the chance */
+    double overhead;      /* seconds that a rank is busy with a message, sending as well as
+                             receiving */
+    double payload_scale; /* a byte of payload takes the time of so many, to stand for vectors that
+                             are so many times as long; 0: 1 */
 } tw_network;
 
 /* As tw_transport_threads, over a network that is not there: every rank has a clock that moves by
@@ -330,17 +333,19 @@ typedef enum {
 /* Zero means default in every field; start from TW_GROUP_PARAMS_INIT. All but timeout,
  * select.threads and select.seed must be the same on all ranks. */
 typedef struct tw_group_params {
-    const char *scheme;      /* NULL: "oktopk". Names: see tw_scheme() */
-    const char *exchange;    /* NULL: the scheme's. Names: see tw_exchange() */
-    const char *wire;        /* how entries are written: NULL: "raw". Names: see tw_wire(). What
-                                rounding takes away stays in the residual of the rank that rounds;
-                                dense is always raw. Not with momentum on a GPU */
+    const char *scheme;      /* NULL: "oktopk". Names: see tw_scheme(); "auto": see tw_choice */
+    const char *exchange;    /* NULL: the scheme's. Names: see tw_exchange(), and "auto" */
+    const char *wire;        /* how entries are written: NULL: "raw", with "auto" "raw" or "bf16".
+                                Names: see tw_wire(). What rounding takes away stays in the residual
+                                of the rank that rounds; dense is always raw. Not with momentum on a
+                                GPU */
     tw_select_params select; /* of tensors that bring none; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
     double timeout;          /* seconds that a call waits for other ranks; 0: 300 */
     int64_t bucket;          /* merge started tensors into messages up to this many elements;
-                                0: 4 Mi; 1: each tensor alone. Does not change results */
+                                0: 4 Mi, with "auto" what suits the network; 1: each tensor alone.
+                                Does not change results of any one exchange */
     uint32_t reserved[8];    /* zero */
 } tw_group_params;
 
@@ -366,13 +371,14 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
  * Errors: TW_ERR_NULL; TW_ERR_STATE after tw_group_open; those of tw_selector_create. */
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
-/* Bytes that tw_group_open will take, or took: residuals, velocities and undo logs of all tensors;
+/* Bytes that tw_group_open will take, or took (with "auto", before opening, at most): residuals, velocities and undo logs of all tensors;
  * workspace is O(k + P) for oktopk and gtopk, O(kP) where the result itself is (allgather, dsa),
  * 8 MiB at most for dense.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added. */
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
-/* Compare the parameters of all ranks, allocate everything. Collective.
+/* Compare the parameters of all ranks, allocate everything; with "auto" measure between the ranks,
+ * in some ten milliseconds or twenty latencies. Collective.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when there is no tensor or the group is open; TW_ERR_MISMATCH
  * naming the rank and the field that differs; TW_ERR_MEMORY with the rank that ran out;
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. A failed group can only be freed. */
@@ -387,7 +393,7 @@ TW_API void tw_group_free(tw_group *group);
  *   grad [n] of the tensor's type; left alone by the library, and to be left alone by the caller
  *        until the call returns.
  *   out  [n] floats: the mean (or sum) of what was applied, zero elsewhere; may be grad itself when
- *        its type is f32. NULL: see tw_group_result. "dense" needs it.
+ *        its type is f32. NULL: see tw_group_result. "dense" and "auto" need it.
  * What was not applied is in the residuals of the ranks. All ranks get bitwise the same numbers.
  * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk: in
  * the order of its tree.
@@ -433,6 +439,7 @@ typedef struct tw_step_info {
     int64_t selected;     /* entries that this rank selected */
     int64_t applied;      /* entries of the result */
     const char *exchange; /* that was used: oktopk leaves tensors with k < 8P to gtopk */
+    const char *wire;     /* likewise */
     int tensors;          /* in the bucket */
     tw_traffic traffic;   /* of this rank */
     double began;         /* seconds on CLOCK_MONOTONIC; the stages follow each other from here */
@@ -444,6 +451,53 @@ typedef struct tw_step_info {
 
 /* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when a step is under way. */
 TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
+
+/* What a group with exchange "auto" does. It measures latency and bandwidth when it is opened,
+ * predicts the time of a step for each pair of exchange and wire format, tries those that have a
+ * chance for a few steps each, and keeps the fastest; every 64 steps it looks whether that still
+ * holds. All ranks always choose alike. Every step is a whole allreduce, whichever way it goes:
+ * residuals belong to the tensors, and a dense step sends them along with the gradient, so nothing
+ * is lost from one way to another. But which entries are applied depends on the exchange, and so on
+ * times: runs repeat bit by bit in simulation only.
+ *
+ * Candidates are all exchanges, each with wire "raw" and "bf16"; a group whose params name an
+ * exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's, "exact"
+ * unless it says otherwise. Left out are exchanges that would take more than 16 bytes of workspace
+ * per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or without
+ * feedback. */
+#define TW_CANDIDATES 24
+typedef struct tw_candidate {
+    const char *exchange;
+    const char *wire;
+    double predicted; /* seconds of a step: selection, exchange, application of the slowest rank;
+                         not the agreement before, which all have in common */
+    double measured;  /* the shortest of the last steps that went this way; 0: not tried */
+    int64_t steps;    /* that went this way */
+} tw_candidate;
+
+typedef struct tw_choice {
+    const char *select;
+    const char *exchange; /* of the next step */
+    const char *wire;
+    double predicted, measured; /* as in its tw_candidate */
+    int settled;                /* 1: it was tried, and is the fastest of those that were */
+    int dense_is_faster;        /* 1: than any that sends less, by what was measured or else
+                                   predicted */
+    double latency;             /* seconds that a message is under way */
+    double overhead;            /* seconds that each further message takes of a rank */
+    double bandwidth;           /* bytes per second that a rank gets when all send at once; 0 for a
+                                   rank that is alone */
+    int64_t bucket;             /* elements, see tw_group_params */
+    int ncandidates;
+    tw_candidate candidates[TW_CANDIDATES]; /* in the order of predicted */
+    char words[200];                        /* dense against the others, for humans */
+} tw_choice;
+
+/* What was chosen for the steps in which the tensor travels: its bucket, or itself alone. Not
+ * collective.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when a step is under way, the group is not open,
+ * or its exchange is fixed. */
+TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
 /* Copy the tensor's residual out, [n] floats; zeros without feedback.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when the group is not open or the step is under
@@ -458,7 +512,7 @@ TW_API int tw_group_save(tw_group *group, const char *path);
 /* Go on from saved states. Collective. The group may have another number of ranks than the one
  * that was saved: then every rank names the files that it takes over, each file being taken by
  * exactly one rank, and what it takes is added up. With as many ranks as before, each naming its
- * own file, the run continues bit for bit.
+ * own file, the run continues bit for bit; "auto" chooses anew.
  *   paths [npaths]; npaths may be 0 for ranks that take none.
  * Errors, the same on all ranks, with nothing changed on any: TW_ERR_FILE; TW_ERR_DAMAGED;
  * TW_ERR_MISMATCH naming the field (tensors, n, momentum ...), or the saved rank that nobody or
@@ -555,8 +609,8 @@ TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
 
 /* ---- 8. Information ----------------------------------------------------------------------- */
 
-/* The schemes by position from 0: name, the selection method and the exchange that it pairs, one
- * line of description. Returns TW_ERR_NAME past the last one. Each pointer may be NULL. */
+/* The schemes by position from 0: name, the selection method and the exchange that it pairs ("auto"
+ * for the scheme of that name), one line of description. Returns TW_ERR_NAME past the last one. Each pointer may be NULL. */
 TW_API int tw_scheme(int position, const char **name, const char **select, const char **exchange,
                      const char **description);
 

@@ -25,7 +25,7 @@ static const field group_fields[] = {
     {"result", INTEGER}, {"global", INTEGER}, {"bucket", INTEGER},    {"tensors", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570001 /* "TW", version 1; another byte order reads differently */
+#define FORMAT_NOW 0x54570002 /* "TW", version 2; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -55,12 +55,19 @@ static int scheme_at(int position, const char **name) {
     return tw_scheme(position, name, NULL, NULL, NULL);
 }
 
+/* Behind the last one comes what stands for a choice among them. */
 static int exchange_at(int position, const char **name) {
-    return tw_exchange(position, name, NULL);
+    if (tw_exchange(position, name, NULL) == TW_OK)
+        return TW_OK;
+    *name = TW__AUTO;
+    return tw_exchange(position - 1, NULL, NULL);
 }
 
 static int wire_at(int position, const char **name) {
-    return tw_wire(position, name, NULL);
+    if (tw_wire(position, name, NULL) == TW_OK)
+        return TW_OK;
+    *name = TW__AUTO;
+    return tw_wire(position - 1, NULL, NULL);
 }
 
 static int method_at(int position, const char **name) {
@@ -71,7 +78,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
     const int64_t all[GROUP_FIELDS] = {
         FORMAT_NOW,
         position_of(g->scheme->name, scheme_at),
-        position_of(g->exchange->name, exchange_at),
+        position_of(g->params.exchange, exchange_at),
         position_of(g->params.wire, wire_at),
         g->params.result,
         g->params.global,
@@ -237,7 +244,8 @@ typedef struct step_record {
     int32_t error;
     int32_t tensor;
     int64_t index;
-    uint64_t call; /* which tensors, at which step */
+    uint64_t call;  /* which tensors, at which step */
+    double seconds; /* that an earlier step took */
 } step_record;
 
 static uint64_t signature(const tw_group *g, const int *members, int count) {
@@ -256,18 +264,18 @@ static int explain(const step_record *record, int rank, const char *own) {
             "residual; skip this step or lower the loss scale",
             rank, record->tensor, (long long)record->index);
     if (record->error == TW_ERR_NULL)
-        return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense, is NULL", rank,
-                        record->tensor);
+        return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense or auto, is NULL",
+                        rank, record->tensor);
     return tw__fail(known(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
                     own != NULL ? own : tw_error_text(known(record->error)));
 }
 
-int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members,
-                   int count) {
+int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members, int count,
+                   double *seconds) {
     step_record *records = records_of(g);
     char own[TW__TEXT];
     snprintf(own, sizeof own, "%s", tw_last_error());
-    records[g->rank] = (step_record){error, tensor, index, signature(g, members, count)};
+    records[g->rank] = (step_record){error, tensor, index, signature(g, members, count), *seconds};
     TW_TRY(tw__share(g->transport, records, sizeof *records, g->agree));
     for (int r = 0; r < g->nranks; r++)
         if (records[r].call != records[0].call)
@@ -278,5 +286,7 @@ int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int 
     for (int r = 0; r < g->nranks; r++)
         if (records[r].error != TW_OK)
             return explain(&records[r], r, r == g->rank ? own : NULL);
+    for (int r = 0; r < g->nranks; r++)
+        *seconds = records[r].seconds > *seconds ? records[r].seconds : *seconds;
     return TW_OK;
 }

@@ -19,25 +19,45 @@ typedef struct step {
     tw_group *g;
     const int *members; /* [count] tensors */
     int count;
+    const tw__way *way;
     tw__job jobs[JOBS];
     const tw__exchange *exchanges[JOBS];
     tw_step_info info;
+    double began; /* on the transport's clock */
 } step;
 
-static const tw__exchange *exchange_for(const tw_group *g, int64_t k) {
-    return tw__exchange_suits(g->exchange, k, g->nranks) ? g->exchange : &tw__exchange_gtopk;
+static int suits(const tw_group *g, const tw__way *way, int64_t k) {
+    return tw__exchange_suits(way->exchange, k, g->nranks);
 }
 
-static int is_dense(const tw_group *g) {
-    return g->exchange == &tw__exchange_dense;
+static int is_dense(const tw__way *way) {
+    return way->exchange == &tw__exchange_dense;
 }
 
-/* Where the exchange finds a dense gradient, and where it leaves the sum. */
+/* Where the exchange finds what is to be summed whole, and where it leaves the sum. With a selector
+ * the residual goes along; the gradient must then stay until nothing needs to be undone. */
 static const void *grad_of(const tw__tensor *t) {
-    return t->dense_grad != NULL ? t->dense_grad : t->grad;
+    return t->selector != NULL     ? t->selector->residual
+           : t->dense_grad != NULL ? t->dense_grad
+                                   : t->grad;
+}
+
+static int type_of(const tw__tensor *t) {
+    return t->selector != NULL ? TW_F32 : t->params.type;
+}
+
+static size_t element_size(const tw__tensor *t) {
+    return t->params.type == TW_F32 ? 4 : 2;
+}
+
+static int out_is_grad(const tw__tensor *t) {
+    uintptr_t out = (uintptr_t)t->out, grad = (uintptr_t)t->grad;
+    return out < grad + element_size(t) * (size_t)t->n && grad < out + 4 * (size_t)t->n;
 }
 
 static float *out_of(const tw__tensor *t) {
+    if (t->selector != NULL && !out_is_grad(t))
+        return t->out;
     return t->dense_out != NULL ? t->dense_out : t->out;
 }
 
@@ -49,13 +69,14 @@ static int64_t most_selected(const tw__tensor *t) {
     return t->method->exceeds_k ? tw__at_most(TW__MOST * k, t->n) : k;
 }
 
-static void add_to_shape(tw__shape *shape, const tw_group *g, const tw__tensor *t, int64_t k) {
+static void add_to_shape(tw__shape *shape, const tw_group *g, const tw__way *way,
+                         const tw__tensor *t, int64_t k) {
     shape->nranks = g->nranks;
-    shape->wire = g->wire;
+    shape->wire = way->wire;
     shape->on_gpu = g->resident;
     shape->nsegments++;
     shape->span += t->n;
-    if (!is_dense(g)) {
+    if (!is_dense(way)) {
         shape->k += k;
         shape->most += most_selected(t);
     }
@@ -69,34 +90,50 @@ static void job_memory(const tw__exchange *exchange, const tw__shape *shape, tw_
 }
 
 /* During warm-up k falls, and a tensor may pass from oktopk to gtopk: it is counted for both. */
-tw__room tw__allreduce_memory(const tw_group *g, int first, int count) {
+tw__room tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, int count) {
     tw__room room = {0};
     tw__shape whole = {0}, small = {0};
     for (int t = first; t < first + count; t++) {
         int64_t k = tw__k_max(&g->tensors[t].params, g->tensors[t].n);
         int64_t last = tw__k_at(&g->tensors[t].params, g->tensors[t].n, INT64_MAX);
-        if (tw__exchange_suits(g->exchange, k, g->nranks))
-            add_to_shape(&whole, g, &g->tensors[t], k);
-        if (!tw__exchange_suits(g->exchange, last, g->nranks))
-            add_to_shape(&small, g, &g->tensors[t], k);
+        if (suits(g, way, k))
+            add_to_shape(&whole, g, way, &g->tensors[t], k);
+        if (!suits(g, way, last))
+            add_to_shape(&small, g, way, &g->tensors[t], k);
     }
-    job_memory(g->exchange, &whole, &room);
+    job_memory(way->exchange, &whole, &room);
     job_memory(&tw__exchange_gtopk, &small, &room);
     return room;
 }
 
-int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *t) {
-    tw__shape shape = {0};
-    int64_t k = tw__k_max(&t->params, t->n);
-    add_to_shape(&shape, g, t, k);
-    return exchange_for(g, k)->applied(&shape);
+int64_t tw__allreduce_applied(const tw_group *g, const tw__ways *ways, const tw__tensor *t) {
+    int64_t k = tw__k_max(&t->params, t->n), most = 0;
+    for (int w = 0; w < ways->count; w++) {
+        const tw__way *way = &ways->at[w];
+        tw__shape shape = {0};
+        add_to_shape(&shape, g, way, t, k);
+        const tw__exchange *exchange = suits(g, way, k) ? way->exchange : &tw__exchange_gtopk;
+        int64_t applied = exchange->applied(&shape);
+        most = applied > most ? applied : most;
+    }
+    return most;
+}
+
+void tw__allreduce_shapes(const tw_group *g, const tw__way *way, const int *members, int count,
+                          tw__shape shapes[2]) {
+    shapes[0] = shapes[1] = (tw__shape){0};
+    for (int i = 0; i < count; i++) {
+        const tw__tensor *t = &g->tensors[members[i]];
+        int64_t k = tw__k_at(&t->params, t->n, t->steps);
+        add_to_shape(&shapes[!suits(g, way, k)], g, way, t, k);
+    }
 }
 
 /* ---- select */
 
 /* The first NaN or infinity of a dense gradient, -1 if none. */
 static int64_t find_bad_number(const tw_group *g, const tw__tensor *t) {
-    const char *grad = grad_of(t);
+    const char *grad = grad_of(t); /* there is no selector, which would look for itself */
     for (int64_t lo = 0; lo < t->n; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, t->n - lo);
         if (t->params.type == TW_F32)
@@ -114,12 +151,8 @@ static int64_t find_bad_number(const tw_group *g, const tw__tensor *t) {
     return -1;
 }
 
-static size_t element_size(const tw__tensor *t) {
-    return t->params.type == TW_F32 ? 4 : 2;
-}
-
 /* What a GPU does from here on comes after what made the gradient. */
-static int follow_caller(tw_group *g, tw__tensor *t) {
+static int follow_caller(tw_group *g, const tw__way *way, tw__tensor *t) {
     if (!tw__on_gpu(t))
         return TW_OK;
     if (t->marked != TW_OK)
@@ -128,7 +161,7 @@ static int follow_caller(tw_group *g, tw__tensor *t) {
     if (t->out != NULL)
         TW_TRY(tw__device_pointer(t->out, "out", t->params.ordinal, sizeof(float)));
     TW_TRY(tw__lane_follow(g->lane, t->ready));
-    if (!is_dense(g))
+    if (!is_dense(way))
         return TW_OK;
     TW_TRY(tw__device_pointer(t->grad, "grad", t->params.ordinal, element_size(t)));
     TW_TRY(tw__lane_copy(g->lane, t->dense_grad, t->grad, element_size(t) * (size_t)t->n));
@@ -137,19 +170,20 @@ static int follow_caller(tw_group *g, tw__tensor *t) {
 
 /* Opens a step of the tensor's selector; on a GPU it is under way then. *bad is the index of a bad
  * number. */
-static int select_one(tw_group *g, tw__tensor *t, int64_t *bad) {
-    tw_sparse sparse = {0};
+static int select_one(tw_group *g, const tw__way *way, tw__tensor *t, int64_t *bad) {
+    tw_sparse sparse = {.count = t->n};
     t->threshold_before = t->threshold;
     t->has_result = 0;
-    if (t->grad == NULL || (is_dense(g) && t->out == NULL))
+    if (t->grad == NULL || ((is_dense(way) || g->automatic) && t->out == NULL))
         return TW_ERR_NULL;
-    TW_TRY(follow_caller(g, t));
-    if (is_dense(g)) {
+    TW_TRY(follow_caller(g, way, t));
+    if (t->selector == NULL) {
         *bad = find_bad_number(g, t);
         t->selected = t->n;
         return *bad < 0 ? TW_OK : TW_ERR_NUMBER;
     }
-    int error = tw_selector_run(t->selector, t->grad, &sparse);
+    int error = is_dense(way) ? tw__selector_fold(t->selector, t->grad)
+                              : tw_selector_run(t->selector, t->grad, &sparse);
     *bad = t->selector->info.bad_index;
     t->selected = sparse.count;
     t->open = error == TW_OK;
@@ -172,16 +206,21 @@ static int select_all(step *s) {
     int error = TW_OK, tensor = 0;
     int64_t bad = -1;
     double begin = tw__seconds();
+    s->began = tw__transport_seconds(s->g->transport);
     for (int i = 0; i < s->count && error == TW_OK; i++) {
         tensor = s->members[i];
-        error = select_one(s->g, &s->g->tensors[tensor], &bad);
+        error = select_one(s->g, s->way, &s->g->tensors[tensor], &bad);
     }
     for (int i = 0; i < s->count && error == TW_OK; i++) {
         tensor = s->members[i];
         error = await_selection(&s->g->tensors[tensor], &bad);
     }
-    double selected = tw__seconds();
-    error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count);
+    double selected = tw__seconds(), met = tw__transport_seconds(s->g->transport);
+    double slowest = tw__auto_pending(s->g, s->members);
+    error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count, &slowest);
+    if (error == TW_OK)
+        tw__auto_learn(s->g, s->members, slowest);
+    s->began += tw__transport_seconds(s->g->transport) - met; /* waiting is none of the way's */
     s->info.began = begin;
     s->info.select_seconds = selected - begin;
     s->info.agree_seconds = tw__seconds() - selected;
@@ -200,8 +239,8 @@ static void undo_all(step *s) {
 
 /* ---- exchange */
 
-static int64_t k_now(const tw_group *g, const tw__tensor *t) {
-    return is_dense(g) ? t->n : t->selector->k;
+static int64_t k_now(const step *s, const tw__tensor *t) {
+    return is_dense(s->way) ? t->n : t->selector->k;
 }
 
 static void add_segment(step *s, int job_at, int tensor) {
@@ -212,19 +251,19 @@ static void add_segment(step *s, int job_at, int tensor) {
     g->owners[job_at * g->widest + at] = tensor;
     job->segments[at] = (tw__segment){.base = job->shape.span,
                                       .n = t->n,
-                                      .k = k_now(g, t),
+                                      .k = k_now(s, t),
                                       .threshold = &t->threshold,
                                       .selector = t->selector,
                                       .grad = grad_of(t),
-                                      .type = t->params.type,
+                                      .type = type_of(t),
                                       .out = out_of(t)};
-    add_to_shape(&job->shape, g, t, k_now(g, t));
+    add_to_shape(&job->shape, g, s->way, t, k_now(s, t));
 }
 
 static void make_jobs(step *s) {
     tw_group *g = s->g;
     for (int j = 0; j < JOBS; j++) {
-        s->exchanges[j] = j == 0 ? g->exchange : &tw__exchange_gtopk;
+        s->exchanges[j] = j == 0 ? s->way->exchange : &tw__exchange_gtopk;
         s->jobs[j] = (tw__job){.transport = g->transport,
                                .cargo = g->resident ? TW__DEVICE : TW__PAYLOAD,
                                .lists = g->lists,
@@ -237,15 +276,14 @@ static void make_jobs(step *s) {
     }
     for (int i = 0; i < s->count; i++) {
         const tw__tensor *t = &g->tensors[s->members[i]];
-        int small = !tw__exchange_suits(g->exchange, k_now(g, t), g->nranks);
-        add_segment(s, small, s->members[i]);
+        add_segment(s, !suits(g, s->way, k_now(s, t)), s->members[i]);
     }
 }
 
 /* The selections of all segments, end to end. */
 static int gather_own(step *s, int job_at) {
     tw__job *job = &s->jobs[job_at];
-    if (is_dense(s->g))
+    if (is_dense(s->way))
         return TW_OK;
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__tensor *t = &s->g->tensors[s->g->owners[job_at * s->g->widest + i]];
@@ -277,7 +315,7 @@ static int finite(const tw__job *job, int dense, int *yes) {
 static int check_sums(const step *s) {
     for (int j = 0; j < JOBS; j++) {
         int yes = 1;
-        TW_TRY(finite(&s->jobs[j], is_dense(s->g), &yes));
+        TW_TRY(finite(&s->jobs[j], is_dense(s->way), &yes));
         if (!yes)
             return tw__fail(TW_ERR_NUMBER, "the sum over ranks overflows in this step; skip it or "
                                            "lower the loss scale");
@@ -374,9 +412,16 @@ static int apply_segment(const tw__job *job, int at, tw__tensor *t) {
 }
 
 static int apply_dense(tw_group *g, tw__tensor *t) {
-    if (!tw__on_gpu(t))
+    size_t bytes = sizeof(float) * (size_t)t->n;
+    if (tw__on_gpu(t))
+        return tw__lane_copy(g->lane, t->out, t->dense_out, bytes);
+    if (t->selector == NULL)
         return TW_OK;
-    return tw__lane_copy(g->lane, t->out, t->dense_out, sizeof(float) * (size_t)t->n);
+    if (out_of(t) != t->out)
+        memcpy((void *)t->out, t->dense_out, bytes);
+    tw__selector_close_whole(t->selector);
+    t->open = 0;
+    return TW_OK;
 }
 
 static int cut_lists(tw__job *job) {
@@ -394,10 +439,11 @@ static int apply_all(step *s) {
         TW_TRY(cut_lists(job));
         for (int i = 0; i < job->shape.nsegments; i++) {
             tw__tensor *t = &s->g->tensors[s->g->owners[j * s->g->widest + i]];
-            TW_TRY(t->selector != NULL ? apply_segment(job, i, t) : apply_dense(s->g, t));
+            int dense = is_dense(s->way);
+            TW_TRY(dense ? apply_dense(s->g, t) : apply_segment(job, i, t));
             t->steps++;
             t->info.k = job->segments[i].k;
-            t->info.applied = t->selector != NULL ? t->result.count : t->n;
+            t->info.applied = dense ? t->n : t->result.count;
             t->info.exchange = s->exchanges[j]->name;
         }
     }
@@ -426,6 +472,7 @@ static void publish_info(step *s, const tw_traffic *before) {
         info.selected = t->selected;
         info.applied = t->info.applied;
         info.exchange = t->info.exchange;
+        info.wire = s->way->wire != NULL && !is_dense(s->way) ? s->way->wire->name : "raw";
         info.tensors = s->count;
         t->info = info;
     }
@@ -433,6 +480,7 @@ static void publish_info(step *s, const tw_traffic *before) {
 
 int tw__allreduce_run(tw_group *g, const int *members, int count) {
     step s = {.g = g, .members = members, .count = count};
+    s.way = tw__auto_begin(g, members, count);
     tw_traffic before = tw__transport_traffic(g->transport);
     int error = select_all(&s);
     int goes_on = error == TW_ERR_NUMBER || error == TW_ERR_NULL || error == TW_ERR_DEVICE;
@@ -449,6 +497,8 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
     error = apply_all(&s); /* fails only with a GPU */
     if (error != TW_OK)
         tw__group_break(g, error);
+    if (g->automatic)
+        tw__auto_note(g, members, s.way, tw__transport_seconds(g->transport) - s.began);
     publish_info(&s, &before);
     return error;
 }

@@ -36,19 +36,34 @@ static int check_params(const tw_group_params *p) {
     return TW_OK;
 }
 
+/* How steps travel: as was asked for, or to be chosen. The caller's strings need not outlive the
+ * call. */
+static int resolve_way(tw_group *g, const tw_group_params *params) {
+    const char *exchange = params->exchange != NULL ? params->exchange : g->scheme->exchange;
+    int any = strcmp(exchange, TW__AUTO) == 0;
+    if (!any)
+        TW_TRY(tw__exchange_find(exchange, &g->exchange));
+    TW_TRY(tw__wire_name_find(params->wire != NULL ? params->wire : "raw", &g->wire));
+    g->automatic = any || strcmp(g->scheme->exchange, TW__AUTO) == 0;
+    g->any_wire = g->automatic && params->wire == NULL;
+    g->params.exchange = any ? TW__AUTO : g->exchange->name;
+    g->params.wire = g->any_wire ? TW__AUTO : g->wire != NULL ? g->wire->name : "raw";
+    return TW_OK;
+}
+
+static int is_dense(const tw_group *g) {
+    return !g->automatic && g->exchange == &tw__exchange_dense;
+}
+
 static int resolve(tw_group *g, const tw_group_params *params) {
     g->params = *params;
     TW_TRY(check_params(params));
     TW_TRY(tw__scheme_find(params->scheme != NULL ? params->scheme : "oktopk", &g->scheme));
-    const char *exchange = params->exchange != NULL ? params->exchange : g->scheme->exchange;
-    TW_TRY(tw__exchange_find(exchange, &g->exchange));
-    TW_TRY(tw__wire_name_find(params->wire != NULL ? params->wire : "raw", &g->wire));
-    g->params.wire = g->wire != NULL ? g->wire->name : "raw";
-    g->params.scheme = g->scheme->name; /* the caller's strings need not outlive the call */
-    g->params.exchange = g->exchange->name;
+    TW_TRY(resolve_way(g, params));
+    g->params.scheme = g->scheme->name;
     if (params->timeout == 0.0)
         g->params.timeout = DEFAULT_TIMEOUT;
-    if (params->bucket == 0)
+    if (params->bucket == 0 && !g->automatic)
         g->params.bucket = DEFAULT_BUCKET;
     const tw__method *method = NULL;
     const char *name = params->select.method != NULL ? params->select.method : g->scheme->select;
@@ -132,11 +147,11 @@ static int check_gpu(const tw_group *g, const tw__tensor *t) {
 #endif
 
 /* Whether entries stay on the GPU: not if they are few, unless the caller has lent a way between
- * GPUs. Wire formats are the CPU's to write; dense has no entries. */
+ * GPUs. Wire formats are the CPU's to write, also for `auto`; dense has no entries. */
 static int stays_on_gpu(const tw_group *g) {
     void *context;
     int lent = tw__transport_device(g->transport, &context) != NULL;
-    int all = g->exchange != &tw__exchange_dense && g->wire == NULL;
+    int all = !g->automatic && g->exchange != &tw__exchange_dense && g->wire == NULL;
     int64_t entries = 0;
     for (int t = 0; t < g->ntensors; t++) {
         all &= tw__on_gpu(&g->tensors[t]);
@@ -151,7 +166,7 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
         return tw__fail(TW_ERR_STATE, "the group is open; add tensors before tw_group_open");
     TW_TRY(make_room(g));
     tw__tensor t = {.n = n, .params = select != NULL ? *select : g->params.select};
-    if (g->exchange == &tw__exchange_dense)
+    if (is_dense(g))
         t.params = dense_params(&t.params);
     else if (t.params.method == NULL)
         t.params.method = g->params.select.method;
@@ -166,12 +181,13 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
 
 /* ---- buckets: neighbours, as long as they fit */
 
+/* Until their size is chosen there is one. */
 static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
     int count = 0, first = 0;
-    int64_t elements = 0;
+    int64_t elements = 0, most = g->params.bucket > 0 ? g->params.bucket : INT32_MAX;
     *widest = 1;
     for (int t = 0; t <= g->ntensors; t++) {
-        int full = t == g->ntensors || elements + g->tensors[t].n > g->params.bucket;
+        int full = t == g->ntensors || elements + g->tensors[t].n > most;
         if (full && t > first) {
             if (buckets != NULL)
                 buckets[count] = (tw__bucket){.first = first, .count = t - first};
@@ -196,36 +212,50 @@ static int64_t entries_of(const tw__room *room) {
     return (int64_t)(room->lists.used / sizeof(tw__entry));
 }
 
-static tw__room step_memory(const tw_group *g, const tw__bucket *buckets, int nbuckets) {
+static tw__room step_memory(const tw_group *g, const tw__ways *ways, const tw__bucket *buckets,
+                            int nbuckets) {
     tw__room most = {0};
-    for (int b = 0; b < nbuckets; b++) {
-        tw__room room = tw__allreduce_memory(g, buckets[b].first, buckets[b].count);
-        most.host.used = larger(most.host.used, room.host.used);
-        most.lists.used = larger(most.lists.used, room.lists.used);
-    }
+    for (int b = 0; b < nbuckets; b++)
+        for (int w = 0; w < ways->count; w++) {
+            tw__room room =
+                tw__allreduce_memory(g, &ways->at[w], buckets[b].first, buckets[b].count);
+            most.host.used = larger(most.host.used, room.host.used);
+            most.lists.used = larger(most.lists.used, room.lists.used);
+        }
     return most;
 }
 
-static size_t result_memory(const tw_group *g) {
+static size_t result_memory(const tw_group *g, const tw__ways *ways) {
     size_t bytes = 0;
     for (int t = 0; t < g->ntensors; t++) {
-        size_t applied = (size_t)tw__allreduce_applied(g, &g->tensors[t]);
+        size_t applied = (size_t)tw__allreduce_applied(g, ways, &g->tensors[t]);
         bytes += tw__footprint(applied * sizeof(int32_t)) + tw__footprint(applied * sizeof(float));
     }
     return bytes;
 }
 
-/* Dense tensors on a GPU have copies on the host. */
-static size_t dense_memory(const tw_group *g) {
+/* Whether a tensor with a selector may travel whole. */
+static int dense_at_times(const tw_group *g, const tw__ways *ways) {
+    int any = 0;
+    for (int w = 0; w < ways->count; w++)
+        any |= ways->at[w].exchange == &tw__exchange_dense;
+    return g->automatic && any;
+}
+
+/* Dense tensors on a GPU have copies on the host; those that are dense at times have room for sums
+ * that must not overwrite their gradient yet. */
+static size_t dense_memory(const tw_group *g, const tw__ways *ways) {
     size_t bytes = 0;
-    for (int t = 0; t < g->ntensors && g->exchange == &tw__exchange_dense; t++)
+    for (int t = 0; t < g->ntensors && dense_at_times(g, ways); t++)
+        bytes += tw__footprint((size_t)g->tensors[t].n * sizeof(float));
+    for (int t = 0; t < g->ntensors && is_dense(g); t++)
         if (tw__on_gpu(&g->tensors[t]))
             bytes += (size_t)g->tensors[t].n * (g->tensors[t].params.type == TW_F32 ? 8 : 6);
     return bytes;
 }
 
 static int add_selectors(const tw_group *g, tw_memory *memory) {
-    for (int t = 0; t < g->ntensors && g->exchange != &tw__exchange_dense; t++) {
+    for (int t = 0; t < g->ntensors && !is_dense(g); t++) {
         tw_memory one;
         TW_TRY(tw_selector_memory(g->tensors[t].n, &g->tensors[t].params, &one));
         memory->residual += one.residual;
@@ -253,12 +283,14 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
     if (buckets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
     int widest;
+    tw__ways ways;
     int nbuckets = count_buckets(g, buckets, &widest);
+    tw__auto_ways(g, &ways);
     *memory = (tw_memory){0};
-    tw__room room = step_memory(g, buckets, nbuckets);
+    tw__room room = step_memory(g, &ways, buckets, nbuckets);
     memory->workspace = tw__footprint(room.host.used) + tw__footprint(room.lists.used) +
-                        lists_memory(g, &room) + result_memory(g) +
-                        tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g);
+                        lists_memory(g, &room) + result_memory(g, &ways) +
+                        tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g, &ways);
     free(buckets);
     TW_TRY(add_selectors(g, memory));
     memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
@@ -288,19 +320,22 @@ static int open_there(tw_group *g, tw__tensor *t) {
     tw_select_params params = t->params;
     params.stream = tw__lane_stream(g->lane);
     TW_TRY(tw_selector_create(&t->selector, t->n, &params));
-    t->result.cap = tw__allreduce_applied(g, t);
+    t->result.cap = tw__allreduce_applied(g, &g->ways, t);
     TW_TRY(
         tw__lane_alloc(g->lane, (void **)&t->result.idx, (size_t)t->result.cap * sizeof(int32_t)));
     return tw__lane_alloc(g->lane, (void **)&t->result.val, (size_t)t->result.cap * sizeof(float));
 }
 
 static int open_tensor(tw_group *g, tw__tensor *t) {
-    if (g->exchange == &tw__exchange_dense)
+    if (is_dense(g))
         return tw__on_gpu(t) ? open_dense_there(g, t) : TW_OK;
     if (tw__on_gpu(t))
         return open_there(g, t);
     TW_TRY(tw_selector_create(&t->selector, t->n, &t->params));
-    t->result.cap = tw__allreduce_applied(g, t);
+    if (dense_at_times(g, &g->ways) &&
+        (t->dense_out = tw__reserve(sizeof(float) * (size_t)t->n)) == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %lld dense sums", (long long)t->n);
+    t->result.cap = tw__allreduce_applied(g, &g->ways, t);
     t->result.idx = tw__reserve((size_t)t->result.cap * sizeof(int32_t));
     t->result.val = tw__reserve((size_t)t->result.cap * sizeof(float));
     if (t->result.idx == NULL || t->result.val == NULL)
@@ -357,7 +392,7 @@ static void free_lists(tw_group *g) {
 }
 
 static int open_workspace(tw_group *g) {
-    g->workspace = step_memory(g, g->buckets, g->nbuckets);
+    g->workspace = step_memory(g, &g->ways, g->buckets, g->nbuckets);
     g->host_memory = tw__reserve(g->workspace.host.used);
     g->members = calloc((size_t)g->widest, sizeof *g->members);
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
@@ -378,6 +413,7 @@ static int open_all(tw_group *g) {
     TW_TRY(open_workspace(g));
     for (int t = 0; t < g->ntensors; t++)
         TW_TRY(open_tensor(g, &g->tensors[t]));
+    tw__auto_plan(g);
     return TW_OK;
 }
 
@@ -390,6 +426,7 @@ int tw_group_open(tw_group *g) {
     g->opened = 1;
     g->broken = TW_ERR_STATE; /* until all went well */
     TW_TRY(tw__agree_params(g));
+    TW_TRY(tw__auto_open(g));
     TW_TRY(tw__agree_error(g, open_all(g)));
     g->broken = TW_OK;
     return TW_OK;
@@ -408,6 +445,7 @@ static void free_tensor(tw__tensor *t) {
     } else {
         free(t->result.idx);
         free(t->result.val);
+        free(t->dense_out);
     }
 }
 
@@ -470,7 +508,7 @@ static int check_readable(const tw_group *g, int tensor) {
     return TW_OK;
 }
 
-static int check_idle(tw_group *g, int tensor) {
+int tw__group_check_idle(tw_group *g, int tensor) {
     TW_TRY(check_readable(g, tensor));
     if (tw__background_busy(g, tensor))
         return tw__fail(TW_ERR_STATE, "tensor %d is under way; call tw_allreduce_wait first",
@@ -481,12 +519,12 @@ static int check_idle(tw_group *g, int tensor) {
 int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(result, "result");
-    TW_TRY(check_idle(g, tensor));
+    TW_TRY(tw__group_check_idle(g, tensor));
     const tw__tensor *t = &g->tensors[tensor];
     if (!t->has_result)
         return tw__fail(TW_ERR_STATE,
                         "tensor %d has no sparse result: no step succeeded yet, or "
-                        "the exchange is dense",
+                        "it was dense",
                         tensor);
     *result = (tw_sparse){t->result.count, t->result.idx, t->result.val};
     return TW_OK;
@@ -495,17 +533,19 @@ int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
 int tw_group_info(tw_group *g, int tensor, tw_step_info *info) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(info, "info");
-    TW_TRY(check_idle(g, tensor));
+    TW_TRY(tw__group_check_idle(g, tensor));
     *info = g->tensors[tensor].info;
     if (info->exchange == NULL)
-        info->exchange = g->exchange->name;
+        info->exchange = g->params.exchange;
+    if (info->wire == NULL)
+        info->wire = g->params.wire;
     return TW_OK;
 }
 
 int tw_group_get_residual(tw_group *g, int tensor, float *residual) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(residual, "residual");
-    TW_TRY(check_idle(g, tensor));
+    TW_TRY(tw__group_check_idle(g, tensor));
     if (g->tensors[tensor].selector != NULL)
         return tw_selector_get_residual(g->tensors[tensor].selector, residual);
     memset(residual, 0, sizeof(float) * (size_t)g->tensors[tensor].n);

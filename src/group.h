@@ -2,6 +2,7 @@
  *
  *   group.c       create, add, open, free: the tensors and their memory
  *   agree.c       ranks compare parameters and errors, so that all end alike
+ *   auto.c        which exchange and wire format, where the group is to choose
  *   allreduce.c   the map: one step of some tensors, select -> agree -> exchange -> apply
  *   background.c  start and wait: a thread that runs steps in the order of buckets
  *   state.c       save and load
@@ -9,6 +10,7 @@
 #ifndef TW_GROUP_H
 #define TW_GROUP_H
 
+#include "auto.h"
 #include "cuda/carrier.h"
 #include "exchange/exchange.h"
 #include "selector.h"
@@ -35,6 +37,8 @@ typedef struct tw__tensor {
     uint32_t threshold;        /* oktopk: global threshold to reuse, 0 if none */
     uint32_t threshold_before; /* as it was when the step began */
     int bucket;
+    tw__plan plan; /* auto: of the steps that begin with this tensor */
+    int leader;    /* the tensor with which this one's steps begin */
 
     /* The step under way. */
     tw__progress progress;
@@ -46,7 +50,7 @@ typedef struct tw__tensor {
     void *ready;      /* on a GPU: the event at which the gradient is there */
     int marked;       /* whether that could be recorded: all ranks are told in the step */
     void *dense_grad; /* dense on a GPU: [n] of the type, pinned */
-    float *dense_out; /* [n], pinned */
+    float *dense_out; /* [n], pinned; with auto: where sums wait while out is the gradient */
     int status;
     tw_step_info info;
 } tw__tensor;
@@ -60,6 +64,7 @@ typedef struct tw__bucket {
 } tw__bucket;
 
 #define TW__TEXT 512
+#define TW__LEAST_BUCKET ((double)(64 << 10)) /* elements, when the group chooses */
 
 /* The thread that runs buckets, and what it shares with the caller: under the mutex. */
 typedef struct tw__worker_thread {
@@ -79,8 +84,12 @@ struct tw_group {
     tw_transport *transport;
     tw_group_params params; /* with defaults filled in */
     const tw__scheme *scheme;
-    const tw__exchange *exchange;
-    const tw__wire *wire; /* NULL: raw */
+    int automatic;                /* it chooses */
+    int any_wire;                 /* the wire format too */
+    const tw__exchange *exchange; /* NULL: any */
+    const tw__wire *wire;         /* NULL: raw */
+    tw__ways ways;                /* once it is open: what it chooses from, or the one that it is */
+    tw__probe probe;
     const tw__kernels *kernels;
     tw__device_lane *lane;       /* NULL unless tensors lie on a GPU */
     tw__device_carrier *carrier; /* NULL unless entries stay there */
@@ -120,19 +129,24 @@ int tw__agree_params(tw_group *g);
  * tw_last_error. Returns the error of the lowest rank that has one, with its text, on all. */
 int tw__agree_error(tw_group *g, int error);
 /* The same for a step, without room for texts: `tensor` and `index` say what was wrong. Also
- * compares which tensors the ranks are about to exchange. */
-int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members,
-                   int count);
+ * compares which tensors the ranks are about to exchange. *seconds becomes the largest of all
+ * ranks'. */
+int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members, int count,
+                   double *seconds);
 size_t tw__agree_memory(int nranks);
 
 /* ---- allreduce.c */
 
 /* One step of these tensors, ascending, whose grad and out are set. */
 int tw__allreduce_run(tw_group *g, const int *members, int count);
-/* Memory of a step of tensors first .. first+count-1, all on board or each alone. */
-tw__room tw__allreduce_memory(const tw_group *g, int first, int count);
-/* Entries that a tensor's result can have. */
-int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *tensor);
+/* Memory of a step of tensors first .. first+count-1 this way, all on board or each alone. */
+tw__room tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, int count);
+/* Entries that a tensor's result can have, any of these ways. */
+int64_t tw__allreduce_applied(const tw_group *g, const tw__ways *ways, const tw__tensor *tensor);
+/* The jobs of a step of these tensors: shapes[0] is what the way's exchange takes, shapes[1] what it
+ * leaves to gtopk. */
+void tw__allreduce_shapes(const tw_group *g, const tw__way *way, const int *members, int count,
+                          tw__shape shapes[2]);
 
 /* ---- background.c */
 
@@ -144,6 +158,8 @@ int tw__background_busy(tw_group *g, int tensor);
 
 /* Errors: TW_ERR_INDEX; TW_ERR_STATE when not open; the error that broke the group. */
 int tw__group_check(const tw_group *g, int tensor);
+/* The same for a tensor that is not under way, of a group that may be broken. */
+int tw__group_check_idle(tw_group *g, int tensor);
 static inline int tw__on_gpu(const tw__tensor *t) {
     return t->params.device == TW_CUDA;
 }

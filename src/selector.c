@@ -256,6 +256,26 @@ static int run_here(tw_selector *s, const void *grad, tw_sparse *sparse) {
     return TW_OK;
 }
 
+int tw__selector_fold(tw_selector *s, const void *grad) {
+    assert(s->residual != NULL && s->device == NULL && !s->open);
+    s->k = tw__k_at(&s->params, s->n, s->step);
+    begin_info(s);
+    s->grad = grad;
+    s->before = s->learned;
+    tw__feedback_clip(s);
+    TW_TRY(tw__feedback_fold(s, TW__INFINITY_BITS)); /* which no element reaches */
+    s->chosen.count = 0;
+    s->open = 1;
+    return TW_OK;
+}
+
+/* What was learned about sums of many steps does not fit the next ones. */
+void tw__selector_close_whole(tw_selector *s) {
+    memset(s->residual, 0, sizeof *s->residual * (size_t)s->n);
+    s->learned = (tw__learned){0};
+    tw__selector_count(s);
+}
+
 int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(grad, "grad");

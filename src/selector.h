@@ -160,6 +160,11 @@ int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, cons
                            int64_t base, int *yes);
 /* The open step is over; its GPU has ended it. */
 void tw__selector_count(tw_selector *s);
+/* For a step that sends all of acc: fold, and select nothing. On the CPU, with feedback. The step is
+ * open then; tw__selector_close_whole ends it with a residual of zeros, or it is undone.
+ * Errors: as tw_selector_run. */
+int tw__selector_fold(tw_selector *s, const void *grad);
+void tw__selector_close_whole(tw_selector *s);
 /* End the open step as an exchange says: `left`, a part of the selection, leaves the residual, then
  * `kept` is added to it. What left for good loses its velocity: all that is not kept, and of that
  * what is in `applied`. Indices are those of the vector plus base. */

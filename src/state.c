@@ -397,6 +397,7 @@ static void reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
     t->steps = steps;
     t->threshold = threshold;
     t->has_result = 0;
+    t->plan.count = 0; /* auto plans anew */
     t->info = (tw_step_info){.step = steps};
     if (s == NULL)
         return;

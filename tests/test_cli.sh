@@ -189,6 +189,15 @@ if [ "$has_json" = yes ]; then
             --pattern oneregion,random --global reuse --json -
         json 'row["wrong"] == 0'
     done
+    # What auto chose, and against what it was measured
+    succeeds bench allreduce --ranks 3 --n 5000 --k 100 --steps 3 --verify --scheme auto --json -
+    lines 2
+    says err "predicted"
+    json 'row["wrong"] == 0 and (row["baseline"] or row["exchange"] == "auto" and
+        row["exchange_used"] != "auto" and row["wire"] in ("raw", "bf16") and
+        row["predicted_us"] > 0 and row["measured_us"] > 0)'
+    succeeds bench allreduce --ranks 2 --n 5000 --k 100 --steps 1 --scheme auto --wire q4 --json -
+    json 'row["wire"] in ("raw", "q4") and (row["wire"] == "q4" or row["exchange_used"] == "dense")'
     # A pair of its own, a scheme with another selection, and a k that is too small for oktopk
     succeeds bench allreduce --ranks 4 --n 2000 --k 100 --steps 2 --verify --select gaussian \
         --exchange oktopk --json -
@@ -287,19 +296,27 @@ refuses "whole numbers" simulate --ranks 4.5
 refuses "--ranks" simulate --ranks 2049
 refuses "at most n" simulate --n 10 --k 11
 refuses "--steps" simulate --steps 1
+refuses "--grid" simulate --grid --wire raw
 refuses "gtopk" simulate --paper none
 refuses "--n" simulate --paper gtopk --n 5
 succeeds simulate --ranks 2,3 --n 5000 --k 50 --straggler 1:4 --host-ranks 2 --local-latency 1us
 if [ "$has_json" = yes ]; then
     set -- simulate --ranks 4,8 --n 8000 --k 200 --json -
     succeeds "$@" --latency 0 --bandwidth 8Mbit
-    json 'row["scale"] == 1 and row["exchange_used"] == row["exchange"] and (row["scheme"]
-        not in ("dense", "topka") or abs(row["time_s"] * 1e6 - row["payload_sent_max"]
+    json 'row["scale"] == 1 and row["exchange_used"] == row["exchange"] or row["scheme"] == "auto"'
+    json '(row["scheme"] not in ("dense", "topka") or abs(row["time_s"] * 1e6 - row["payload_sent_max"]
         - row["control_max"]) < 2)'
     succeeds "$@" --network 1gbe --jitter 0.5 --seed 3
     cp "$dir/out" "$dir/first"
     succeeds "$@" --network 1gbe --jitter 0.5 --seed 3
     cmp -s "$dir/out" "$dir/first" || fail "simulate: another time in the second run"
+    succeeds simulate --ranks 2 --n 5000 --k 5000 --scheme auto --wire raw --latency 0 \
+        --bandwidth 8Mbit --json -
+    says err "dense is faster here"
+    json 'row["exchange_used"] == "dense"'
+    succeeds simulate --grid --ranks 3 --n 2000 --density 0.1 --network 1gbe --steps 2 --json -
+    lines 1
+    json 'row["scheme"] == "auto" and row["ratio"] < 1.1 and row["best_s"] > 0'
     succeeds simulate --ranks 4 --n 12M --scheme dense --steps 2 --latency 0 --bandwidth 8Mbit \
         --json -
     json 'abs(row["scale"] - 1.2) < 0.001 and abs(row["time_s"] / 72 - 1) < 0.001'

@@ -332,6 +332,22 @@ static uint64_t hash_parameters(const model *m) {
     return hash;
 }
 
+/* What auto chose, bucket by bucket: tensors that travelled together follow each other. */
+static void note_choices(const worker *w, trainer_end *end) {
+    tw_step_info info = {.tensors = 1};
+    int ntensors = w->model->ntensors;
+    for (int t = 0; t < ntensors && end->nchoices < TRAINER_CHOICES; t += info.tensors) {
+        trainer_choice *c = &end->choices[end->nchoices];
+        if (tw_group_choice(w->group, t, &c->choice) != TW_OK ||
+            tw_group_info(w->group, t, &info) != TW_OK || info.tensors == 0)
+            return; /* the scheme is fixed, or there was no step */
+        c->tensors = info.tensors;
+        for (int i = t; i < t + info.tensors; i++)
+            c->n += w->model->tensors[group_tensor(w, i)].n;
+        end->nchoices++;
+    }
+}
+
 int trainer_run(const trainer_spec *spec, const dataset *data, tw_transport *transport,
                 tw_transport *beside, const trainer_watch *watch, trainer_end *end,
                 trainer_error *error) {
@@ -343,6 +359,8 @@ int trainer_run(const trainer_spec *spec, const dataset *data, tw_transport *tra
         status = train(&w, end);
     if (status == TW_OK)
         end->hash = hash_parameters(w.model);
+    if (status == TW_OK)
+        note_choices(&w, end);
     end->steps = w.step;
     end->skipped = w.skipped;
     end->seconds = w.elapsed;

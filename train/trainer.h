@@ -91,11 +91,21 @@ typedef struct trainer_watch {
     void (*note)(void *context, const char *text); /* worth a line: resumed, damaged checkpoint */
 } trainer_watch;
 
+/* What a group with scheme auto chose for tensors that travel together. */
+typedef struct trainer_choice {
+    int64_t n; /* elements of these */
+    int tensors;
+    tw_choice choice;
+} trainer_choice;
+#define TRAINER_CHOICES 8
+
 typedef struct trainer_end {
     int64_t steps, skipped;
     double loss, accuracy; /* on the test data */
     double seconds;
     uint64_t hash; /* of the parameters */
+    int nchoices;
+    trainer_choice choices[TRAINER_CHOICES]; /* of the first buckets; none but with auto */
 } trainer_end;
 
 typedef struct trainer_error {

@@ -49,6 +49,17 @@ typedef struct tw__room {
     tw__arena lists; /* entries, wherever those of the job lie */
 } tw__room;
 
+/* What a step of some shape costs the rank that has the most to do, when ranks select at random:
+ * from this `auto` predicts its time (docs/auto.md). */
+typedef struct tw__effort {
+    double rounds;   /* waits for a message under way, one after the other */
+    double messages; /* sent, or received, one after the other */
+    double bytes;    /* sent, or received: payload and control */
+    double entries;  /* written to or read from wire formats */
+    double merged;   /* entries summed or merged */
+    double elements; /* of whole vectors that are read or written */
+} tw__effort;
+
 typedef struct tw__job {
     tw_transport *transport;
     tw__cargo cargo; /* of entries: TW__PAYLOAD, or TW__DEVICE where they lie on a GPU */
@@ -76,6 +87,8 @@ typedef struct tw__exchange {
     const char *description;
     /* Words that a rank sends and receives, as the papers say. */
     tw_cost (*cost)(double n, double k, double nranks);
+    /* For two ranks and more. NULL: `auto` does not choose it. */
+    tw__effort (*effort)(const tw__shape *shape);
     /* Take the workspace of a job of this shape, job->own apart. */
     void (*memory)(const tw__shape *shape, tw__room *room);
     /* Entries that the result can have. */
@@ -89,6 +102,20 @@ extern const tw__exchange tw__exchange_allgather;
 extern const tw__exchange tw__exchange_dsa;
 extern const tw__exchange tw__exchange_gtopk;
 extern const tw__exchange tw__exchange_oktopk;
+
+/* By position from 0; NULL past the last. */
+const tw__exchange *tw__exchange_at(int position);
+/* Entries that nranks selections of k out of span have in all, if they are random. */
+double tw__expected_union(const tw__shape *shape);
+
+/* How a step travels. */
+typedef struct tw__way {
+    const tw__exchange *exchange;
+    const tw__wire *wire; /* NULL: raw */
+} tw__way;
+
+/* The exchange that stands for a choice among all: no row, see auto.h. */
+#define TW__AUTO "auto"
 
 /* A scheme of the papers: a selection method and an exchange. */
 typedef struct tw__scheme {
@@ -132,6 +159,8 @@ static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) 
 size_t tw__letter_room(const tw__wire *wire, int64_t entries, int64_t letters);
 /* Bytes of one letter at most. */
 size_t tw__letter_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
+/* Bytes of one letter as it usually is, of values that are not huge. */
+size_t tw__letter_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
 /* A list within lo .. hi-1 as a parcel, written at *mail, which moves on; without a wire format it
  * is the list itself. rounded[count] gets the values as others will see them; without, nothing. */
 tw__parcel tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi,

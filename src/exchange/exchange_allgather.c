@@ -51,6 +51,17 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){2.0 * k * (nranks - 1.0), 2.0 * k * (nranks - 1.0)};
 }
 
+static tw__effort effort(const tw__shape *s) {
+    double others = s->nranks - 1.0, all = (double)s->k * s->nranks;
+    return (tw__effort){
+        .rounds = 1.0,
+        .messages = others,
+        .bytes = others * (double)tw__letter_bytes(s->wire, s->k, 0, s->span),
+        .entries = s->wire != NULL ? all : 0.0,
+        .merged = all,
+    };
+}
+
 static int gather(tw__job *job, space *w) {
     const tw__shape *s = &job->shape;
     char *mail = w->sent;
@@ -85,6 +96,7 @@ const tw__exchange tw__exchange_allgather = {
     .name = "allgather",
     .description = "all entries to all ranks, summed there; grows with P",
     .cost = cost,
+    .effort = effort,
     .memory = memory,
     .applied = applied,
     .run = run,

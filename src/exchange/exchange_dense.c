@@ -52,6 +52,17 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){words, words};
 }
 
+static tw__effort effort(const tw__shape *s) {
+    double others = s->nranks - 1.0, span = (double)s->span;
+    double pieces = (double)((longest_range(s) + piece(s) - 1) / piece(s));
+    return (tw__effort){
+        .rounds = 2.0 * pieces,
+        .messages = 2.0 * pieces * others,
+        .bytes = 8.0 * span * others / s->nranks,
+        .elements = 4.0 * span, /* to the pieces, their sum, from the pieces, all zero again */
+    };
+}
+
 /* Calls visit for what each segment has of the indices lo .. lo+len-1. `at` is the place of index
  * lo in a piece. */
 typedef void visit_segment(const tw__job *job, const tw__segment *segment, int64_t first,
@@ -162,6 +173,7 @@ const tw__exchange tw__exchange_dense = {
     .name = "dense",
     .description = "every value: reduce-scatter and allgather",
     .cost = cost,
+    .effort = effort,
     .memory = memory,
     .applied = applied,
     .run = run,

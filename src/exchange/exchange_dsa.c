@@ -91,6 +91,22 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){4.0 * k * others, (2.0 * k + n) * others};
 }
 
+static tw__effort effort(const tw__shape *s) {
+    double others = s->nranks - 1.0, sums = tw__expected_union(s);
+    int64_t range = longest_range(s), held = (int64_t)(sums / s->nranks) + 1;
+    double there = (double)tw__letter_bytes(s->wire, s->k / s->nranks + 1, 0, range);
+    double back = (double)tw__letter_bytes(s->wire, held, 0, range);
+    if (s->wire == NULL && back > 4.0 * (double)range)
+        back = 4.0 * (double)range;
+    return (tw__effort){
+        .rounds = 2.0,
+        .messages = 2.0 * others,
+        .bytes = others * (there + back),
+        .entries = s->wire != NULL ? 2.0 * (double)s->k + sums : 0.0,
+        .merged = (double)s->k + sums,
+    };
+}
+
 static int64_t range_start(const tw__job *job, int rank) {
     return tw__part_start(job->shape.span, rank, job->shape.nranks);
 }
@@ -229,6 +245,7 @@ const tw__exchange tw__exchange_dsa = {
     .name = "dsa",
     .description = "each rank sums a range of indices, then all gather (SparCML)",
     .cost = cost,
+    .effort = effort,
     .memory = memory,
     .applied = applied,
     .run = run,

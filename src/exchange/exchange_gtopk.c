@@ -67,6 +67,18 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){nranks > 1.0 ? 2.0 * k : 0.0, most};
 }
 
+/* The way from the farthest rank to rank 0 and back. */
+static tw__effort effort(const tw__shape *s) {
+    double hops = 2.0 * levels(s->nranks);
+    return (tw__effort){
+        .rounds = hops,
+        .messages = hops,
+        .bytes = hops * (double)tw__letter_bytes(s->wire, s->k, 0, s->span),
+        .entries = s->wire != NULL ? hops * (double)s->k : 0.0,
+        .merged = hops * (double)s->k,
+    };
+}
+
 /* *letter is what arrived, for passing it on; in a wire format it lies in the mail. */
 static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__parcel *letter) {
     const tw__shape *s = &job->shape;
@@ -208,6 +220,7 @@ const tw__exchange tw__exchange_gtopk = {
     .name = "gtopk",
     .description = "merges up a tree, the k largest sums each time, then a broadcast (gTop-k)",
     .cost = cost,
+    .effort = effort,
     .memory = memory,
     .applied = applied,
     .run = run,

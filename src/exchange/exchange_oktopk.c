@@ -114,6 +114,31 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){2.0 * k * (nranks - 1.0) / nranks, nranks > 1.0 ? 6.0 * k : 0.0};
 }
 
+/* Rotations: two for the partition, the counts, the split, two for each digit of the threshold,
+ * what is held, the gathering. Bins of a digit split the sums 256 ways, so that few digits tell the
+ * k-th of a short list. */
+static tw__effort effort(const tw__shape *s) {
+    double others = s->nranks - 1.0, share = others / s->nranks, nranks = s->nranks;
+    double sums = tw__expected_union(s), digits = 1.0;
+    for (double left = sums; left > 1.0 && digits < 4.0; left /= 256.0)
+        digits += 1.0;
+    int batches = batches_of(s);
+    int64_t parts = (int64_t)s->nranks * batches;
+    int64_t found = (int64_t)sums < s->k ? (int64_t)sums : s->k;
+    double there = (double)tw__letter_bytes(s->wire, s->k / parts + 1, 0, s->span / parts + 1);
+    double back =
+        (double)tw__letter_bytes(s->wire, found / s->nranks + 1, 0, s->span / s->nranks + 1);
+    double bins = (nranks > 64.0 ? 4.0 * nranks : 256.0) + 256.0 * digits * s->nsegments;
+    return (tw__effort){
+        .rounds = 6.0 + 2.0 * digits,
+        .messages = others * (5.0 + batches + 2.0 * digits),
+        .bytes = others * (batches * there + back + 4.0 * batches + 8.0 * s->nsegments) +
+                 8.0 * bins * share,
+        .entries = s->wire != NULL ? 3.0 * (double)s->k : 0.0,
+        .merged = (3.0 + digits) * (double)s->k,
+    };
+}
+
 /* ---- split */
 
 /* Holds back entries of regions that might get more than 2k: every rank the same fraction. */
@@ -454,6 +479,7 @@ const tw__exchange tw__exchange_oktopk = {
     .name = "oktopk",
     .description = "balanced regions and global top-k, at most 6k words (Ok-Topk)",
     .cost = cost,
+    .effort = effort,
     .memory = memory,
     .applied = applied,
     .run = run,

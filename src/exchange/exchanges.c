@@ -1,6 +1,7 @@
 /* exchanges.c - the tables of exchanges and schemes, and what exchanges share */
 #include "exchange/exchange.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const tw__exchange *const exchanges[] = {
@@ -18,6 +19,7 @@ static const tw__scheme schemes[] = {
     {"dgc", "dgc", "allgather", "threshold from a sample (Deep Gradient Compression)"},
     {"randomk", "random", "allgather", "k random entries: the baseline"},
     {"oktopk", "reuse", "oktopk", "reused threshold, balanced regions, global top-k (Ok-Topk)"},
+    {"auto", "exact", TW__AUTO, "the fastest here, dense included: measured, predicted and tried"},
 };
 #define SCHEMES ((int)(sizeof schemes / sizeof schemes[0]))
 
@@ -38,6 +40,15 @@ static const char *exchange_name(int position) {
 
 static const char *scheme_name(int position) {
     return schemes[position].name;
+}
+
+const tw__exchange *tw__exchange_at(int position) {
+    return position >= 0 && position < EXCHANGES ? exchanges[position] : NULL;
+}
+
+double tw__expected_union(const tw__shape *s) {
+    double span = (double)s->span, missed = 1.0 - (double)s->k / span;
+    return span * (1.0 - pow(missed, (double)s->nranks));
 }
 
 int tw__exchange_find(const char *name, const tw__exchange **exchange) {

@@ -28,6 +28,12 @@ size_t tw__letter_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t
     return HEAD + (coded > plain ? coded : plain);
 }
 
+size_t tw__letter_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi) {
+    if (wire == NULL)
+        return sizeof(tw__entry) * (size_t)count;
+    return HEAD + tw__wire_bound(wire, count, lo, hi);
+}
+
 static int any_huge(const tw__list *list) {
     for (int64_t i = 0; i < list->count; i++)
         if (tw__magnitude(list->at[i].val) >= tw__magnitude(HUGE_VALUE))

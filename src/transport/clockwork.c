@@ -50,12 +50,16 @@ static int same_host(const net *n, int a, int b) {
 }
 
 /* The ranks of a host share its link evenly. */
-static double seconds_on_link(const net *n, int from, int to, size_t bytes) {
+static double seconds_on_link(const net *n, int from, const tw__message *message) {
     const tw_network *m = &n->model;
+    int to = message->peer;
+    double bytes = (double)message->bytes;
+    if (message->cargo == TW__PAYLOAD)
+        bytes *= m->payload_scale;
     if (same_host(n, from, to))
-        return (double)bytes / m->local_bandwidth;
+        return bytes / m->local_bandwidth;
     double slow = from == m->straggler || to == m->straggler ? m->slowdown : 1.0;
-    return slow * (double)bytes * (double)m->host_ranks / m->bandwidth;
+    return slow * bytes * (double)m->host_ranks / m->bandwidth;
 }
 
 /* Between 1 - jitter and 1 + jitter times what the model says, by chance but always the same. */
@@ -72,7 +76,7 @@ static double latency_of(const net *n, int from, int to, uint32_t number) {
 void tw__clockwork_send(tw__clockwork *c, tw__message *message) {
     lane *l = lane_of(c->net, c->rank, message->peer);
     stamp *s = &l->ring[l->sent % RING];
-    double duration = seconds_on_link(c->net, c->rank, message->peer, message->bytes);
+    double duration = seconds_on_link(c->net, c->rank, message);
     c->now += c->net->model.overhead;
     double start = c->now > c->out_free ? c->now : c->out_free;
     while (atomic_load_explicit(&s->full, memory_order_acquire))
@@ -149,6 +153,8 @@ static tw_network with_defaults(const tw_network *network) {
         m.host_ranks = 1;
     if (m.local_bandwidth == 0.0)
         m.local_bandwidth = m.bandwidth;
+    if (m.payload_scale == 0.0)
+        m.payload_scale = 1.0;
     if (m.local_latency == 0.0)
         m.local_latency = m.latency;
     if (m.slowdown == 0.0) {

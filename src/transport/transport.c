@@ -182,6 +182,14 @@ double tw_transport_clock(const tw_transport *transport) {
                                                          : 0.0;
 }
 
+int tw__transport_is_simulated(const tw_transport *t) {
+    return t->clock != NULL;
+}
+
+double tw__transport_seconds(const tw_transport *t) {
+    return t->clock != NULL ? tw__clockwork_now(t->clock) : tw__seconds();
+}
+
 int tw_transport_elapse(tw_transport *transport, double seconds) {
     TW_REQUIRE(transport, "transport");
     if (transport->clock == NULL)
@@ -190,10 +198,6 @@ int tw_transport_elapse(tw_transport *transport, double seconds) {
         return tw__fail(TW_ERR_PARAM, "seconds: %g; accepted is 0 .. %g", seconds, MOST_SECONDS);
     tw__clockwork_elapse(transport->clock, seconds);
     return TW_OK;
-}
-
-int tw__transport_is_simulated(const tw_transport *t) {
-    return t->clock != NULL;
 }
 
 /* ---- entries in the memory of GPUs */

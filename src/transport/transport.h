@@ -84,7 +84,6 @@ int tw__transport_failed(const tw_transport_calls *calls, const char *what, int 
 /* The transport keeps this clock, and frees it. */
 struct tw__clockwork;
 void tw__transport_set_clock(tw_transport *t, struct tw__clockwork *clock);
-int tw__transport_is_simulated(const tw_transport *t);
 /* Its ranks are threads of this process, and see each other's memory. */
 void tw__transport_set_shared(tw_transport *t);
 int tw__transport_is_shared(const tw_transport *t);
@@ -96,6 +95,11 @@ void tw__transport_set_timeout(tw_transport *t, double seconds);
 /* A group takes hold of the transport, or lets go. Errors: TW_ERR_STATE when it has one. */
 int tw__transport_acquire(tw_transport *t);
 void tw__transport_release(tw_transport *t);
+
+/* Seconds on the clock that messages take time of: the simulated one, or else the real one. And
+ * whether it is simulated: what ranks compute takes no time then. */
+double tw__transport_seconds(const tw_transport *t);
+int tw__transport_is_simulated(const tw_transport *t);
 
 int tw__transport_rank(const tw_transport *t);
 int tw__transport_nranks(const tw_transport *t);
