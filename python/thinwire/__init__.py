@@ -1,0 +1,24 @@
+"""Thinwire: gradients over thin wires. Send the few values that matter, keep the rest.
+
+    import thinwire
+    thinwire.compress(ddp_model, scheme="oktopk", density=0.01)      # that is all
+
+docs/python.md is the manual. Group works without torch; the rest imports it when it is used.
+"""
+from . import errors as _errors
+from .errors import Error
+from .group import Group, alone, threads
+from .library import schemes, version
+
+globals().update({kind.__name__: kind for kind in _errors.BY_CODE.values()})
+__version__ = version()
+_LAZY = {"compress": "ddp", "Compression": "optimizer", "DistributedOptimizer": "optimizer"}
+# The classes of errors are left out: some have names of Python's own.
+__all__ = ["Error", "Group", "alone", "threads", "schemes", "version", *_LAZY]
+
+
+def __getattr__(name):
+    if name not in _LAZY:
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}")
+    from importlib import import_module
+    return getattr(import_module("." + _LAZY[name], __name__), name)

@@ -1,0 +1,210 @@
+"""compress(): a communication hook for DistributedDataParallel, and its state.
+
+DDP calls the hook with a bucket of gradients as soon as the backward pass has filled it. The hook
+queues it and returns a Future; a thread sums bucket after bucket, in DDP's order, which is the
+same on all ranks, while the backward pass goes on. Errors are raised by backward() itself, after
+DDP has put its own affairs in order.
+"""
+import queue
+import threading
+import weakref
+
+import torch
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from .engine import Engine
+from .errors import ParamError, StateError
+
+
+_compressed = weakref.WeakSet()     # models; an attribute of theirs would not let them be pickled
+
+
+class _Job:
+    """A bucket on its way."""
+
+    def __init__(self, numbers, bucket, device):
+        self.numbers = numbers
+        self.grads = bucket.gradients()
+        self.buffer = bucket.buffer()
+        self.last = bucket.is_last()
+        cuda = device.type == "cuda"
+        self.future = torch.futures.Future(devices=[device] if cuda else [])
+        self.ready = torch.cuda.current_stream(device).record_event() if cuda else None
+
+
+class _Worker(threading.Thread):
+    """Runs jobs in their order; ends at None. It knows the engine, not the state that owns it."""
+
+    def __init__(self, engine, may_be_unused):
+        super().__init__(daemon=True, name="thinwire")
+        self.engine, self.may_be_unused = engine, may_be_unused
+        self.jobs, self.waiting = queue.SimpleQueue(), []
+        self.error = None       # for the next backward() to raise
+        self.good = True        # no bucket of this step was refused
+        self.start()
+
+    def run(self):
+        while True:
+            job = self.jobs.get()
+            if job is None:
+                return
+            self.waiting.append(job)
+            # A step that may be skipped as a whole begins when all of it is there.
+            if self.engine.scaler is None or job.last:
+                self._run_waiting()
+
+    def _run_waiting(self):
+        jobs, self.waiting = self.waiting, []
+        stream = self.engine.stream
+        with torch.cuda.stream(stream):     # of None: nothing
+            for job in jobs:
+                if stream is not None:
+                    stream.wait_event(job.ready)
+            self._reduce(jobs)
+            if jobs[-1].last:
+                self._end_step()
+            for job in jobs:
+                job.future.set_result(job.buffer)
+
+    def _reduce(self, jobs):
+        if self.error is not None:
+            return
+        try:
+            self._begin([piece for job in jobs for piece in zip(job.numbers, job.grads)])
+            self.good &= self.engine.finish()
+        except Exception as error:      # whatever it is, backward() raises it
+            self.error = error
+
+    def _begin(self, pieces):
+        try:
+            if self.may_be_unused:
+                used = self.engine.used_anywhere([grad for _, grad in pieces])
+                pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
+            for number, grad in pieces:
+                self.engine.begin(number, grad)
+        except Exception:               # of this rank alone: the others must not wait for it
+            self.engine.transport.leave()
+            raise
+
+    def _end_step(self):
+        if self.error is None:
+            self.engine.end_step(self.good)
+        self.good = True
+
+
+def _shut_down(worker):
+    worker.jobs.put(None)
+    worker.join(0.2)
+    if worker.is_alive():
+        worker.engine.transport.leave()     # ends a step that waits for others
+        worker.join()
+    worker.engine.close()
+
+
+class State:
+    """What compress() returns: the hook's, and the user's view of the engine."""
+
+    def __init__(self, model, options):
+        named = [(name, parameter) for name, parameter in model.module.named_parameters()
+                 if parameter.requires_grad and name not in model.parameters_to_ignore]
+        named.reverse()         # as the backward pass reaches them
+        self._numbers = {id(parameter): number for number, (_, parameter) in enumerate(named)}
+        self._parameters = [parameter for _, parameter in named]    # so that no id is used again
+        self.engine = Engine(named, model.process_group, **options)
+        may_be_unused = model.find_unused_parameters or model.static_graph
+        self._worker = _Worker(self.engine, may_be_unused)
+        self._in_backward = False
+        self._finalizer = weakref.finalize(self, _shut_down, self._worker)
+
+    @property
+    def scaler(self):
+        return self.engine.scaler
+
+    def stats(self):
+        return self.engine.stats()
+
+    def summary(self):
+        return self.engine.summary()
+
+    def state_dict(self):
+        return self.engine.state_dict()
+
+    def load_state_dict(self, saved):
+        self.engine.load_state_dict(saved)
+
+    def close(self):
+        """Frees what it holds now, and not when the model is freed or the process ends."""
+        self._finalizer()
+
+    # ---- the hook
+
+    def _number(self, parameter):
+        number = self._numbers.get(id(parameter))
+        if number is None:
+            raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
+                             "gradient when compress() was called; freeze parameters before the "
+                             "model is wrapped in DistributedDataParallel")
+        return number
+
+    def submit(self, bucket):
+        if not self._finalizer.alive:
+            raise StateError("the state was closed; the model cannot go on training with it")
+        if bucket.index() == 0:
+            self._raise()       # what an earlier pass left, if it was cut short
+            self._in_backward = self._raise_after_backward()
+        numbers = [self._number(parameter) for parameter in bucket.parameters()]
+        job = _Job(numbers, bucket, self.engine.device)
+        self._worker.jobs.put(job)
+        return job.future if self._in_backward else job.future.then(self._checked)
+
+    def _checked(self, future):
+        """For a rank that has joined early, which has no backward pass to raise errors."""
+        self._raise()
+        return future.value()
+
+    def _raise_after_backward(self):
+        """Has backward() raise what goes wrong, after DDP's own callback, which is queued later
+        than the first of these. False when this is no backward pass."""
+        try:
+            _queue_callback(lambda: _queue_callback(self._raise))
+        except RuntimeError:
+            return False
+        return True
+
+    def _raise(self):
+        error, self._worker.error = self._worker.error, None
+        if error is not None:
+            raise error
+
+
+def _queue_callback(callback):
+    Variable._execution_engine.queue_callback(callback)
+
+
+def _hook(state, bucket):
+    return state.submit(bucket)
+
+
+def compress(model, scheme="oktopk", density=0.01, **options):
+    """Has DistributedDataParallel exchange the few gradient values that matter. Collective.
+
+    Options: k instead of density; select, exchange, wire, result ("mean" or "sum"), timeout
+    (seconds), momentum, clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads,
+    grad_scaler (the GradScaler of mixed precision), and the other fields of tw_select_params.
+    Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. "
+                        "Without it, use thinwire.DistributedOptimizer")
+    if model in _compressed:
+        raise StateError("the model is compressed already; call compress once for each "
+                         "DistributedDataParallel")
+    state = State(model, dict(options, scheme=scheme, density=density))
+    try:
+        model.register_comm_hook(state, _hook)
+    except RuntimeError as error:
+        state.close()
+        raise StateError(f"another communication hook is registered on the model: {error}")
+    _compressed.add(model)
+    return state

@@ -1,0 +1,205 @@
+"""Engine: the gradients of some parameters, summed over the ranks of a process group.
+
+Every parameter is a tensor of one tw_group, so residuals belong to parameters, however gradients
+are bucketed on their way. The DDP hook and DistributedOptimizer are both made of it:
+
+    begin(number, grad) ... finish()      the mean over ranks is in grad, on all ranks alike
+
+With a GradScaler gradients are unscaled on the way in and scaled on the way out, so a residual
+does not depend on the loss scale; all parameters then travel as one, so that a step with an
+infinity anywhere is refused whole: residuals stay, and every gradient becomes infinite, which the
+scaler sees on all ranks.
+"""
+import ctypes
+import os
+import tempfile
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from . import library
+from .errors import MismatchError, NumberError, ParamError, SizeError
+from .group import Group
+from .process_group import transport_of
+from .stats import TRIAL, Stats
+
+_TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
+_DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: a bucket of DDP's
+
+
+def _check(parameters):
+    if not parameters:
+        raise ParamError("no parameter requires a gradient: there is nothing to compress")
+    for name, parameter in parameters:
+        if parameter.dtype not in _TYPES:
+            raise ParamError(f"parameter '{name}' is {parameter.dtype}; accepted are "
+                             f"{', '.join(map(str, _TYPES))}")
+        if parameter.device != parameters[0][1].device:
+            raise ParamError(f"parameter '{name}' is on {parameter.device}, '{parameters[0][0]}' "
+                             f"on {parameters[0][1].device}; accepted is one device a rank")
+
+
+class Engine:
+    """parameters is [(name, parameter)], in the order in which gradients become ready."""
+
+    def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=0.01, k=0,
+                 grad_scaler=None, bucket=0, threads=0, timeout=300.0, **options):
+        _check(parameters)
+        if grad_scaler is not None and bucket:
+            raise ValueError("bucket: with grad_scaler a step is refused as a whole, so all of it "
+                             "travels as one bucket; leave it out")
+        self.names = [name for name, _ in parameters]
+        self.sizes = [parameter.numel() for _, parameter in parameters]
+        self.dtypes = [parameter.dtype for _, parameter in parameters]
+        self.device = parameters[0][1].device
+        self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
+        self.under_way, self.scale = [], 1.0
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        timeout = timeout or 300.0      # 0 means default, as everywhere
+        self.transport = transport_of(process_group, timeout)
+        self.costs = Stats(sum(self.sizes), self.transport.nranks)
+        self.group = None
+        density = k / self.costs.elements if k else density
+        if density == 1.0:      # all is wanted: a threshold from earlier steps would leave some
+            options.setdefault("select", "exact")
+        try:
+            self._open(scheme=scheme, density=density,
+                       bucket=library.LARGEST if grad_scaler is not None else bucket,
+                       threads=threads or torch.get_num_threads(), timeout=timeout, **options)
+            self._time_dense()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, **options):
+        if self.stream is not None:
+            options.update(device=library.CUDA, ordinal=self.device.index or 0,
+                           stream=self.stream.cuda_stream)
+        self.group = Group(self.transport, **options)
+        for size, dtype in zip(self.sizes, self.dtypes):
+            self.group.add(size, type=library.F32 if self.scaler is not None else _TYPES[dtype])
+        self.group.open()
+
+    def _time_dense(self):
+        """What a dense allreduce takes here, from one bucket of the script's own group."""
+        if self.transport.nranks == 1:
+            return
+        count = min(self.costs.elements, _DENSE_SAMPLE // 4)
+        sample = torch.zeros(count, device=self.device)
+        for _ in range(2):      # the first one makes connections
+            begin = time.monotonic()
+            dist.all_reduce(sample, group=self.process_group)
+            if self.stream is not None:
+                torch.cuda.synchronize(self.device)
+            self.costs.dense_seconds = (time.monotonic() - begin) * self.costs.elements / count
+
+    # ---- a step
+
+    def begin(self, number, grad):
+        """Starts a gradient; it belongs to the engine until finish(). CUDA: in self.stream."""
+        if grad.is_sparse:
+            raise ParamError(f"parameter '{self.names[number]}' has a sparse gradient; use "
+                             "sparse=False in embeddings")
+        if grad.numel() != self.sizes[number] or grad.dtype != self.dtypes[number]:
+            raise SizeError(f"parameter '{self.names[number]}' has changed: {grad.numel()} x "
+                            f"{grad.dtype}, it was {self.sizes[number]} x {self.dtypes[number]}; "
+                            "wrap the model anew and compress that")
+        if self.scaler is not None and not self.under_way:
+            self.scale = self.scaler.get_scale()
+        source = grad.contiguous()
+        if self.scaler is not None:
+            source = source.float().mul_(1.0 / self.scale)
+        mean = source if source.dtype == torch.float32 else torch.empty_like(source,
+                                                                             dtype=torch.float32)
+        self.under_way.append((number, grad, source, mean))
+        self.group.start(number, source, mean)
+
+    def finish(self):
+        """Ends what was begun: every gradient is the mean over ranks now. Raises Error, the same on
+        all ranks. Returns whether the step holds good; if not, gradients are infinite."""
+        begun, self.under_way = self.under_way, []
+        try:
+            self.group.wait()
+        except NumberError as error:
+            if self.scaler is None:
+                raise NumberError(f"{error}; with loss scaling, give grad_scaler= your GradScaler "
+                                  "and such steps are skipped")
+            for _, grad, _, _ in begun:
+                grad.fill_(float("inf"))
+            return False
+        for _, grad, _, mean in begun:
+            if self.scaler is not None:
+                mean.mul_(self.scale)
+            if mean is not grad:
+                grad.copy_(mean)
+        self.costs.add([self.group.info(number) for number, _, _, _ in begun])
+        return True
+
+    def end_step(self, good=True):
+        self.costs.end_step(skipped=not good)
+        if self.costs.slower_than_dense() and self.transport.rank == 0:
+            warnings.warn(f"thinwire: {self.scheme} takes {1e3 * self.costs.fastest:.2f} ms a step "
+                          f"(the fastest of {TRIAL}), a dense allreduce of this model "
+                          f"{1e3 * self.costs.dense_seconds:.2f} ms (measured at the start): on "
+                          "this network training without thinwire would be faster")
+
+    def used_anywhere(self, grads):
+        """Which gradients are not zero on all ranks: the same answer on all of them. A parameter
+        that nobody used keeps its residual for a step whose result is not thrown away."""
+        used = torch.stack([grad.count_nonzero() for grad in grads]).clamp(max=1).cpu()
+        if self.transport.nranks > 1:
+            self.transport.sum(used)
+        return used.tolist()
+
+    # ---- what it cost, and what it holds
+
+    def stats(self):
+        """Bytes, counts and times: totals, and those of the last step under "last"."""
+        return self.costs.as_dict()
+
+    def summary(self):
+        """One line."""
+        return f"thinwire {self.scheme}, {self.transport.nranks} ranks, {self.costs.line()}"
+
+    def state_dict(self):
+        """This rank's residuals, thresholds and counters, for torch.save."""
+        with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
+            path = os.path.join(folder, "state")
+            self.group.save(path)
+            with open(path, "rb") as file:
+                state = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+        return {"version": 1, "rank": self.transport.rank, "nranks": self.transport.nranks,
+                "names": list(self.names), "sizes": list(self.sizes), "state": state}
+
+    def load_state_dict(self, saved):
+        """Goes on from this rank's dict, or from the list of all ranks' dicts of a run with any
+        number of ranks, the same list on all: each is then taken by one rank. Collective."""
+        if isinstance(saved, dict):
+            mine = [saved]
+        else:
+            mine = [one for one in saved if one["rank"] % self.transport.nranks ==
+                    self.transport.rank]
+        for one in mine:
+            if one.get("version") != 1 or one["names"] != self.names or one["sizes"] != self.sizes:
+                raise MismatchError("the saved state is of another model: names and sizes of its "
+                                    "parameters differ")
+        with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
+            paths = [os.path.join(folder, str(one["rank"])) for one in mine]
+            for path, one in zip(paths, mine):
+                with open(path, "wb") as file:
+                    state = one["state"].cpu().contiguous()
+                    file.write(ctypes.string_at(state.data_ptr(), state.numel()))
+            self.group.load(paths)
+
+    def close(self):
+        """Frees everything; other ranks that wait for this one fail at once."""
+        if self.group is not None:
+            self.group.close()
+        self.transport.close()
+
+
+def _memory_folder():
+    """States pass through files; better ones that never see a disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,0 +1,130 @@
+"""The C library through ctypes: structures and prototypes of thinwire.h, and nothing else.
+
+The library is the one that was built with the package, or what THINWIRE_LIBRARY names.
+"""
+import ctypes
+import os
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
+                    c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+
+from . import errors
+
+F32, F16, BF16 = 0, 1, 2
+CPU, CUDA = 0, 1
+ALL = -1
+LARGEST = 2**31 - 1
+
+
+class SelectParams(Structure):
+    _fields_ = [("method", c_char_p), ("k", c_int64), ("density", c_double), ("type", c_int),
+                ("feedback", c_int), ("threads", c_int), ("seed", c_uint64), ("device", c_int),
+                ("ordinal", c_int), ("stream", c_void_p), ("momentum", c_float),
+                ("clip_norm", c_float), ("warmup_steps", c_int32), ("warmup_density", c_double),
+                ("reuse_period", c_int32), ("reuse_low", c_float), ("reuse_high", c_float),
+                ("reuse_nudge", c_float), ("gaussian_rounds", c_int32), ("dgc_sample", c_double),
+                ("reserved", c_uint32 * 8)]
+
+
+class GroupParams(Structure):
+    _fields_ = [("scheme", c_char_p), ("exchange", c_char_p), ("wire", c_char_p),
+                ("select", SelectParams), ("result", c_int), ("global_", c_int),
+                ("timeout", c_double), ("bucket", c_int64), ("reserved", c_uint32 * 8)]
+
+
+class Memory(Structure):
+    _fields_ = [("residual", c_size_t), ("velocity", c_size_t), ("undo", c_size_t),
+                ("workspace", c_size_t), ("total", c_size_t)]
+
+
+class Traffic(Structure):
+    _fields_ = [("payload_sent", c_int64), ("payload_received", c_int64),
+                ("control_sent", c_int64), ("control_received", c_int64),
+                ("messages_sent", c_int64)]
+
+
+class StepInfo(Structure):
+    _fields_ = [("step", c_int64), ("k", c_int64), ("selected", c_int64), ("applied", c_int64),
+                ("exchange", c_char_p), ("tensors", c_int), ("traffic", Traffic),
+                ("began", c_double), ("select_seconds", c_double), ("agree_seconds", c_double),
+                ("exchange_seconds", c_double), ("apply_seconds", c_double)]
+
+
+SEND = CFUNCTYPE(c_int, c_void_p, c_int, c_int, c_void_p, c_size_t, POINTER(c_void_p))
+RECV = CFUNCTYPE(c_int, c_void_p, c_int, c_int, c_void_p, c_size_t, POINTER(c_void_p))
+TEST = CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_size_t))
+CANCEL = CFUNCTYPE(None, c_void_p, c_void_p)
+IDLE = CFUNCTYPE(None, c_void_p, c_int64)
+CLOSE = CFUNCTYPE(None, c_void_p)
+
+
+class TransportCalls(Structure):
+    _fields_ = [("name", c_char_p), ("send", SEND), ("recv", RECV), ("test", TEST),
+                ("cancel", CANCEL), ("idle", IDLE), ("close", CLOSE)]
+
+
+def _path():
+    named = os.environ.get("THINWIRE_LIBRARY")
+    bundled = os.path.join(os.path.dirname(__file__), "libthinwire.so")
+    if named is None and not os.path.exists(bundled):
+        raise ImportError("libthinwire.so is not in the package: install it with "
+                          "'pip install ./python', or set THINWIRE_LIBRARY to the path of one")
+    return named or bundled
+
+
+def _prototypes(lib):
+    text, handle = c_char_p, c_void_p
+    lib.tw_version.restype = text
+    lib.tw_last_error.restype = text
+    lib.tw_error_text.restype = text
+    lib.tw_error_text.argtypes = [c_int]
+    lib.tw_transport_explain.argtypes = [text]  # and what follows, as printf
+    for name in ("tw_group_free", "tw_transport_free"):
+        getattr(lib, name).restype = None
+        getattr(lib, name).argtypes = [handle]
+    calls = {
+        "tw_transport_self": [POINTER(handle)],
+        "tw_transport_threads": [POINTER(handle), c_int],
+        "tw_transport_custom": [POINTER(handle), POINTER(TransportCalls), handle, c_int, c_int],
+        "tw_transport_info": [handle, POINTER(text), POINTER(c_int), POINTER(c_int),
+                              POINTER(Traffic)],
+        "tw_group_create": [POINTER(handle), handle, POINTER(GroupParams)],
+        "tw_group_add": [handle, c_int64, POINTER(SelectParams), POINTER(c_int)],
+        "tw_group_memory": [handle, POINTER(Memory)],
+        "tw_group_open": [handle],
+        "tw_allreduce": [handle, c_int, handle, handle],
+        "tw_allreduce_start": [handle, c_int, handle, handle],
+        "tw_allreduce_wait": [handle, c_int],
+        "tw_group_info": [handle, c_int, POINTER(StepInfo)],
+        "tw_group_get_residual": [handle, c_int, handle],
+        "tw_group_save": [handle, text],
+        "tw_group_load": [handle, POINTER(text), c_int],
+        "tw_scheme": [c_int, POINTER(text), POINTER(text), POINTER(text), POINTER(text)],
+    }
+    for name, arguments in calls.items():
+        getattr(lib, name).argtypes = arguments
+        getattr(lib, name).restype = c_int
+    return lib
+
+
+lib = _prototypes(ctypes.CDLL(_path()))
+
+
+def check(status):
+    """Raises the exception of a failed call, in the library's own words."""
+    if status < 0:
+        kind = errors.BY_CODE.get(status, errors.Error)
+        raise kind(lib.tw_last_error().decode(errors="replace"))
+
+
+def version():
+    """The version of the library that is loaded, as "0.1.0"."""
+    return lib.tw_version().decode()
+
+
+def schemes():
+    """The schemes by name: {"oktopk": {"select": "reuse", "exchange": ..., "description": ...}}."""
+    found, texts = {}, [c_char_p() for _ in range(4)]
+    while lib.tw_scheme(len(found), *map(ctypes.byref, texts)) == 0:
+        name, select, exchange, description = (text.value.decode() for text in texts)
+        found[name] = {"select": select, "exchange": exchange, "description": description}
+    return found

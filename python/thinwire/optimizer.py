@@ -1,0 +1,140 @@
+"""DistributedOptimizer: for scripts without DistributedDataParallel, in Horovod's manner.
+
+A gradient starts to travel when the backward pass has made it; step() waits for all of them and
+then does what the optimizer always did. Weights must be equal at the start, as with Horovod.
+"""
+import threading
+import weakref
+
+import torch
+
+from .engine import Engine
+from .errors import StateError
+
+
+class Compression:
+    """The options of compress() as an object."""
+
+    def __init__(self, scheme="oktopk", density=0.01, **options):
+        self.options = dict(options, scheme=scheme, density=density)
+
+
+class _Flow:
+    """The gradients of one step, from the backward pass to step()."""
+
+    def __init__(self, parameters, engine, passes):
+        self.parameters, self.engine, self.passes = parameters, engine, passes
+        self.lock = threading.Lock()        # the backward pass may have several threads
+        self.ready = [0] * len(parameters)  # backward passes so far
+        self.started = [False] * len(parameters)
+        self.synchronized = False
+        self.kept = []      # what hooks hang on
+        for number, parameter in enumerate(parameters):
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            node.register_hook(self._hook(number))
+            self.kept.append(node)
+
+    def _hook(self, number):
+        flow = weakref.ref(self)
+
+        def hook(*_):
+            if flow() is not None:
+                flow().made(number)
+        return hook
+
+    def made(self, number):
+        with self.lock:
+            self.synchronized = False
+            self.ready[number] += 1
+            if self.ready[number] > self.passes:
+                raise StateError(f"parameter '{self.engine.names[number]}' has a gradient more "
+                                 f"often than backward_passes_per_step ({self.passes}) says; call "
+                                 "step() between")
+            # With a scaler the step begins as a whole, see engine.py.
+            if self.ready[number] == self.passes and self.engine.scaler is None:
+                self._start(number)
+
+    def _start(self, number):
+        parameter, stream = self.parameters[number], self.engine.stream
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(self.engine.device))
+        try:
+            with torch.cuda.stream(stream):     # of None: nothing
+                self.engine.begin(number, parameter.grad)
+        except Exception:       # of this rank alone: the others must not wait for it
+            self.engine.transport.leave()
+            raise
+        self.started[number] = True
+
+    def synchronize(self):
+        """What this rank did not use counts as zero: all ranks sum the same tensors."""
+        with self.lock:
+            for number, started in enumerate(self.started):
+                if not started:
+                    self._start(number)
+            self.started = [False] * len(self.parameters)
+            self.ready = [0] * len(self.parameters)
+            stream = self.engine.stream
+            with torch.cuda.stream(stream):
+                good = self.engine.finish()
+            if stream is not None:
+                torch.cuda.current_stream(self.engine.device).wait_stream(stream)
+            self.engine.end_step(good)
+            self.synchronized = True
+
+
+class _Distributed:
+    """Comes before the optimizer's own class."""
+
+    def synchronize(self):
+        """Waits until every gradient is the mean over ranks: for what comes between backward() and
+        step(), such as clipping, or scaler.step()."""
+        self._flow.synchronize()
+
+    def step(self, closure=None):
+        if not self._flow.synchronized:
+            if self.thinwire.scaler is not None:
+                raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
+                                 "scaler looks at gradients before it steps")
+            self.synchronize()
+        self._flow.synchronized = False
+        return super().step(closure)
+
+    def add_param_group(self, group):
+        raise StateError("parameters cannot be added to a distributed optimizer; add them before")
+
+    def zero_grad(self, *arguments, **options):
+        if any(self._flow.started):
+            raise StateError("zero_grad() between backward() and step(): gradients are under way")
+        return super().zero_grad(*arguments, **options)
+
+
+def _named(optimizer, named_parameters):
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    names = {id(parameter): name for name, parameter in named_parameters or ()}
+    return [(names.get(id(parameter), f"parameter {number}"), parameter)
+            for number, parameter in enumerate(held) if parameter.requires_grad]
+
+
+def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
+                         backward_passes_per_step=1, process_group=None):
+    """Has optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
+
+    named_parameters is for messages. optimizer.thinwire has stats(), summary(), state_dict(),
+    load_state_dict() and close(). A closure that computes gradients is not for distributed steps.
+    """
+    if isinstance(optimizer, _Distributed):
+        raise StateError("the optimizer is distributed already")
+    named = _named(optimizer, named_parameters)
+    named.reverse()         # as the backward pass reaches them
+    options = (compression or Compression()).options
+    engine = Engine(named, process_group, **options)
+    kind = type(optimizer)
+    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
+    optimizer.thinwire = engine
+    optimizer._flow = _Flow([parameter for _, parameter in named], engine,
+                            backward_passes_per_step)
+    weakref.finalize(optimizer, engine.close)
+    return optimizer

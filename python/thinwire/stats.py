@@ -1,0 +1,67 @@
+"""What steps cost: bytes, counts and times, in total and of the last one."""
+
+BYTES = ("payload_sent", "payload_received", "control_sent", "control_received", "messages_sent")
+COUNTS = ("k", "selected", "applied")
+TIMES = ("select_seconds", "agree_seconds", "exchange_seconds", "apply_seconds")
+# Steps of which the fastest is compared with a dense allreduce: the first ones learn thresholds.
+TRIAL = 10
+
+
+class Stats:
+    def __init__(self, elements, nranks):
+        self.elements = elements
+        self.dense_bytes = 2 * (nranks - 1) * 4 * elements // nranks
+        self.dense_seconds = None       # of one dense allreduce of all gradients, as measured
+        self.steps = self.skipped = 0
+        self.totals = dict.fromkeys(BYTES + COUNTS + TIMES, 0)
+        self.last, self.open = dict(self.totals), dict(self.totals)
+        self.fastest = float("inf")
+
+    def add(self, infos):
+        """Counts tensors that went through. Those of one bucket share its bytes and times."""
+        buckets = set()
+        for info in infos:
+            for name in COUNTS:
+                self.open[name] += getattr(info, name)
+            if info.began in buckets:
+                continue
+            buckets.add(info.began)
+            for name in BYTES:
+                self.open[name] += getattr(info.traffic, name)
+            for name in TIMES:
+                self.open[name] += getattr(info, name)
+
+    def end_step(self, skipped=False):
+        if skipped:
+            self.skipped += 1
+        else:
+            self.steps += 1
+            self.last = self.open
+            self.fastest = min(self.fastest, _busy(self.last))
+            for name, value in self.last.items():
+                self.totals[name] += value
+        self.open = dict.fromkeys(self.totals, 0)
+
+    def slower_than_dense(self):
+        """Whether the fastest of the first steps took longer than a dense allreduce would."""
+        return (self.steps == TRIAL and self.dense_seconds is not None
+                and self.fastest > self.dense_seconds)
+
+    def as_dict(self):
+        return {"steps": self.steps, "skipped": self.skipped, "elements": self.elements,
+                "dense_bytes": self.dense_bytes, "dense_seconds": self.dense_seconds,
+                **self.totals, "last": dict(self.last)}
+
+    def line(self):
+        steps = max(1, self.steps)
+        mean = {name: value / steps for name, value in self.totals.items()}
+        sent = mean["payload_sent"] + mean["control_sent"]
+        saved = f", {self.dense_bytes / sent:.1f}x less" if sent > 0 else ""
+        times = ", ".join(f"{name.split('_')[0]} {1e3 * mean[name]:.2f}" for name in TIMES)
+        return (f"{self.steps} steps, {self.skipped} skipped; a step sends {sent / 1e3:.1f} kB "
+                f"(dense {self.dense_bytes / 1e3:.1f} kB{saved}); ms a step: {times}")
+
+
+def _busy(step):
+    """Seconds without the wait for the slowest rank, which a dense allreduce has too."""
+    return step["select_seconds"] + step["exchange_seconds"] + step["apply_seconds"]

@@ -1,0 +1,178 @@
+"""What goes wrong is a Python exception that says what, and where a rank is gone, which."""
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import ranks  # noqa: F401 - says SKIP where there is no torch
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import thinwire
+from known import Known, gradient
+from ranks import loss, main, model, run
+
+
+def refused(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), f"{words!r} is not in {str(error)!r}"
+        return
+    assert False, f"{kind.__name__} with {words!r} was expected"
+
+
+def bad_arguments(rank, nranks):
+    def fresh():
+        return DDP(model())
+    refused(TypeError, "DistributedOptimizer", lambda: thinwire.compress(model()))
+    refused(TypeError, "'fluff'", lambda: thinwire.compress(fresh(), fluff=1))
+    refused(ValueError, "'median'", lambda: thinwire.compress(fresh(), result="median"))
+    refused(ValueError, "bucket", lambda: thinwire.compress(fresh(), grad_scaler=0, bucket=5))
+    refused(thinwire.NameError, "okto", lambda: thinwire.compress(fresh(), scheme="okto"))
+    refused(thinwire.DensityError, "density", lambda: thinwire.compress(fresh(), density=2.0))
+    refused(thinwire.ParamError, "momentum", lambda: thinwire.compress(fresh(), momentum=3.0))
+    refused(thinwire.ParamError, "'4.bias' is torch.float64",
+            lambda: thinwire.compress(DDP(model().double())))
+    refused(thinwire.MismatchError, "density",
+            lambda: thinwire.compress(fresh(), density=0.1 * (rank + 1)))
+    hooked = fresh()
+    hooked.register_comm_hook(None, lambda _, bucket: None)
+    refused(thinwire.StateError, "another", lambda: thinwire.compress(hooked))
+    twice = fresh()
+    state = thinwire.compress(twice)
+    refused(thinwire.StateError, "already", lambda: thinwire.compress(twice))
+    state.close()
+    refused(RuntimeError, "closed", lambda: loss(twice, rank, 0).backward())
+
+
+def test_bad_arguments():
+    run(bad_arguments, 2)
+
+
+def changed_size(rank, nranks):
+    """On rank 1 alone; rank 0 hears of it at once."""
+    network = Known(a=100)
+    optimizer = thinwire.DistributedOptimizer(torch.optim.SGD(network.parameters(), lr=1.0),
+                                              network.named_parameters())
+    begin = time.monotonic()
+    if rank == 1:
+        network.a.data = torch.zeros(50)
+        network.a.grad = gradient(50, 0, 0)
+        refused(thinwire.SizeError, "'a' has changed", optimizer.step)
+    else:
+        network({"a": gradient(100, 0, 0)}).backward()
+        refused(thinwire.TransportError, "rank 1", optimizer.step)
+    assert time.monotonic() - begin < 30
+
+
+def test_changed_size():
+    run(changed_size, 2)
+
+
+def train_until(rank, leaves, how, **options):
+    """Rank `leaves` leaves at step 3. Returns what the others raised, and after how long."""
+    network = DDP(model())
+    thinwire.compress(network, density=0.05, **options)
+    for step in range(10):
+        now = loss(network, rank, step)
+        if step == 3 and rank == leaves:
+            return how()
+        begin = time.monotonic()
+        try:
+            now.backward()
+        except thinwire.Error as error:
+            return type(error).__name__, str(error), time.monotonic() - begin
+    assert False, "nothing was raised"
+
+
+def dies(rank, nranks):
+    return train_until(rank, 1, lambda: os._exit(3))
+
+
+def test_rank_dies():
+    for result in run(dies, 3, may_die=(1,))[::2]:
+        kind, words, seconds = result
+        assert kind == "TransportError" and "rank 1" in words and seconds < 30, result
+
+
+def stops(rank, nranks):
+    return train_until(rank, 1, lambda: time.sleep(9), timeout=3.0)
+
+
+def test_rank_stops():
+    for result in run(stops, 3)[::2]:
+        kind, words, seconds = result
+        assert kind == "TimeoutError" and "from rank 1" in words and seconds < 20, result
+
+
+def alone(rank, nranks):
+    """One rank: what is not selected waits all the same."""
+    network = DDP(Known(a=100))
+    state = thinwire.compress(network, "topka", density=0.1)
+    given = gradient(100, 0, 0)
+    network({"a": given}).backward()
+    sent = network.module.a.grad
+    assert sent.count_nonzero() == 10 and torch.equal(sent, torch.where(sent == 0, sent, given))
+    network.module.a.grad = None
+    network({"a": torch.zeros(100)}).backward()
+    assert network.module.a.grad.count_nonzero() == 10
+    assert state.stats()["payload_sent"] == 0 and state.stats()["steps"] == 2
+
+
+def test_world_size_one():
+    run(alone, 1)
+
+
+def slow(rank, nranks):
+    """A dense allreduce of nothing to speak of is faster than any step of ours."""
+    network = DDP(model())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = thinwire.compress(network, density=0.05)
+        state.engine.costs.dense_seconds /= 1e3     # this machine's own figure may be anything
+        for step in range(12):
+            loss(network, rank, step).backward()
+    return [str(one.message) for one in caught if "dense" in str(one.message)]
+
+
+def test_warning_when_dense_is_faster():
+    first, second = run(slow, 2)
+    assert len(first) == 1 and "would be faster" in first[0] and second == []
+
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+sys.path.insert(0, {here!r})
+from ranks import loss, model
+import thinwire
+dist.init_process_group("gloo", {store!r}, rank=int(os.environ["RANK"]), world_size=2)
+network = DDP(model())
+state = thinwire.compress(network, scheme="oktopk", density=0.05)
+for step in range(3):
+    loss(network, dist.get_rank(), step).backward()
+print(state.summary())
+"""
+
+
+def test_processes_end_in_peace():
+    """As torchrun starts them: none may hang, crash or complain at its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = SCRIPT.format(here=os.path.dirname(os.path.abspath(__file__)),
+                               store=f"file://{folder}/store")
+        ranks = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], text=True,
+                                  env=dict(os.environ, RANK=str(rank), GLOO_SOCKET_IFNAME="lo"),
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                 for rank in range(2)]
+        for rank in ranks:
+            out, complaints = rank.communicate(timeout=100)
+            assert rank.returncode == 0 and "oktopk, 2 ranks, 3 steps" in out, (out, complaints)
+            assert "thinwire" not in complaints and "terminate" not in complaints, complaints
+
+
+if __name__ == "__main__":
+    main([test_bad_arguments, test_changed_size, test_rank_dies, test_rank_stops,
+          test_world_size_one, test_warning_when_dense_is_faster, test_processes_end_in_peace])

@@ -1,0 +1,127 @@
+"""The binding alone, without torch: ranks are threads, gradients are arrays."""
+import os
+import tempfile
+import threading
+from array import array
+
+import thinwire
+
+RANKS, N = 4, 400
+
+
+def floats(values):
+    return array("f", values)
+
+
+def gradient(rank, step):
+    return floats(((7 * i + 31 * rank + 13 * step) % 41) - 20 for i in range(N))
+
+
+def together(play, nranks=RANKS):
+    """play(rank, transport) on threads; raises what a rank raised."""
+    results, errors = [None] * nranks, []
+
+    def one(rank, transport):
+        try:
+            results[rank] = play(rank, transport)
+        except Exception as error:
+            errors.append(error)
+    ranks = [threading.Thread(target=one, args=pair)
+             for pair in enumerate(thinwire.threads(nranks))]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def open_group(transport, **options):
+    group = thinwire.Group(transport, **dict({"scheme": "oktopk", "density": 0.1}, **options))
+    group.add(N)
+    group.open()
+    return group
+
+
+def test_nothing_is_lost():
+    def play(rank, transport):
+        group, given, applied = open_group(transport), [0] * N, [0] * N
+        for step in range(8):
+            grad = gradient(rank, step)
+            given = [old + new for old, new in zip(given, grad)]
+            group.allreduce(0, grad)
+            applied = [old + RANKS * new for old, new in zip(applied, grad)]
+        residual = floats([0] * N)
+        group.residual(0, residual)
+        info = group.info(0)
+        assert info.step == 8 and info.applied == 40 and info.exchange == b"oktopk"
+        assert transport.traffic()["payload_sent"] > 0
+        group.close()
+        return given, applied, residual
+    results = together(play)
+    for i in range(N):
+        kept = sum(residual[i] for _, _, residual in results)
+        assert all(applied[i] == results[0][1][i] for _, applied, _ in results)
+        assert results[0][1][i] + kept == sum(given[i] for given, _, _ in results), i
+
+
+def test_background_and_state():
+    with tempfile.TemporaryDirectory() as folder:
+        def play(rank, transport):
+            group = open_group(transport, select="exact")
+            path = os.path.join(folder, str(rank))
+            for step in range(3):
+                grad, out = gradient(rank, step), floats([0] * N)
+                group.start(0, grad, out)
+                group.wait()
+            group.save(path)
+            after, again = gradient(rank, 9), gradient(rank, 9)
+            group.allreduce(0, after)
+            group.load([path])
+            group.allreduce(0, again)
+            assert after == again and any(after)
+            group.close()
+        together(play)
+
+
+def refused(kind, words, **options):
+    try:
+        thinwire.Group(thinwire.alone(), **options)
+    except kind as error:
+        assert words in str(error), error
+        return
+    assert False, (kind, words)
+
+
+def test_parameters_reach_the_library():
+    """The last field of either structure, and one of each sort before: all are in their places."""
+    refused(thinwire.ParamError, "bucket: -1", density=0.1, bucket=-1)
+    refused(thinwire.ParamError, "timeout: -2", density=0.1, timeout=-2)
+    refused(thinwire.NameError, "nonsense", scheme="nonsense")
+    refused(thinwire.NameError, "nonsense", wire="nonsense")
+    for field, value in (("dgc_sample", -1.0), ("gaussian_rounds", -1), ("reuse_nudge", -1.0),
+                         ("reuse_period", -1), ("warmup_density", -1.0), ("warmup_steps", -1),
+                         ("clip_norm", -1.0), ("momentum", 2.0), ("device", 9), ("threads", -1)):
+        group = thinwire.Group(thinwire.alone(), density=0.1, **{field: value})
+        try:
+            group.add(10)
+            assert False, field
+        except thinwire.Error as error:
+            assert field in str(error), (field, str(error))
+
+
+def test_names():
+    assert thinwire.version().count(".") == 2
+    assert thinwire.schemes()["oktopk"]["exchange"] == "oktopk"
+    assert issubclass(thinwire.TimeoutError, thinwire.Error)
+    memory = thinwire.Group(thinwire.alone(), density=0.1)
+    memory.add(1000)
+    assert memory.memory()["residual"] >= 4000
+
+
+if __name__ == "__main__":
+    for test in (test_nothing_is_lost, test_background_and_state,
+                 test_parameters_reach_the_library, test_names):
+        test()
+        print("ok", test.__name__, flush=True)

@@ -1,0 +1,105 @@
+"""On a GPU, which the ranks share: bit for bit the CPU's weights and residuals, with the hook, with
+DistributedOptimizer, and with torch's own GradScaler. Says SKIP where there is no GPU."""
+import sys
+
+import ranks  # noqa: F401 - says SKIP where there is no torch
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import thinwire
+from known import Known, gradient, residuals, weights
+from ranks import main, run
+
+SIZES = {"a": 60000, "b": 3000, "c": 40}
+STEPS = 10
+
+
+def draw(rank, step, device, dtype=torch.float32):
+    return {name: gradient(size, rank, 10 * step + i, dtype).to(device)
+            for i, (name, size) in enumerate(SIZES.items())}
+
+
+def outcome(network, state):
+    return {"weights": {name: value.cpu() for name, value in weights(network).items()},
+            "residuals": residuals(state)}
+
+
+def hook(rank, device, dtype=torch.float32, ddp=None, **options):
+    network = DDP(Known(dtype, **SIZES).to(device), **(ddp or {}))
+    state = thinwire.compress(network, **options)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        network(draw(rank, step, device, dtype)).backward()
+        optimizer.step()
+    assert state.stats()["steps"] == STEPS and state.stats()["selected"] > 0
+    return outcome(network, state)
+
+
+def optimizer_alone(rank, device):
+    network = Known(**SIZES).to(device)
+    optimizer = thinwire.DistributedOptimizer(
+        torch.optim.SGD(network.parameters(), lr=1.0), network.named_parameters(),
+        compression=thinwire.Compression("oktopk", 0.02))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        network(draw(rank, step, device)).backward()
+        optimizer.step()
+    return outcome(network, optimizer.thinwire)
+
+
+def scaled(rank, device):
+    """With GradScaler on the GPU, and an overflow in step 4; on the CPU the other steps alone."""
+    network = DDP(Known(**SIZES).to(device), bucket_cap_mb=0.001)
+    scaler = torch.cuda.amp.GradScaler(init_scale=2.0**10, growth_interval=3) \
+        if device != "cpu" else None
+    state = thinwire.compress(network, density=0.02, grad_scaler=scaler)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    for step in range(STEPS):
+        given = draw(rank, step, device)
+        if step == 4 and scaler is None:
+            continue
+        if step == 4 and rank == 1:
+            given["a"][7] = float("inf")
+        optimizer.zero_grad()
+        if scaler is None:
+            network(given).backward()
+            optimizer.step()
+        else:
+            scaler.scale(network(given)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert state.stats()["steps"] == STEPS - 1
+    return outcome(network, state)
+
+
+def all_of_them(rank, nranks):
+    plays = {scheme: lambda device, scheme=scheme: hook(rank, device, scheme=scheme, density=0.02)
+             for scheme in thinwire.schemes() if scheme != "dense"}
+    plays["bf16 wire"] = lambda device: hook(rank, device, density=0.02, wire="bf16")
+    plays["float16"] = lambda device: hook(rank, device, torch.float16, density=0.02)
+    plays["buckets"] = lambda device: hook(rank, device, ddp={"bucket_cap_mb": 0.001}, density=0.1)
+    plays["unused"] = lambda device: hook(rank, device, ddp={"find_unused_parameters": True},
+                                          density=0.1)
+    plays["optimizer"] = lambda device: optimizer_alone(rank, device)
+    plays["scaler"] = lambda device: scaled(rank, device)
+    return {name: (play("cpu"), play("cuda")) for name, play in plays.items()}
+
+
+def test_gpu_is_bitwise_the_cpu():
+    for result in run(all_of_them, 2):
+        for name, (there, here) in result.items():
+            for part in ("weights", "residuals"):
+                for parameter, value in there[part].items():
+                    assert torch.equal(value, here[part][parameter]), (name, part, parameter)
+
+
+def is_there(rank, nranks):
+    return torch.cuda.is_available()    # in a process of its own: CUDA does not survive a fork
+
+
+if __name__ == "__main__":
+    if not run(is_there, 1)[0]:
+        print("SKIP: torch finds no GPU")
+        sys.exit(77)
+    main([test_gpu_is_bitwise_the_cpu])
