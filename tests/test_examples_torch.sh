@@ -2,8 +2,8 @@
 # test_examples_torch.sh - PyTorch: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON SO
 #
 # Two gloo ranks on the CPU. Small data sets are made here: images whose class is their colour, in
-# both forms; a text that repeats; tones that are letters. Every example trains dense and, where the
-# package is there, sparse: losses fall, replicas are equal, models have the papers' sizes, and
+# both forms; a text that repeats; tones that are letters. Every example trains dense and sparse:
+# losses fall, replicas are equal, models have the papers' sizes, and
 # `thinwire report` reads every log. Ends with 77 where there is no torch.
 
 # shellcheck source=tests/shell.sh
@@ -15,10 +15,6 @@ export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 if ! "$python" -c 'import numpy, torch.distributed' 2>"$dir/err"; then
     echo "SKIP: $python has no torch and numpy; 'scripts/install-deps bench' installs them"
     exit 77
-fi
-schemes=dense
-if [ -e "$2/python/thinwire/ddp.py" ]; then
-    schemes="dense oktopk"
 fi
 
 # train NAME EXAMPLE ARGS...: two ranks of it with the log $dir/NAME.jsonl
@@ -128,7 +124,7 @@ for make, size in sizes.items():
     assert sum(p.numel() for p in make().parameters()) == size, (size, make)
 EOF
 
-for scheme in $schemes; do
+for scheme in dense oktopk; do
     set -- --scheme "$scheme" --density 0.1 --density-warmup 4 --warmup 2
     train "cifar10-$scheme" torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
         --epochs 3 --lr 0.05 --snapshots 5 "$@"

@@ -114,28 +114,25 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){2.0 * k * (nranks - 1.0) / nranks, nranks > 1.0 ? 6.0 * k : 0.0};
 }
 
-/* Rotations: two for the partition, the counts, the split, two for each digit of the threshold,
- * what is held, the gathering. Bins of a digit split the sums 256 ways, so that few digits tell the
- * k-th of a short list. */
+/* Rotations: two for the partition, the counts, the split, two for a histogram near the threshold,
+ * the sums that it leaves and what is held, the gathering. */
 static tw__effort effort(const tw__shape *s) {
     double others = s->nranks - 1.0, share = others / s->nranks, nranks = s->nranks;
-    double sums = tw__expected_union(s), digits = 1.0;
-    for (double left = sums; left > 1.0 && digits < 4.0; left /= 256.0)
-        digits += 1.0;
+    double sums = tw__expected_union(s), listed = 2048.0 * s->nsegments;
     int batches = batches_of(s);
     int64_t parts = (int64_t)s->nranks * batches;
     int64_t found = (int64_t)sums < s->k ? (int64_t)sums : s->k;
     double there = (double)tw__letter_bytes(s->wire, s->k / parts + 1, 0, s->span / parts + 1);
     double back =
         (double)tw__letter_bytes(s->wire, found / s->nranks + 1, 0, s->span / s->nranks + 1);
-    double bins = (nranks > 64.0 ? 4.0 * nranks : 256.0) + 256.0 * digits * s->nsegments;
+    double bins = (nranks > 64.0 ? 4.0 * nranks : 256.0) + 256.0 * s->nsegments;
     return (tw__effort){
-        .rounds = 6.0 + 2.0 * digits,
-        .messages = others * (5.0 + batches + 2.0 * digits),
-        .bytes = others * (batches * there + back + 4.0 * batches + 8.0 * s->nsegments) +
-                 8.0 * bins * share,
+        .rounds = 8.0,
+        .messages = others * (7.0 + batches),
+        .bytes = others * (batches * there + back + 4.0 * batches + 12.0 * s->nsegments) +
+                 8.0 * bins * share + listed,
         .entries = s->wire != NULL ? 3.0 * (double)s->k : 0.0,
-        .merged = (3.0 + digits) * (double)s->k,
+        .merged = 5.0 * (double)s->k,
     };
 }
 
