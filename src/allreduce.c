@@ -12,7 +12,7 @@
 
 #include <assert.h>
 
-/* A step travels as at most two jobs: oktopk leaves small tensors to gtopk. */
+/* A step travels as at most two jobs: oktopk leaves small tensors to butterfly. */
 #define JOBS 2
 
 typedef struct step {
@@ -25,7 +25,7 @@ typedef struct step {
 } step;
 
 static const tw__exchange *exchange_for(const tw_group *g, int64_t k) {
-    return tw__exchange_suits(g->exchange, k, g->nranks) ? g->exchange : &tw__exchange_gtopk;
+    return tw__exchange_suits(g->exchange, k, g->nranks) ? g->exchange : &tw__exchange_butterfly;
 }
 
 static int is_dense(const tw_group *g) {
@@ -69,7 +69,7 @@ static size_t job_memory(const tw__exchange *exchange, const tw__shape *shape) {
     return counting.used;
 }
 
-/* During warm-up k falls, and a tensor may pass from oktopk to gtopk: it is counted for both. */
+/* During warm-up k falls, and a tensor may pass from oktopk to butterfly: it is counted for both. */
 size_t tw__allreduce_memory(const tw_group *g, int first, int count) {
     tw__shape whole = {0}, small = {0};
     for (int t = first; t < first + count; t++) {
@@ -80,7 +80,7 @@ size_t tw__allreduce_memory(const tw_group *g, int first, int count) {
         if (!tw__exchange_suits(g->exchange, last, g->nranks))
             add_to_shape(&small, g, &g->tensors[t], k);
     }
-    return job_memory(g->exchange, &whole) + job_memory(&tw__exchange_gtopk, &small);
+    return job_memory(g->exchange, &whole) + job_memory(&tw__exchange_butterfly, &small);
 }
 
 int64_t tw__allreduce_applied(const tw_group *g, const tw__tensor *t) {
@@ -222,7 +222,7 @@ static void add_segment(step *s, int job_at, int tensor) {
 static void make_jobs(step *s) {
     tw_group *g = s->g;
     for (int j = 0; j < JOBS; j++) {
-        s->exchanges[j] = j == 0 ? g->exchange : &tw__exchange_gtopk;
+        s->exchanges[j] = j == 0 ? g->exchange : &tw__exchange_butterfly;
         s->jobs[j] = (tw__job){.transport = g->transport,
                                .kernels = g->kernels,
                                .rank = g->rank,

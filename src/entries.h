@@ -34,7 +34,8 @@ int tw__list_check(const tw__list *list, int64_t lo, int64_t hi, int rank);
 int64_t tw__list_split_best(const tw__list *list, int64_t best, tw__entry *kept,
                             tw__entry *dropped);
 
-/* The same without the others; kept may be list->at or lie before it. */
+/* The same without the others; kept may be list->at or lie before it. Elsewhere it needs room for
+ * one more than are kept. */
 int64_t tw__list_keep_best(const tw__list *list, int64_t best, tw__entry *kept);
 
 /* Entries with magnitude bits above `bits`, and the first `ties` of those with exactly these bits,
@@ -47,6 +48,10 @@ void tw__list_merge(const tw__list *a, const tw__list *b, tw__list *out);
 
 /* The entries of a whose index is in b, to out, which has room for all of a. */
 void tw__list_intersect(const tw__list *a, const tw__list *b, tw__list *out);
+
+/* Put entries with indices 0 .. span-1 in index order; those of the same index stay in theirs.
+ * scratch has room for all. */
+void tw__list_sort(tw__list *list, int64_t span, tw__entry *scratch);
 
 /* Sum runs[nruns], the values of each index in the order of runs; zero sums are left out.
  *   out      has room for all entries, or for as many as there are indices

@@ -77,12 +77,12 @@ static void test_dense_takes_what_it_must(void **state) {
 
 static void test_same_time_same_result(void **state) {
     (void)state;
-    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk", "logtopk"};
     const int64_t n = 20000;
     tw_network network = gigabit;
     network.jitter = 0.3;
     network.seed = 5;
-    for (int s = 0; s < 4; s++) {
+    for (int s = 0; s < 5; s++) {
         float **once = rows_alloc(7, n), **again = rows_alloc(7, n);
         check_scene("scheme=%s", schemes[s]);
         double first = time_of(7, &network, schemes[s], n, once);

@@ -7,8 +7,8 @@
  *
  *   own ---> [ exchange ] ---> result   sums over ranks, index order, no zeros
  *                         ---> left     entries of own that this rank's residual loses
- *                         ---> kept     sums that this rank dropped and must keep (gtopk), and
- *                                       what rounding to a wire format took away here
+ *                         ---> kept     sums that this rank dropped and must keep (gtopk,
+ *                                       butterfly), and what rounding to a wire format took away
  *
  * so that over all ranks: result + kept + (own - left) = own.
  *
@@ -26,7 +26,7 @@ typedef struct tw__segment {
     int64_t n;
     int64_t k;           /* of this step */
     uint32_t *threshold; /* oktopk: magnitude bits to reuse, 0 if none; belongs to the tensor */
-    struct tw_selector *selector; /* gtopk: holds gradient + residual */
+    struct tw_selector *selector; /* gtopk, butterfly: has gradient + residual */
     const void *grad;             /* dense: [n] of this type */
     int type;
     float *out; /* dense: [n] */
@@ -76,6 +76,7 @@ extern const tw__exchange tw__exchange_allgather;
 extern const tw__exchange tw__exchange_dsa;
 extern const tw__exchange tw__exchange_gtopk;
 extern const tw__exchange tw__exchange_oktopk;
+extern const tw__exchange tw__exchange_butterfly;
 
 /* A scheme of the papers: a selection method and an exchange. */
 typedef struct tw__scheme {
@@ -91,7 +92,7 @@ int tw__scheme_find(const char *name, const tw__scheme **scheme);
 /* NULL for "raw". */
 int tw__wire_name_find(const char *name, const tw__wire **wire);
 
-/* oktopk keeps its bound from k = 8P on; tensors below that go by gtopk. */
+/* oktopk keeps its bound from k = 8P on; tensors below that go by butterfly. */
 int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
 
 /* A received message as entries. Errors: TW_ERR_PROTOCOL for a length that is not a whole number
@@ -102,6 +103,9 @@ int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list);
 void tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */
 int tw__job_check_list(const tw__job *job, const tw__list *list, int rank);
+
+/* Whether job->kept would overflow this rank's residual, which loses job->left. */
+int tw__job_overflows(const tw__job *job);
 
 /* First index of part `part` of `parts` equal ones. */
 static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {
@@ -126,6 +130,15 @@ int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, in
 void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out);
 /* The list as others see it. */
 void tw__letter_round(tw__list *list, const float *rounded);
+
+/* ---- deal.c: butterfly's order of indices */
+
+/* Indices of a list, in order, become their places in the dealt tensors, and back; both ways the
+ * list is in order again. scratch has room for all. */
+void tw__deal(const tw__job *job, tw__list *list, tw__entry *scratch);
+void tw__undeal(const tw__job *job, tw__list *list, tw__entry *scratch);
+/* How many piles there are. */
+int64_t tw__deal_piles(int nranks);
 
 /* ---- partition.c */
 

@@ -14,7 +14,6 @@
  * rank 1's to {4: 3}. d = 2: rank 0 merges rank 2's to {4: 3, 7: -5}, keeps {7: -5} and has 3 more
  * at index 4 of its residual: its own 2 and the 1 of rank 1. */
 #include "exchange/exchange.h"
-#include "selector.h"
 
 typedef struct space {
     tw__entry *list;     /* [k]: this rank's list */
@@ -119,28 +118,6 @@ static void select_again(const tw__job *job, const tw__list *merged, tw__list *l
     }
 }
 
-/* A sum below half of the last place of the largest float can be added to any other. */
-#define HARMLESS 0x1p103f
-
-/* Whether what a segment keeps would overflow this rank's residual: acc, and of what it sent only
- * the sum itself. */
-static int overflows(const tw__job *job, const tw__segment *s) {
-    tw__list kept = tw__list_between(&job->kept, s->base, s->base + s->n);
-    tw__list sent = tw__list_between(&job->own, s->base, s->base + s->n);
-    int64_t at = 0;
-    for (int64_t i = 0; i < kept.count; i++) {
-        if (tw__magnitude(kept.at[i].val) < tw__magnitude(HARMLESS))
-            continue;
-        while (at < sent.count && sent.at[at].idx < kept.at[i].idx)
-            at++;
-        int own = at < sent.count && sent.at[at].idx == kept.at[i].idx;
-        float stays = own ? 0.0f : tw__selector_peek(s->selector, kept.at[i].idx - s->base);
-        if (tw__magnitude(stays + kept.at[i].val) >= TW__INFINITY_BITS)
-            return 1;
-    }
-    return 0;
-}
-
 /* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
  * that cannot be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks
  * all sums, so it reaches the result. */
@@ -148,11 +125,11 @@ static tw__parcel end_merging(tw__job *job, space *w, tw__list *list, int merges
     tw__parcel letter = write_list(job, w, list, merges);
     job->kept.at = w->kept;
     tw__list_reduce(w->drops, merges + 1, &job->kept, w->window);
-    for (int i = 0; i < job->shape.nsegments && list->count > 0; i++)
-        if (overflows(job, &job->segments[i])) {
-            list->at[0].val = tw__from_bits(TW__MAGNITUDE_MASK);
-            letter = write_list(job, w, list, merges);
-        }
+    job->left = job->own;
+    if (list->count > 0 && tw__job_overflows(job)) {
+        list->at[0].val = tw__from_bits(TW__MAGNITUDE_MASK);
+        letter = write_list(job, w, list, merges);
+    }
     return letter;
 }
 
@@ -210,9 +187,7 @@ static int run(tw__job *job) {
     memcpy(w.list, job->own.at, sizeof(tw__entry) * (size_t)job->own.count);
     tw__parcel letter = {0};
     TW_TRY(merge_up(job, &w, &job->result, &letter));
-    TW_TRY(broadcast(job, &w, &job->result, &letter));
-    job->left = job->own;
-    return TW_OK;
+    return broadcast(job, &w, &job->result, &letter);
 }
 
 const tw__exchange tw__exchange_gtopk = {

@@ -1,11 +1,12 @@
 /* exchanges.c - the tables of exchanges and schemes, and what exchanges share */
 #include "exchange/exchange.h"
+#include "selector.h"
 
 #include <stdio.h>
 
 static const tw__exchange *const exchanges[] = {
     &tw__exchange_dense, &tw__exchange_allgather, &tw__exchange_dsa,
-    &tw__exchange_gtopk, &tw__exchange_oktopk,
+    &tw__exchange_gtopk, &tw__exchange_oktopk,    &tw__exchange_butterfly,
 };
 #define EXCHANGES ((int)(sizeof exchanges / sizeof exchanges[0]))
 
@@ -18,6 +19,7 @@ static const tw__scheme schemes[] = {
     {"dgc", "dgc", "allgather", "threshold from a sample (Deep Gradient Compression)"},
     {"randomk", "random", "allgather", "k random entries: the baseline"},
     {"oktopk", "reuse", "oktopk", "reused threshold, balanced regions, global top-k (Ok-Topk)"},
+    {"logtopk", "exact", "butterfly", "exact top-k, summed and selected again in log P rounds"},
 };
 #define SCHEMES ((int)(sizeof schemes / sizeof schemes[0]))
 
@@ -95,6 +97,35 @@ int tw__job_check_list(const tw__job *job, const tw__list *list, int rank) {
                             (long long)count, (long long)s->k);
     }
     return TW_OK;
+}
+
+/* A sum below half of the last place of the largest float can be added to any other. */
+#define HARMLESS 0x1p103f
+
+/* Whether what a segment keeps would overflow this rank's residual: acc, and of what it sent only
+ * the sum itself. */
+static int segment_overflows(const tw__job *job, const tw__segment *s) {
+    tw__list kept = tw__list_between(&job->kept, s->base, s->base + s->n);
+    tw__list sent = tw__list_between(&job->left, s->base, s->base + s->n);
+    int64_t at = 0;
+    for (int64_t i = 0; i < kept.count; i++) {
+        if (tw__magnitude(kept.at[i].val) < tw__magnitude(HARMLESS))
+            continue;
+        while (at < sent.count && sent.at[at].idx < kept.at[i].idx)
+            at++;
+        int own = at < sent.count && sent.at[at].idx == kept.at[i].idx;
+        float stays = own ? 0.0f : tw__selector_peek(s->selector, kept.at[i].idx - s->base);
+        if (tw__magnitude(stays + kept.at[i].val) >= TW__INFINITY_BITS)
+            return 1;
+    }
+    return 0;
+}
+
+int tw__job_overflows(const tw__job *job) {
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (segment_overflows(job, &job->segments[i]))
+            return 1;
+    return 0;
 }
 
 /* ---- wire formats: raw, and those of the codec */
