@@ -26,6 +26,7 @@ static const latency_row latencies[] = {
     {"gtopk", 0, 2, false},
     {"oktopk", 2, 2, true},
     {"butterfly", 0, 14.0 / 3, true}, /* 7 messages for each of log8 P rounds, both ways */
+    {"twolevel", 0, 14.0 / 3, true},
 };
 
 static double latencies_of(const latency_row *row, const simulate_row *what) {

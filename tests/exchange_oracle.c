@@ -6,8 +6,8 @@
 
 #include "thinwire.h"
 
-const char *const oracle_exchanges[ORACLE_EXCHANGES] = {"dense", "allgather", "dsa",
-                                                        "gtopk", "oktopk",    "butterfly"};
+const char *const oracle_exchanges[ORACLE_EXCHANGES] = {"dense",  "allgather", "dsa",     "gtopk",
+                                                        "oktopk", "butterfly", "twolevel"};
 
 static void *allocate(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count, (size_t)size);
@@ -407,7 +407,7 @@ static void step_sparse(exchange_oracle *o, float *const *grads) {
         exchange_gtopk(o);
     else if (strcmp(o->used, "oktopk") == 0)
         exchange_oktopk(o);
-    else if (strcmp(o->used, "butterfly") == 0)
+    else if (strcmp(o->used, "butterfly") == 0 || strcmp(o->used, "twolevel") == 0)
         exchange_butterfly(o);
     else
         exchange_allgather(o);

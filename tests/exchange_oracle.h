@@ -15,6 +15,7 @@
  *              is in the other's stretches, down to single ranks; then the sums of groups are laid
  *              together, up to all ranks. A letter holds no more than a share, the best; who does
  *              not pass a sum on keeps it
+ *   twolevel   the same, where all ranks are on one host
  *
  * Sums that are zero are no entries. Entries that leave a residual leave the velocity too.
  */
@@ -25,7 +26,7 @@
 
 /* ---- The exchanges --------------------------------------------------------------------------- */
 
-enum { ORACLE_EXCHANGES = 6 };
+enum { ORACLE_EXCHANGES = 7 };
 extern const char *const oracle_exchanges[ORACLE_EXCHANGES]; /* all; the first is dense */
 
 typedef struct oracle_entries {

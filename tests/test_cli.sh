@@ -59,7 +59,7 @@ succeeds info
 for word in kernels ref threads exact reuse gaussian dgc random redsync; do
     says out "$word"
 done
-for word in dense topka topkdsa gtopk gaussiank randomk oktopk logtopk allgather butterfly self custom mpi; do
+for word in dense topka topkdsa gtopk gaussiank randomk oktopk logtopk twolevel allgather butterfly self custom mpi; do
     says out "$word"
 done
 has_json=$(sed -n 's/^json  *//p' "$dir/out")

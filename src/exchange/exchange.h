@@ -77,6 +77,7 @@ extern const tw__exchange tw__exchange_dsa;
 extern const tw__exchange tw__exchange_gtopk;
 extern const tw__exchange tw__exchange_oktopk;
 extern const tw__exchange tw__exchange_butterfly;
+extern const tw__exchange tw__exchange_twolevel;
 
 /* A scheme of the papers: a selection method and an exchange. */
 typedef struct tw__scheme {

@@ -24,6 +24,11 @@
  * Values are rounded to a wire format whenever they are sent; in gather all ranks of a part round
  * alike, and the rank that summed an index keeps the difference to the result.
  *
+ * In twolevel the ranks of a host meet first, if all of the H hosts have as many: the tree numbers
+ * the first rank of every host 0 .. H-1, the second H .. 2H-1 and so on, so that its first levels
+ * cut between ranks of a host and the later ones between hosts. In between a host cuts its sums to
+ * k, as a single rank would: each of its h ranks has k/h of them, for 1/h of the indices.
+ *
  * Worked example, P = 2, n = 8, k = 2, as dealt: ranks bring {1: 4, 6: -1} and {1: 1, 7: 3}. Rank 0
  * sends {6: -1} and sums {1: 5}, rank 1 sends {1: 1} and sums {6: -1, 7: 3}; both get {1: 5},
  * {6: -1, 7: 3}, keep the best two, {1: 5, 7: 3}, and rank 1 keeps the -1 of rank 0. */
@@ -46,6 +51,9 @@ typedef struct space {
     char *sent, *mail;   /* letters */
     float *rounded;      /* [k] */
     void *window;
+    int *order;   /* [nranks]: ranks as the tree has them */
+    int *scratch; /* [2 nranks] */
+    int number;   /* this rank's in that order */
 } space;
 
 /* All segments' shares. */
@@ -56,8 +64,9 @@ static int64_t shares(const tw__job *job, int64_t m, int64_t of) {
     return sum;
 }
 
+/* Hosts may take a level more, and drop their surplus. */
 static int64_t most_drops(const tw__shape *s) {
-    return tw__levels_of(s->nranks) * (s->k + tw__level_receives(s)) + s->k;
+    return (tw__levels_of(s->nranks) + 1) * (s->k + tw__level_receives(s)) + 2 * s->k;
 }
 
 /* ---- memory */
@@ -81,6 +90,8 @@ static space layout(tw__arena *a, const tw__shape *s) {
         .mail = tw__arena_take(a, 1, tw__letter_room(s->wire, room, MESSAGES)),
         .rounded = tw__arena_take(a, rounds * s->k, sizeof(float)),
         .window = tw__arena_take(a, 1, tw__reduce_memory(MESSAGES)),
+        .order = tw__arena_take(a, s->nranks, sizeof(int)),
+        .scratch = tw__arena_take(a, 2 * (int64_t)s->nranks, sizeof(int)),
     };
 }
 
@@ -154,7 +165,12 @@ typedef struct mailing {
     int receives, sends;
     tw__entry *received; /* where the next entries go */
     char *sent, *mail;
+    const int *order; /* ranks by their number in the tree */
 } mailing;
+
+static mailing mailing_of(const space *w) {
+    return (mailing){.received = w->received, .sent = w->sent, .mail = w->mail, .order = w->order};
+}
 
 /* First and last place of a part that a letter may have. */
 static void extent(const tw__job *job, const tw__level *l, int part, int64_t *lo, int64_t *hi) {
@@ -175,13 +191,13 @@ static int expect(tw__job *job, const tw__level *l, mailing *r, int peer, int pa
     r->mail += tw__letter_room(wire, most, 1);
     r->received += most;
     r->about[r->receives] = part;
-    return tw__transport_recv(job->transport, peer, TW__PAYLOAD, in->data, in->capacity,
+    return tw__transport_recv(job->transport, r->order[peer], TW__PAYLOAD, in->data, in->capacity,
                               &r->messages[r->receives++]);
 }
 
 static int post(tw__job *job, mailing *r, int peer, const tw__parcel *letter) {
-    return tw__transport_send(job->transport, peer, TW__PAYLOAD, letter->data, letter->bytes,
-                              &r->messages[r->receives + r->sends++]);
+    return tw__transport_send(job->transport, r->order[peer], TW__PAYLOAD, letter->data,
+                              letter->bytes, &r->messages[r->receives + r->sends++]);
 }
 
 /* Waits for the round, which begun says has begun well. */
@@ -201,13 +217,18 @@ static int open_letter(tw__job *job, const tw__level *l, const mailing *r, int i
                        int peer, tw__entry **room, tw__list *list) {
     int64_t lo, hi, most = shares(job, tw__level_size(l, r->about[i]), of);
     extent(job, l, r->about[i], &lo, &hi);
-    TW_TRY(tw__letter_read(job, &r->parcels[i], lo, hi, most, peer, *room, list));
+    TW_TRY(tw__letter_read(job, &r->parcels[i], lo, hi, most, r->order[peer], *room, list));
     *room += most;
     return check_list(job, list, tw__level_first(l, r->about[i]), tw__level_size(l, r->about[i]),
-                      of, peer);
+                      of, r->order[peer]);
 }
 
 /* ---- scatter */
+
+/* As many ranks would have k entries here. */
+static int64_t whole(const tw__level *l) {
+    return (int64_t)l->size * l->thin;
+}
 
 /* What this rank has of another part's places, written; what cannot go stays here. */
 static tw__parcel write_part(tw__job *job, space *w, const tw__level *l, int part,
@@ -215,7 +236,7 @@ static tw__parcel write_part(tw__job *job, space *w, const tw__level *l, int par
     int64_t lo, hi;
     extent(job, l, part, &lo, &hi);
     select_places(job, list, tw__level_first(l, part), tw__level_size(l, part),
-                  tw__level_size(l, part), l->size, out, &w->drops);
+                  tw__level_size(l, part), whole(l), out, &w->drops);
     tw__parcel letter = tw__letter_write(job, out, lo, hi, mail, w->rounded);
     if (job->shape.wire != NULL)
         tw__letter_remainders(out, w->rounded, &w->drops);
@@ -235,7 +256,7 @@ static int sum_up(tw__job *job, space *w, const tw__level *l, const mailing *r, 
             int peer = tw__level_client(l, part, turn);
             if (peer < 0)
                 continue;
-            TW_TRY(open_letter(job, l, r, letter++, l->size, peer, &room, &runs[nruns++]));
+            TW_TRY(open_letter(job, l, r, letter++, whole(l), peer, &room, &runs[nruns++]));
         }
     }
     tw__list_reduce(runs, nruns, merged, w->window);
@@ -244,7 +265,7 @@ static int sum_up(tw__job *job, space *w, const tw__level *l, const mailing *r, 
 
 static int begin_scatter(tw__job *job, space *w, const tw__level *l, const tw__list *list,
                          mailing *r, tw__list *own) {
-    int64_t most = shares(job, tw__level_size(l, l->part), l->size);
+    int64_t most = shares(job, tw__level_size(l, l->part), whole(l));
     for (int part = 0; part < l->parts; part++)
         for (int turn = 0; turn < 2 && part != l->part; turn++)
             if (tw__level_client(l, part, turn) >= 0)
@@ -264,13 +285,13 @@ static int begin_scatter(tw__job *job, space *w, const tw__level *l, const tw__l
 }
 
 static int scatter(tw__job *job, space *w, const tw__level *l, tw__list *list) {
-    mailing r = {.received = w->received, .sent = w->sent, .mail = w->mail};
+    mailing r = mailing_of(w);
     tw__list own, merged = {w->merged, 0};
     TW_TRY(end_round(job, &r, begin_scatter(job, w, l, list, &r, &own)));
     assert(r.received - w->received <= tw__level_receives(&job->shape));
     TW_TRY(sum_up(job, w, l, &r, &own, &merged));
     list->count = 0;
-    select_places(job, &merged, 0, job->shape.nranks, 1, 1, list, &w->drops);
+    select_places(job, &merged, 0, job->shape.nranks, 1, l->keep, list, &w->drops);
     return TW_OK;
 }
 
@@ -305,7 +326,7 @@ static void lay_together(const tw__job *job, const tw__level *l, const tw__list 
 }
 
 static int gather(tw__job *job, space *w, const tw__level *l, tw__list *list, int *refuse) {
-    mailing r = {.received = w->received, .sent = w->sent, .mail = w->mail};
+    mailing r = mailing_of(w);
     tw__list lists[TW__PARTS], merged = {w->merged, 0};
     tw__parcel letter = {refusal, sizeof refusal, 0};
     tw__entry *room = w->received;
@@ -386,32 +407,48 @@ static void drop_difference(tw__list *drops, const tw__list *mine, const tw__lis
 
 /* ---- the map */
 
-static int run(tw__job *job) {
-    space w = layout(&job->arena, &job->shape);
+/* `local` ranks of each host meet first; 1: hosts do not matter. */
+static int exchange(tw__job *job, space *w, int local) {
     tw__level tree[TW__LEVELS];
-    int levels = tw__level_plan(tree, job->shape.nranks, job->rank), refuse = 0;
+    int levels = tw__level_plan(tree, job->shape.nranks, local, w->number), refuse = 0;
     tw__job_trim_own(job);
-    tw__list list = {w.list, 0}, mine = {w.mine, 0};
+    tw__list list = {w->list, 0}, mine = {w->mine, 0};
     append(&list, &job->own);
-    tw__deal(job, &list, w.sorted);
+    tw__deal(job, &list, w->sorted);
     for (int i = 0; i < levels; i++)
-        TW_TRY(scatter(job, &w, &tree[i], &list));
+        TW_TRY(scatter(job, w, &tree[i], &list));
     append(&mine, &list);
     list.count = 0;
     select_places(job, &mine, 0, job->shape.nranks, 1, job->shape.nranks, &list, NULL);
     job->left = job->own;
-    refuse = must_refuse(job, &w, &mine);
+    refuse = must_refuse(job, w, &mine);
     for (int i = levels - 1; i >= 0; i--)
-        TW_TRY(gather(job, &w, &tree[i], &list, &refuse));
+        TW_TRY(gather(job, w, &tree[i], &list, &refuse));
     if (refuse)
         return tw__fail(TW_ERR_NUMBER, "a sum over ranks that one of them is to keep overflows in "
                                        "this step; skip it or lower the loss scale");
-    drop_difference(&w.drops, &mine, &list);
-    job->kept = sum_drops(job, &w);
-    tw__undeal(job, &job->kept, w.sorted);
-    tw__undeal(job, &list, w.sorted);
+    drop_difference(&w->drops, &mine, &list);
+    job->kept = sum_drops(job, w);
+    tw__undeal(job, &job->kept, w->sorted);
+    tw__undeal(job, &list, w->sorted);
     job->result = list;
     return TW_OK;
+}
+
+static int run(tw__job *job) {
+    space w = layout(&job->arena, &job->shape);
+    for (int r = 0; r < job->shape.nranks; r++)
+        w.order[r] = r;
+    w.number = job->rank;
+    return exchange(job, &w, 1);
+}
+
+static int run_by_host(tw__job *job) {
+    space w = layout(&job->arena, &job->shape);
+    int local = tw__transport_hosts(job->transport, w.order, w.scratch);
+    while (w.order[w.number] != job->rank)
+        w.number++;
+    return exchange(job, &w, local);
 }
 
 const tw__exchange tw__exchange_butterfly = {
@@ -421,4 +458,13 @@ const tw__exchange tw__exchange_butterfly = {
     .memory = memory,
     .applied = applied,
     .run = run,
+};
+
+const tw__exchange tw__exchange_twolevel = {
+    .name = "twolevel",
+    .description = "butterfly in which ranks of a host first sum what they have",
+    .cost = cost,
+    .memory = memory,
+    .applied = applied,
+    .run = run_by_host,
 };

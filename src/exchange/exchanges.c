@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 static const tw__exchange *const exchanges[] = {
-    &tw__exchange_dense, &tw__exchange_allgather, &tw__exchange_dsa,
-    &tw__exchange_gtopk, &tw__exchange_oktopk,    &tw__exchange_butterfly,
+    &tw__exchange_dense,  &tw__exchange_allgather, &tw__exchange_dsa,      &tw__exchange_gtopk,
+    &tw__exchange_oktopk, &tw__exchange_butterfly, &tw__exchange_twolevel,
 };
 #define EXCHANGES ((int)(sizeof exchanges / sizeof exchanges[0]))
 
@@ -20,6 +20,7 @@ static const tw__scheme schemes[] = {
     {"randomk", "random", "allgather", "k random entries: the baseline"},
     {"oktopk", "reuse", "oktopk", "reused threshold, balanced regions, global top-k (Ok-Topk)"},
     {"logtopk", "exact", "butterfly", "exact top-k, summed and selected again in log P rounds"},
+    {"twolevel", "exact", "twolevel", "the same, ranks of a host summed first"},
 };
 #define SCHEMES ((int)(sizeof schemes / sizeof schemes[0]))
 

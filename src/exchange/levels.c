@@ -2,7 +2,7 @@
 #include "exchange/levels.h"
 
 int tw__level_first(const tw__level *l, int part) {
-    return l->first + (int)tw__part_start(l->size, part, l->parts);
+    return l->first + l->unit * (int)tw__part_start(l->size / l->unit, part, l->parts);
 }
 
 int tw__level_size(const tw__level *l, int part) {
@@ -28,11 +28,18 @@ int tw__levels_of(int nranks) {
     return levels;
 }
 
-int tw__level_plan(tw__level *tree, int nranks, int rank) {
-    int levels = tw__levels_of(nranks), first = 0, size = nranks;
+int tw__level_plan(tw__level *tree, int nranks, int local, int rank) {
+    int inner = tw__levels_of(local), levels = inner + tw__levels_of(nranks / local);
+    int first = 0, size = nranks;
     for (int i = 0; i < levels; i++) {
         tw__level *l = &tree[i];
-        *l = (tw__level){.first = first, .size = size, .parts = parts_of(size, levels - i)};
+        int unit = i < inner ? nranks / local : 1, left = (i < inner ? inner : levels) - i;
+        *l = (tw__level){.first = first,
+                         .size = size,
+                         .unit = unit,
+                         .parts = parts_of(size / unit, left),
+                         .thin = i < inner ? 1 : local,
+                         .keep = i + 1 < inner ? 1 : local};
         while (tw__level_first(l, l->part + 1) <= rank)
             l->part++;
         first = tw__level_first(l, l->part);

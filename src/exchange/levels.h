@@ -14,19 +14,23 @@
 
 /* 7 messages take a rank about the time that one is under way: 5 us each with TCP, 25 to 50 us. */
 #define TW__PARTS 8
-#define TW__LEVELS 11 /* serve 2^31 ranks */
+#define TW__LEVELS 12 /* serve 2^31 ranks on hosts of any size */
 
 /* What a rank sees of a level: its group, and itself in it. */
 typedef struct tw__level {
     int first, size; /* ranks of the group */
+    int unit;        /* of ranks that are not cut apart here: as many as there are hosts, or 1 */
     int parts;
     int part;  /* this rank's */
     int place; /* this rank's within the part */
+    int thin;  /* lists that come here have k / thin entries */
+    int keep;  /* lists that go on have k / keep */
 } tw__level;
 
 int tw__levels_of(int nranks);
-/* From the top down: tree[TW__LEVELS]. Returns how many. */
-int tw__level_plan(tw__level *tree, int nranks, int rank);
+/* From the top down: tree[TW__LEVELS]. Returns how many. With `local` ranks on each host, ranks are
+ * numbered as tw__transport_hosts has them in order: those of a host meet first. */
+int tw__level_plan(tw__level *tree, int nranks, int local, int rank);
 /* The ranks of a part; first of `parts` is where the group ends. */
 int tw__level_first(const tw__level *l, int part);
 int tw__level_size(const tw__level *l, int part);

@@ -95,6 +95,10 @@ void tw__transport_release(tw_transport *t);
 int tw__transport_rank(const tw_transport *t);
 int tw__transport_nranks(const tw_transport *t);
 tw_traffic tw__transport_traffic(const tw_transport *t);
+/* How many ranks each host has, 1 where hosts are unknown, differ in that, or there is but one.
+ * order[nranks] gets the ranks: the first of every host, the second of every host, and so on.
+ * scratch: [2 nranks]. */
+int tw__transport_hosts(const tw_transport *t, int *order, int *scratch);
 
 /* ---- rotation.c: every rank sends to every other
  *
