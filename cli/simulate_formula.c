@@ -1,6 +1,7 @@
 /* simulate_formula.c - the papers' cost table in seconds
  *
- * words * 4 / bandwidth + messages * latency, after the table of Ok-Topk (Li and Hoefler, 2022);
+ * words * 4 / bandwidth + messages * latency, after the table of Ok-Topk (Li and Hoefler, 2022),
+ * which our own exchanges join;
  * words are those of tw_exchange_cost. It has every message of a rank wait for the one before, so a
  * rotation costs P latencies; in the simulation messages are under way together. It knows neither
  * jitter nor stragglers; ranks of a host have their share of its link.
@@ -19,8 +20,13 @@ typedef struct latency_row {
 } latency_row;
 
 static const latency_row latencies[] = {
-    {"dense", 0, 2, false}, {"allgather", 0, 1, false}, {"dsa", 1, 2, true},
-    {"gtopk", 0, 2, false}, {"oktopk", 2, 2, true},
+    {"dense", 0, 2, false},
+    {"allgather", 0, 1, false},
+    {"dsa", 1, 2, true},
+    {"gtopk", 0, 2, false},
+    {"oktopk", 2, 2, true},
+    {"butterfly", 0, 14.0 / 3, true}, /* 7 messages for each of log8 P rounds, both ways */
+    {"twolevel", 0, 14.0 / 3, true},
 };
 
 static double latencies_of(const latency_row *row, const simulate_row *what) {

@@ -257,6 +257,9 @@ typedef struct tw_transport_calls {
     void (*idle)(void *context, int64_t microseconds);
     /* The transport is being freed. NULL: nothing to do. */
     void (*close)(void *context);
+    /* The lowest rank that runs on the same host as this one, for "twolevel". NULL: unknown, each
+     * rank may be on a host of its own. */
+    int (*host)(void *context, int rank);
 } tw_transport_calls;
 
 /* A transport made of the caller's functions; calls is copied, context is passed back.
@@ -371,9 +374,10 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
  * Errors: TW_ERR_NULL; TW_ERR_STATE after tw_group_open; those of tw_selector_create. */
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
-/* Bytes that tw_group_open will take, or took (with "auto", before opening, at most): residuals, velocities and undo logs of all tensors;
- * workspace is O(k + P) for oktopk and gtopk, O(kP) where the result itself is (allgather, dsa),
- * 8 MiB at most for dense.
+/* Bytes that tw_group_open will take, or took (with "auto", before opening, at most): residuals,
+ * velocities and undo logs of all tensors; workspace is O(k + P) for oktopk, O(k log P + P) for
+ * gtopk, butterfly and twolevel, O(kP) where the result itself is (allgather, dsa), 8 MiB at most
+ * for dense.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added. */
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
@@ -395,8 +399,8 @@ TW_API void tw_group_free(tw_group *group);
  *   out  [n] floats: the mean (or sum) of what was applied, zero elsewhere; may be grad itself when
  *        its type is f32. NULL: see tw_group_result. "dense" and "auto" need it.
  * What was not applied is in the residuals of the ranks. All ranks get bitwise the same numbers.
- * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk: in
- * the order of its tree.
+ * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk,
+ * butterfly and twolevel: in the order of their trees.
  * Errors, the same on all ranks: TW_ERR_NUMBER when a rank's gradient holds NaN or infinity, or a
  * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank, TW_ERR_DEVICE for one that is
  * not the memory of the tensor's GPU, or a stream that failed: all residuals are then bit
@@ -438,7 +442,7 @@ typedef struct tw_step_info {
     int64_t k;            /* entries asked for */
     int64_t selected;     /* entries that this rank selected */
     int64_t applied;      /* entries of the result */
-    const char *exchange; /* that was used: oktopk leaves tensors with k < 8P to gtopk */
+    const char *exchange; /* that was used: oktopk leaves k < 8P to butterfly */
     const char *wire;     /* likewise */
     int tensors;          /* in the bucket */
     tw_traffic traffic;   /* of this rank */

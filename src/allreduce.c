@@ -12,7 +12,7 @@
 
 #include <assert.h>
 
-/* A step travels as at most two jobs: oktopk leaves small tensors to gtopk. */
+/* A step travels as at most two jobs: oktopk leaves small tensors to butterfly. */
 #define JOBS 2
 
 typedef struct step {
@@ -73,7 +73,6 @@ static void add_to_shape(tw__shape *shape, const tw_group *g, const tw__way *way
                          const tw__tensor *t, int64_t k) {
     shape->nranks = g->nranks;
     shape->wire = way->wire;
-    shape->on_gpu = g->resident;
     shape->nsegments++;
     shape->span += t->n;
     if (!is_dense(way)) {
@@ -89,9 +88,8 @@ static void job_memory(const tw__exchange *exchange, const tw__shape *shape, tw_
     exchange->memory(shape, room);
 }
 
-/* During warm-up k falls, and a tensor may pass from oktopk to gtopk: it is counted for both. */
-tw__room tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, int count) {
-    tw__room room = {0};
+/* During warm-up k falls, and a tensor may pass from oktopk to butterfly: it is counted for both. */
+tw__workspace tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, int count) {
     tw__shape whole = {0}, small = {0};
     for (int t = first; t < first + count; t++) {
         int64_t k = tw__k_max(&g->tensors[t].params, g->tensors[t].n);
@@ -101,9 +99,12 @@ tw__room tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, 
         if (!suits(g, way, last))
             add_to_shape(&small, g, way, &g->tensors[t], k);
     }
+    tw__room room = {0};
+    whole.on_gpu = g->resident;
     job_memory(way->exchange, &whole, &room);
-    job_memory(&tw__exchange_gtopk, &small, &room);
-    return room;
+    size_t there = g->resident ? room.lists.used : 0;
+    job_memory(&tw__exchange_butterfly, &small, &room);
+    return (tw__workspace){room.host.used, room.lists.used - there, there};
 }
 
 int64_t tw__allreduce_applied(const tw_group *g, const tw__ways *ways, const tw__tensor *t) {
@@ -172,8 +173,6 @@ static int follow_caller(tw_group *g, const tw__way *way, tw__tensor *t) {
  * number. */
 static int select_one(tw_group *g, const tw__way *way, tw__tensor *t, int64_t *bad) {
     tw_sparse sparse = {.count = t->n};
-    t->threshold_before = t->threshold;
-    t->has_result = 0;
     if (t->grad == NULL || ((is_dense(way) || g->automatic) && t->out == NULL))
         return TW_ERR_NULL;
     TW_TRY(follow_caller(g, way, t));
@@ -207,6 +206,11 @@ static int select_all(step *s) {
     int64_t bad = -1;
     double begin = tw__seconds();
     s->began = tw__transport_seconds(s->g->transport);
+    for (int i = 0; i < s->count; i++) { /* of all, also where the first is refused */
+        tw__tensor *t = &s->g->tensors[s->members[i]];
+        t->threshold_before = t->threshold;
+        t->has_result = 0;
+    }
     for (int i = 0; i < s->count && error == TW_OK; i++) {
         tensor = s->members[i];
         error = select_one(s->g, s->way, &s->g->tensors[tensor], &bad);
@@ -263,13 +267,15 @@ static void add_segment(step *s, int job_at, int tensor) {
 static void make_jobs(step *s) {
     tw_group *g = s->g;
     for (int j = 0; j < JOBS; j++) {
-        s->exchanges[j] = j == 0 ? s->way->exchange : &tw__exchange_gtopk;
+        s->exchanges[j] = j == 0 ? s->way->exchange : &tw__exchange_butterfly;
+        int there = j == 0 && g->resident;
         s->jobs[j] = (tw__job){.transport = g->transport,
-                               .cargo = g->resident ? TW__DEVICE : TW__PAYLOAD,
-                               .lists = g->lists,
+                               .cargo = there ? TW__DEVICE : TW__PAYLOAD,
+                               .lists = there ? g->lists_there : g->lists,
                                .kernels = g->kernels,
                                .rank = g->rank,
                                .shape.nranks = g->nranks,
+                               .shape.on_gpu = there,
                                .segments = g->segments + j * g->widest,
                                .global = g->params.global,
                                .divisor = g->params.result == TW_MEAN ? (float)g->nranks : 1.0f};
@@ -334,23 +340,26 @@ static void drop_zeros(tw__list *list) {
 }
 
 static int exchange_all(step *s) {
-    tw__room room = {{s->g->host_memory, 0}, {s->g->lists_memory, 0}};
+    tw_group *g = s->g;
+    tw__arena host = {g->host_memory, 0}, here = {g->lists_memory, 0}, there = {g->memory_there, 0};
     double begin = tw__seconds();
     make_jobs(s);
     for (int j = 0; j < JOBS; j++) {
         tw__job *job = &s->jobs[j];
         if (job->shape.nsegments == 0)
             continue;
-        job->room = room;
+        tw__arena *lists = job->shape.on_gpu ? &there : &here;
+        job->room = (tw__room){host, *lists};
         tw__job_begin(job);
         TW_TRY(gather_own(s, j));
         TW_TRY(s->exchanges[j]->run(job));
         if (job->shape.wire != NULL)
             drop_zeros(&job->result);
-        room = job->room;
-        assert(room.host.used <= s->g->workspace.host.used &&
-               room.lists.used <= s->g->workspace.lists.used);
+        host = job->room.host;
+        *lists = job->room.lists;
     }
+    assert(host.used <= g->workspace.host && here.used <= g->workspace.here &&
+           there.used <= g->workspace.there);
     s->info.exchange_seconds = tw__seconds() - begin;
     return check_sums(s);
 }

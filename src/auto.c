@@ -61,8 +61,8 @@ static int fits(const tw_group *g, const tw__way *way) {
     for (int t = 0; t < g->ntensors; t++)
         elements += g->tensors[t].n;
     size_t room = ROOM_PER_ELEMENT * (size_t)elements;
-    tw__room needs = tw__allreduce_memory(g, way, 0, g->ntensors);
-    return needs.host.used + needs.lists.used <= (room > ROOM ? room : ROOM);
+    tw__workspace needs = tw__allreduce_memory(g, way, 0, g->ntensors);
+    return needs.host + needs.here + needs.there <= (room > ROOM ? room : ROOM);
 }
 
 static void add_way(const tw_group *g, tw__ways *ways, const tw__exchange *exchange,

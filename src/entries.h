@@ -113,7 +113,7 @@ int tw__list_check(const tw__lists *w, const tw__list *list, int64_t lo, int64_t
 
 /* Part the entries: the `best` largest magnitudes, ties to the smaller index, go to kept, the
  * others to dropped, unless that is NULL, both in index order. kept may be list->at or lie before
- * it. *nkept says how many were kept. */
+ * it; without dropped it needs room for one more than are kept. *nkept says how many. */
 int tw__list_split_best(const tw__lists *w, const tw__list *list, int64_t best, tw__entry *kept,
                         tw__entry *dropped, int64_t *nkept);
 
@@ -133,5 +133,9 @@ int tw__list_intersect(const tw__lists *w, const tw__list *a, const tw__list *b,
 
 /* *yes says whether all values are finite. */
 int tw__list_finite(const tw__lists *w, const tw__list *list, int *yes);
+
+/* In the host's memory alone: put entries with indices 0 .. span-1 in index order; those of the same
+ * index stay in theirs. scratch has room for all. */
+void tw__list_sort(tw__list *list, int64_t span, tw__entry *scratch);
 
 #endif

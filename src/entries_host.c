@@ -162,6 +162,33 @@ static int intersect(void *context, const tw__list *a, const tw__list *b, tw__li
     return TW_OK;
 }
 
+/* ---- order: by 11 bits of the index at a time, the lowest first */
+
+#define DIGIT 11
+
+static void sort_by_digit(const tw__entry *from, int64_t many, int shift, tw__entry *to) {
+    int64_t starts[(1 << DIGIT) + 1] = {0};
+    const int32_t mask = (1 << DIGIT) - 1;
+    for (int64_t i = 0; i < many; i++)
+        starts[(from[i].idx >> shift & mask) + 1]++;
+    for (int32_t d = 0; d < mask; d++)
+        starts[d + 1] += starts[d];
+    for (int64_t i = 0; i < many; i++)
+        to[starts[from[i].idx >> shift & mask]++] = from[i];
+}
+
+void tw__list_sort(tw__list *list, int64_t span, tw__entry *scratch) {
+    tw__entry *from = list->at, *to = scratch;
+    for (int shift = 0; list->count > 1 && (span - 1) >> shift > 0; shift += DIGIT) {
+        sort_by_digit(from, list->count, shift, to);
+        tw__entry *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    if (from != list->at)
+        memcpy(list->at, from, sizeof *from * (size_t)list->count);
+}
+
 /* ---- sums
  *
  * A window of sums moves over the indices: every run adds what it has there, in its turn, and a bit

@@ -147,11 +147,11 @@ static int check_gpu(const tw_group *g, const tw__tensor *t) {
 #endif
 
 /* Whether entries stay on the GPU: not if they are few, unless the caller has lent a way between
- * GPUs. Wire formats are the CPU's to write, also for `auto`; dense has no entries. */
+ * GPUs. Wire formats are the CPU's to write, also for `auto`. */
 static int stays_on_gpu(const tw_group *g) {
     void *context;
     int lent = tw__transport_device(g->transport, &context) != NULL;
-    int all = !g->automatic && g->exchange != &tw__exchange_dense && g->wire == NULL;
+    int all = !g->automatic && !g->exchange->on_host && g->wire == NULL;
     int64_t entries = 0;
     for (int t = 0; t < g->ntensors; t++) {
         all &= tw__on_gpu(&g->tensors[t]);
@@ -208,19 +208,15 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-static int64_t entries_of(const tw__room *room) {
-    return (int64_t)(room->lists.used / sizeof(tw__entry));
-}
-
-static tw__room step_memory(const tw_group *g, const tw__ways *ways, const tw__bucket *buckets,
-                            int nbuckets) {
-    tw__room most = {0};
+static tw__workspace step_memory(const tw_group *g, const tw__ways *ways, const tw__bucket *buckets,
+                                 int nbuckets) {
+    tw__workspace most = {0};
     for (int b = 0; b < nbuckets; b++)
         for (int w = 0; w < ways->count; w++) {
-            tw__room room =
+            tw__workspace one =
                 tw__allreduce_memory(g, &ways->at[w], buckets[b].first, buckets[b].count);
-            most.host.used = larger(most.host.used, room.host.used);
-            most.lists.used = larger(most.lists.used, room.lists.used);
+            most = (tw__workspace){larger(most.host, one.host), larger(most.here, one.here),
+                                   larger(most.there, one.there)};
         }
     return most;
 }
@@ -266,12 +262,23 @@ static int add_selectors(const tw_group *g, tw_memory *memory) {
     return TW_OK;
 }
 
-/* What works on entries, and what moves them between GPUs. */
-static size_t lists_memory(const tw_group *g, const tw__room *room) {
-    if (!g->resident)
-        return tw__footprint(tw__lists_host_memory(g->nranks + 1));
-    return tw__device_lists_memory(entries_of(room)) +
-           tw__carrier_memory(g->transport, room->lists.used);
+/* Runs that a list is summed of at most: one of each rank, or of a few letters. */
+static int most_runs(const tw_group *g) {
+    return g->nranks + 32;
+}
+
+static int64_t entries_there(const tw__workspace *space) {
+    return (int64_t)(space->there / sizeof(tw__entry));
+}
+
+/* With what works on entries, and what moves them between GPUs. */
+static size_t workspace_bytes(const tw_group *g, const tw__workspace *space) {
+    size_t bytes = tw__footprint(space->host) + tw__footprint(space->here) + space->there +
+                   tw__footprint(tw__lists_host_memory(most_runs(g)));
+    if (g->resident)
+        bytes += tw__device_lists_memory(entries_there(space)) +
+                 tw__carrier_memory(g->transport, space->there);
+    return bytes;
 }
 
 int tw_group_memory(const tw_group *g, tw_memory *memory) {
@@ -287,9 +294,8 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
     int nbuckets = count_buckets(g, buckets, &widest);
     tw__auto_ways(g, &ways);
     *memory = (tw_memory){0};
-    tw__room room = step_memory(g, &ways, buckets, nbuckets);
-    memory->workspace = tw__footprint(room.host.used) + tw__footprint(room.lists.used) +
-                        lists_memory(g, &room) + result_memory(g, &ways) +
+    tw__workspace space = step_memory(g, &ways, buckets, nbuckets);
+    memory->workspace = workspace_bytes(g, &space) + result_memory(g, &ways) +
                         tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g, &ways);
     free(buckets);
     TW_TRY(add_selectors(g, memory));
@@ -360,9 +366,9 @@ static int open_buckets(tw_group *g) {
 }
 
 static int open_lists(tw_group *g) {
-    size_t bytes = g->workspace.lists.used;
+    size_t bytes = g->workspace.here;
     g->lists_memory = g->lane != NULL ? tw__lane_pinned(g->lane, bytes) : tw__reserve(bytes);
-    g->lists = (tw__lists){&tw__lists_host, calloc(1, tw__lists_host_memory(g->nranks + 1))};
+    g->lists = (tw__lists){&tw__lists_host, calloc(1, tw__lists_host_memory(most_runs(g)))};
     if (g->lists_memory == NULL || g->lists.context == NULL)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes for entries are not to be had", bytes);
     return TW_OK;
@@ -370,20 +376,18 @@ static int open_lists(tw_group *g) {
 
 static int open_lists_there(tw_group *g) {
     tw__device_lists *lists = NULL;
-    TW_TRY(tw__lane_alloc(g->lane, &g->lists_memory, g->workspace.lists.used));
-    int error = tw__device_lists_create(&lists, g->lane, entries_of(&g->workspace), INT32_MAX);
-    g->lists = (tw__lists){&tw__lists_cuda, lists};
+    size_t bytes = g->workspace.there;
+    TW_TRY(tw__lane_alloc(g->lane, &g->memory_there, bytes));
+    int error = tw__device_lists_create(&lists, g->lane, entries_there(&g->workspace), INT32_MAX);
+    g->lists_there = (tw__lists){&tw__lists_cuda, lists};
     TW_TRY(error);
-    return tw__carrier_create(&g->carrier, g->transport, g->lane, g->workspace.lists.used);
+    return tw__carrier_create(&g->carrier, g->transport, g->lane, bytes);
 }
 
 static void free_lists(tw_group *g) {
     tw__carrier_free(g->carrier);
-    if (g->resident) {
-        tw__device_lists_free(g->lists.context);
-        tw__lane_release(g->lists_memory);
-        return;
-    }
+    tw__device_lists_free(g->lists_there.context);
+    tw__lane_release(g->memory_there);
     free(g->lists.context);
     if (g->lane != NULL)
         tw__lane_unpin(g->lists_memory);
@@ -393,7 +397,7 @@ static void free_lists(tw_group *g) {
 
 static int open_workspace(tw_group *g) {
     g->workspace = step_memory(g, &g->ways, g->buckets, g->nbuckets);
-    g->host_memory = tw__reserve(g->workspace.host.used);
+    g->host_memory = tw__reserve(g->workspace.host);
     g->members = calloc((size_t)g->widest, sizeof *g->members);
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
     g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
@@ -403,8 +407,9 @@ static int open_workspace(tw_group *g) {
     if (g->host_memory == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
         g->worker.queue == NULL || g->broken_text == NULL || g->scratch == NULL)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes of workspace are not to be had",
-                        g->workspace.host.used);
-    return g->resident ? open_lists_there(g) : open_lists(g);
+                        g->workspace.host);
+    TW_TRY(open_lists(g));
+    return g->resident ? open_lists_there(g) : TW_OK;
 }
 
 static int open_all(tw_group *g) {

@@ -80,6 +80,13 @@ typedef struct tw__worker_thread {
     fenv_t environment; /* in which the thread computes */
 } tw__worker_thread;
 
+/* Bytes of a step's workspace. */
+typedef struct tw__workspace {
+    size_t host;  /* bookkeeping */
+    size_t here;  /* entries in the host's memory */
+    size_t there; /* and on the GPU */
+} tw__workspace;
+
 struct tw_group {
     tw_transport *transport;
     tw_group_params params; /* with defaults filled in */
@@ -109,11 +116,13 @@ struct tw_group {
     char *broken_text;  /* [TW__TEXT] */
 
     /* Workspace of a step. */
-    tw__room workspace;    /* how much of both */
+    tw__workspace workspace;
     void *host_memory;     /* bookkeeping */
-    void *lists_memory;    /* entries: with a GPU, of that one, or pinned */
+    void *lists_memory;    /* entries; with a GPU, pinned */
+    void *memory_there;    /* entries on the GPU */
     int resident;          /* entries stay on the GPU */
     tw__lists lists;       /* who works on them */
+    tw__lists lists_there; /* on the GPU */
     int *members;          /* [widest]: tensors of the step */
     tw__segment *segments; /* [2][widest] */
     int *owners;           /* [2][widest]: the tensor of each segment */
@@ -140,7 +149,7 @@ size_t tw__agree_memory(int nranks);
 /* One step of these tensors, ascending, whose grad and out are set. */
 int tw__allreduce_run(tw_group *g, const int *members, int count);
 /* Memory of a step of tensors first .. first+count-1 this way, all on board or each alone. */
-tw__room tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, int count);
+tw__workspace tw__allreduce_memory(const tw_group *g, const tw__way *way, int first, int count);
 /* Entries that a tensor's result can have, any of these ways. */
 int64_t tw__allreduce_applied(const tw_group *g, const tw__ways *ways, const tw__tensor *tensor);
 /* The jobs of a step of these tensors: shapes[0] is what the way's exchange takes, shapes[1] what it

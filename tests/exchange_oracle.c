@@ -6,8 +6,8 @@
 
 #include "thinwire.h"
 
-const char *const oracle_exchanges[ORACLE_EXCHANGES] = {"dense", "allgather", "dsa", "gtopk",
-                                                        "oktopk"};
+const char *const oracle_exchanges[ORACLE_EXCHANGES] = {"dense",  "allgather", "dsa",     "gtopk",
+                                                        "oktopk", "butterfly", "twolevel"};
 
 static void *allocate(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count, (size_t)size);
@@ -37,6 +37,10 @@ static void entries_copy(oracle_entries *to, const oracle_entries *from) {
         entries_add(to, from->idx[j], from->val[j]);
 }
 
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, int64_t n,
@@ -49,12 +53,15 @@ void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, 
     o->fallen = allocate(nranks, sizeof *o->fallen);
     o->lists = allocate(nranks, sizeof *o->lists);
     o->own = allocate(nranks, sizeof *o->own);
+    o->next = allocate(nranks, sizeof *o->next);
+    o->element = allocate(n, sizeof *o->element);
     for (int r = 0; r < nranks; r++) {
         o->residual[r] = allocate(n, sizeof(float));
         o->velocity[r] = allocate(n, sizeof(float));
         o->fallen[r] = allocate(n, sizeof(float));
         o->lists[r] = entries_alloc(n);
         o->own[r] = entries_alloc(n);
+        o->next[r] = entries_alloc(n);
     }
     o->applied = entries_alloc(n);
     o->kept = entries_alloc(n);
@@ -71,12 +78,15 @@ void exchange_oracle_close(exchange_oracle *o) {
         free(o->fallen[r]);
         entries_free(&o->lists[r]);
         entries_free(&o->own[r]);
+        entries_free(&o->next[r]);
     }
     free(o->residual);
     free(o->velocity);
     free(o->fallen);
     free(o->lists);
     free(o->own);
+    free(o->next);
+    free(o->element);
     entries_free(&o->applied);
     entries_free(&o->kept);
     entries_free(&o->dropped);
@@ -108,7 +118,7 @@ static void leave_all(exchange_oracle *o, int r) {
         leave(o, r, o->lists[r].idx[j]);
 }
 
-/* For gtopk: the list leaves the residual at once, and the velocity once it is known what fell. */
+/* For gtopk and butterfly: the list leaves the residual at once, and the velocity once it is known what fell. */
 static void leave_residual(exchange_oracle *o, int r) {
     memset(o->fallen[r], 0, (size_t)o->n * sizeof(float));
     for (int64_t j = 0; j < o->lists[r].count; j++)
@@ -137,9 +147,9 @@ static void sum_take(const exchange_oracle *o, oracle_entries *sums) {
 }
 
 /* The best k of all stay in it, the rest goes to o->dropped. */
-static void keep_best(exchange_oracle *o, oracle_entries *all) {
-    oracle_entries best = entries_alloc(o->k);
-    const int64_t count = oracle_topk(all->val, all->count, o->k, best.idx, best.val);
+static void keep_best(exchange_oracle *o, oracle_entries *all, int64_t k) {
+    oracle_entries best = entries_alloc(k);
+    const int64_t count = oracle_topk(all->val, all->count, k, best.idx, best.val);
     o->kept.count = o->dropped.count = 0;
     for (int64_t j = 0, next = 0; j < all->count; j++) {
         const int is_best = next < count && best.idx[next] == j; /* its places ascend */
@@ -167,7 +177,7 @@ static void exchange_allgather(exchange_oracle *o) {
 
 static void exchange_oktopk(exchange_oracle *o) {
     sum_all_lists(o);
-    keep_best(o, &o->applied);
+    keep_best(o, &o->applied, o->k);
     sum_begin(o);
     sum_add(o, &o->applied); /* marks in `present` what is in the result */
     for (int r = 0; r < o->nranks; r++)
@@ -182,7 +192,7 @@ static void merge_lists(exchange_oracle *o, int r, int s) {
     sum_add(o, &o->lists[r]);
     sum_add(o, &o->lists[s]);
     sum_take(o, &o->lists[r]);
-    keep_best(o, &o->lists[r]);
+    keep_best(o, &o->lists[r], o->k);
     for (int64_t j = 0; j < o->dropped.count; j++)
         o->fallen[r][o->dropped.idx[j]] += o->dropped.val[j];
 }
@@ -208,6 +218,171 @@ static void exchange_gtopk(exchange_oracle *o) {
     entries_copy(&o->applied, &o->lists[0]);
 }
 
+/* ---- butterfly */
+
+static int is_prime(int64_t x) {
+    for (int64_t d = 2; d < x; d++)
+        if (x % d == 0)
+            return 0;
+    return 1;
+}
+
+/* Element i goes to pile i mod C, a prime above 60 and 4P. */
+static void deal(exchange_oracle *o) {
+    int64_t piles = 4 * o->nranks > 60 ? 4 * o->nranks + 1 : 61, place = 0;
+    while (!is_prime(piles))
+        piles++;
+    for (int64_t pile = 0; pile < piles; pile++)
+        for (int64_t i = pile; i < o->n; i += piles)
+            o->element[place++] = i;
+}
+
+/* A rank's selection by place. */
+static void deal_list(exchange_oracle *o, int r) {
+    sum_begin(o);
+    sum_add(o, &o->own[r]);
+    o->lists[r].count = 0;
+    for (int64_t place = 0; place < o->n; place++)
+        if (o->present[o->element[place]])
+            entries_add(&o->lists[r], (int32_t)place, o->sum[o->element[place]]);
+}
+
+/* What m ranks of `of` may have of k entries. */
+static int64_t share(const exchange_oracle *o, int64_t m, int64_t of) {
+    const int64_t even = (o->k * m + of - 1) / of;
+    int64_t root = 0;
+    while ((root + 1) * (root + 1) <= even)
+        root++;
+    return smaller(o->k, even + 3 * root + 3);
+}
+
+/* Ranks first .. first+size-1, parted so that `levels` levels suffice with parts as few as can be. */
+typedef struct family {
+    int first, size, levels, parts;
+} family;
+
+static family family_of(int first, int size, int levels) {
+    family f = {first, size, levels, 0};
+    for (int64_t served = 0; served < size;) {
+        f.parts++;
+        served = 1;
+        for (int i = 0; i < levels; i++)
+            served *= f.parts;
+    }
+    return f;
+}
+
+static family child(const family *f, int part) {
+    const int from = f->size * part / f->parts, to = f->size * (part + 1) / f->parts;
+    return family_of(f->first + from, to - from, f->levels - 1);
+}
+
+static int part_of(const family *f, int rank) {
+    int part = 0;
+    for (family c = child(f, part); rank >= c.first + c.size; c = child(f, part))
+        part++;
+    return part;
+}
+
+static void drop_all(exchange_oracle *o, int r, const oracle_entries *dropped) {
+    for (int64_t j = 0; j < dropped->count; j++)
+        o->fallen[r][o->element[dropped->idx[j]]] += dropped->val[j];
+}
+
+/* What rank r has of these ranks' places. */
+static void cut_out(exchange_oracle *o, int r, const family *ranks, oracle_entries *piece) {
+    const int64_t from = o->n * ranks->first / o->nranks;
+    const int64_t to = o->n * (ranks->first + ranks->size) / o->nranks;
+    piece->count = 0;
+    for (int64_t j = 0; j < o->lists[r].count; j++)
+        if (o->lists[r].idx[j] >= from && o->lists[r].idx[j] < to)
+            entries_add(piece, o->lists[r].idx[j], o->lists[r].val[j]);
+}
+
+/* Rank `to` sums what it has, and what all others whose place in their part leads to it send. */
+static void receive_all(exchange_oracle *o, const family *f, int to) {
+    const family mine = child(f, part_of(f, to));
+    oracle_entries piece = entries_alloc(o->n);
+    sum_begin(o);
+    for (int r = f->first; r < f->first + f->size; r++) {
+        const family theirs = child(f, part_of(f, r));
+        cut_out(o, r, &mine, &piece);
+        if (theirs.first != mine.first) {
+            if (mine.first + (r - theirs.first) % mine.size != to)
+                continue;
+            keep_best(o, &piece, share(o, mine.size, f->size));
+            drop_all(o, r, &o->dropped);
+        }
+        if (theirs.first != mine.first || r == to)
+            sum_add(o, &piece);
+    }
+    sum_take(o, &o->next[to]);
+    keep_best(o, &o->next[to], o->k);
+    drop_all(o, to, &o->dropped);
+    entries_free(&piece);
+}
+
+static void scatter(exchange_oracle *o, const family *f) {
+    if (f->levels == 0)
+        return;
+    for (int r = f->first; r < f->first + f->size; r++)
+        receive_all(o, f, r);
+    for (int r = f->first; r < f->first + f->size; r++)
+        entries_copy(&o->lists[r], &o->next[r]);
+    for (int part = 0; part < f->parts; part++) {
+        const family c = child(f, part);
+        scatter(o, &c);
+    }
+}
+
+/* The best of the family's sums, to the end of all. */
+static void gather(exchange_oracle *o, const family *f, oracle_entries *all) {
+    oracle_entries best = entries_alloc(o->n);
+    if (f->levels == 0)
+        entries_copy(&best, &o->lists[f->first]);
+    for (int part = 0; part < f->parts && f->levels > 0; part++) {
+        const family c = child(f, part);
+        gather(o, &c, &best);
+    }
+    keep_best(o, &best, share(o, f->size, o->nranks));
+    for (int64_t j = 0; j < best.count; j++)
+        entries_add(all, best.idx[j], best.val[j]);
+    entries_free(&best);
+}
+
+/* The result back in the order of elements; what it lacks stays with the rank that summed it. */
+static void undeal(exchange_oracle *o, const oracle_entries *result) {
+    sum_begin(o);
+    for (int64_t j = 0; j < result->count; j++) {
+        o->sum[o->element[result->idx[j]]] = result->val[j];
+        o->present[o->element[result->idx[j]]] = 1;
+    }
+    sum_take(o, &o->applied);
+    for (int r = 0; r < o->nranks; r++)
+        for (int64_t j = 0; j < o->lists[r].count; j++)
+            if (!o->present[o->element[o->lists[r].idx[j]]])
+                o->fallen[r][o->element[o->lists[r].idx[j]]] += o->lists[r].val[j];
+}
+
+static void exchange_butterfly(exchange_oracle *o) {
+    oracle_entries result = entries_alloc(o->n);
+    int levels = 0;
+    for (int served = 1; served < o->nranks; served *= 8)
+        levels++;
+    const family all = family_of(0, o->nranks, levels);
+    deal(o);
+    for (int r = 0; r < o->nranks; r++) {
+        leave_residual(o, r);
+        deal_list(o, r);
+    }
+    scatter(o, &all);
+    gather(o, &all, &result);
+    undeal(o, &result);
+    for (int r = 0; r < o->nranks; r++)
+        pick_up_fallen(o, r);
+    entries_free(&result);
+}
+
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 static float mean_or_sum(const exchange_oracle *o, float sum) {
@@ -225,13 +400,15 @@ static void step_dense(exchange_oracle *o, float *const *grads) {
 
 static void step_sparse(exchange_oracle *o, float *const *grads) {
     const int small = strcmp(o->exchange, "oktopk") == 0 && o->k < o->oktopk_from;
-    o->used = small ? "gtopk" : o->exchange;
+    o->used = small ? "butterfly" : o->exchange;
     for (int r = 0; r < o->nranks; r++)
         fold_and_select(o, r, grads[r]);
     if (strcmp(o->used, "gtopk") == 0)
         exchange_gtopk(o);
     else if (strcmp(o->used, "oktopk") == 0)
         exchange_oktopk(o);
+    else if (strcmp(o->used, "butterfly") == 0 || strcmp(o->used, "twolevel") == 0)
+        exchange_butterfly(o);
     else
         exchange_allgather(o);
     memset(o->out, 0, (size_t)o->n * sizeof *o->out);
@@ -258,10 +435,6 @@ const char *support_name(support_kind kind) {
 #undef ORACLE_SUPPORT_TEXT
     };
     return names[kind];
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 /* Somewhere in the width elements from start on, beyond the end from the beginning again. */

@@ -10,6 +10,12 @@
  *              merges the list of rank r + d into its own and keeps the best k; what it drops is
  *              added up in the order of merging and goes to its own residual
  *   oktopk     the best k of the sums; of its selection a rank loses what is in the result
+ *   butterfly  elements are dealt into piles, the piles laid end to end and cut into a stretch for
+ *              each rank; groups of ranks part into up to 8 groups, whose ranks send each other what
+ *              is in the other's stretches, down to single ranks; then the sums of groups are laid
+ *              together, up to all ranks. A letter holds no more than a share, the best; who does
+ *              not pass a sum on keeps it
+ *   twolevel   the same, where all ranks are on one host
  *
  * Sums that are zero are no entries. Entries that leave a residual leave the velocity too.
  */
@@ -20,7 +26,7 @@
 
 /* ---- The exchanges --------------------------------------------------------------------------- */
 
-enum { ORACLE_EXCHANGES = 5 };
+enum { ORACLE_EXCHANGES = 7 };
 extern const char *const oracle_exchanges[ORACLE_EXCHANGES]; /* all; the first is dense */
 
 typedef struct oracle_entries {
@@ -31,7 +37,7 @@ typedef struct oracle_entries {
 
 typedef struct exchange_oracle {
     const char *exchange; /* as asked for */
-    const char *used;     /* in the last step: oktopk leaves k < oktopk_from to gtopk */
+    const char *used;     /* in the last step: oktopk leaves k < oktopk_from to butterfly */
     int nranks;
     int64_t n, k;           /* k may be changed between steps */
     int64_t oktopk_from;    /* 8P */
@@ -40,9 +46,11 @@ typedef struct exchange_oracle {
     float momentum;         /* 0: none */
     float **residual;       /* [nranks][n] */
     float **velocity;       /* [nranks][n] */
-    float **fallen;         /* [nranks][n] gtopk: sums of what a rank dropped */
+    float **fallen;         /* [nranks][n] gtopk, butterfly: sums of what a rank dropped */
     oracle_entries *lists;  /* [nranks] of at most n */
-    oracle_entries *own;    /* [nranks] gtopk: lists before any merge */
+    oracle_entries *own;    /* [nranks] gtopk, butterfly: lists before any merge */
+    oracle_entries *next;   /* [nranks] butterfly: lists after a round */
+    int64_t *element;       /* [n] butterfly: which one is dealt to a place */
     oracle_entries applied; /* the result before the division by P */
     oracle_entries kept;    /* scratch of a merge */
     oracle_entries dropped; /* likewise */

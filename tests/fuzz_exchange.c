@@ -334,7 +334,7 @@ static void read_plan(plan *p, input *in) {
     const uint32_t flags = take(in, 1);
     const uint32_t many = take(in, 1) % 8;
     p->nranks = many < 4 ? 2 : many < 6 ? 3 : (int)many - 2;
-    REQUIRE(tw_exchange((int)(take(in, 1) % 6) % 5, &params->exchange, NULL) == TW_OK);
+    REQUIRE(tw_exchange((int)(take(in, 1) % 7), &params->exchange, NULL) == TW_OK);
     if (flags & 64)
         params->exchange = "oktopk";
     REQUIRE(tw_select_method((int)(take(in, 1) % 6), &params->select.method, NULL) == TW_OK);

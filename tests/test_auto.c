@@ -117,7 +117,7 @@ static void test_conserves(void **state) {
             ledger book = ledger_new(nranks, 1501);
             tw_group_params params = auto_params(0.05);
             open_over(&r, nranks, networks[which], &params, &book.n, 1);
-            for (int step = 0; step < 40; step++) {
+            for (int step = 0; step < 60; step++) {
                 tw_step_info info;
                 check_scene("network %d, P=%d, step %d", which, nranks, step);
                 ledger_step(&book, &r, step, &info);
@@ -138,7 +138,7 @@ static void test_sparse_and_dense_in_turn(void **state) {
     tw_group_params params = auto_params(0.34);
     params.wire = "raw";
     open_over(&r, 3, &bulk, &params, &book.n, 1);
-    for (int step = 0; step < 40; step++) {
+    for (int step = 0; step < 60; step++) {
         tw_step_info info;
         check_scene("step %d", step);
         ledger_step(&book, &r, step, &info);
@@ -201,7 +201,7 @@ static void test_predictions(void **state) {
     check_true(!choice.settled && choice.measured == 0.0 && choice.predicted > 0.0);
     check_true(fabs(choice.latency / gigabit.latency - 1.0) < 0.01);
     check_true(fabs(choice.bandwidth / gigabit.bandwidth - 1.0) < 0.01);
-    for (int step = 0; step < 40; step++)
+    for (int step = 0; step < 60; step++)
         ledger_step(&book, &r, step, &info);
     choice = choice_of(&r, 0, 0);
     check_true(choice.settled && !choice.dense_is_faster);
@@ -230,7 +230,7 @@ static void test_dense_is_faster(void **state) {
     params.wire = "raw";
     tw_step_info info;
     open_over(&r, 2, &bulk, &params, &book.n, 1);
-    for (int step = 0; step < 40; step++)
+    for (int step = 0; step < 60; step++)
         ledger_step(&book, &r, step, &info);
     tw_choice choice = choice_of(&r, 1, 0);
     check_true(choice.settled && choice.dense_is_faster);

@@ -211,6 +211,7 @@ static void test_small(void **state) {
     (void)state;
     compare_buckets("oktopk", TW_GLOBAL_EXACT, 0, 12, 3000, 3);
     compare_buckets("gtopk", TW_GLOBAL_EXACT, 500, 12, 3000, 3);
+    compare_buckets("logtopk", TW_GLOBAL_EXACT, 500, 12, 3000, 3);
     compare_buckets("dense", TW_GLOBAL_EXACT, 500, 12, 3000, 3);
 }
 

@@ -59,7 +59,7 @@ succeeds info
 for word in kernels ref threads exact reuse gaussian dgc random redsync; do
     says out "$word"
 done
-for word in dense topka topkdsa gtopk gaussiank randomk oktopk allgather self custom mpi; do
+for word in dense topka topkdsa gtopk gaussiank randomk oktopk logtopk twolevel allgather butterfly self custom mpi; do
     says out "$word"
 done
 has_json=$(sed -n 's/^json  *//p' "$dir/out")
@@ -204,8 +204,8 @@ if [ "$has_json" = yes ]; then
     lines 2
     json 'row["wrong"] == 0 and row["scheme"] == ["dense", "gaussian+oktopk"][number]'
     succeeds bench allreduce --ranks 4 --n 2000 --k 10 --steps 2 --verify --scheme oktopk --json -
-    says err "gtopk"
-    json 'row["wrong"] == 0 and row["exchange_used"] == ["dense", "gtopk"][number]'
+    says err "butterfly"
+    json 'row["wrong"] == 0 and row["exchange_used"] == ["dense", "butterfly"][number]'
     succeeds bench allreduce --ranks 2 --n 2000 --density 0.01,0.1 --steps 2 --scheme gtopk,topka \
         --select exact --json "$dir/rows"
     says out "gtopk"

@@ -5,6 +5,7 @@
  *
  *     test_exchange [FILTER]     "test_small" is the part for ThreadSanitizer
  */
+#include <math.h>
 #include <string.h>
 
 #include "exchange_trial.h"
@@ -61,6 +62,9 @@ static void test_the_oracle(void **state) {
     /* Rank 0 merges [1]=4 [2]=3, then [1]=5 [2]=3 and drops [3]=-2 to its own residual. */
     const float left_tree[3][4] = {{0, 0, 0, -1.75f}, {0, 0, 0, 0}, {0.5f, 0, 0, 0}};
     check_paper("gtopk", best, left_tree);
+    /* Rank 2 sums elements 2 and 3, and keeps the -2. */
+    const float left_there[3][4] = {{0, 0, 0, 0.25f}, {0, 0, 0, 0}, {0.5f, 0, 0, -2}};
+    check_paper("butterfly", best, left_there);
     const float dense[4] = {0.5f, 5, 3, -1.75f};
     const float none[3][4] = {{0}};
     check_paper("dense", dense, none);
@@ -97,6 +101,35 @@ static void test_self(void **state) {
         exchange_oracle_close(&o);
         ranks_close(&r);
     }
+}
+
+/* The magnitudes of the result, added up. */
+static double applied_sum(const char *exchange, support_kind kind, int nranks, int64_t n) {
+    exchange_oracle o;
+    const support where = {.kind = kind, .nranks = nranks, .n = n, .k = n / 100, .seed = 3};
+    float **grads = rows_alloc(nranks, n);
+    double sum = 0;
+    for (int r = 0; r < nranks; r++)
+        support_fill(&where, r, 0, grads[r]);
+    exchange_oracle_open(&o, exchange, nranks, n, n / 100, TW_SUM);
+    exchange_oracle_step(&o, grads);
+    for (int64_t j = 0; j < o.applied.count; j++)
+        sum += fabs((double)o.applied.val[j]);
+    exchange_oracle_close(&o);
+    rows_free(grads);
+    return sum;
+}
+
+/* butterfly asks nobody where entries lie, and yet finds nearly all that oktopk finds. */
+static void test_butterfly_finds_the_largest(void **state) {
+    (void)state;
+    for (int nranks = 8; nranks <= 32; nranks *= 2)
+        for (int kind = 0; kind < SUPPORT_KINDS; kind++) {
+            const double best = applied_sum("oktopk", (support_kind)kind, nranks, 50000);
+            const double found = applied_sum("butterfly", (support_kind)kind, nranks, 50000);
+            check_scene("P=%d %s: %g of %g", nranks, support_name((support_kind)kind), found, best);
+            check_true(found > 0.99 * best);
+        }
 }
 
 /* ---- Trials: ranks x exchanges x supports ------------------------------------------------------ */
@@ -161,7 +194,7 @@ static void test_sizes(void **state) {
             }
 }
 
-/* k around 8P, where oktopk takes over from gtopk, and every support that it might stumble over. */
+/* k around 8P, where oktopk takes over from butterfly, and every support that it might stumble over. */
 static void test_edge_of_oktopk(void **state) {
     (void)state;
     const int counts[] = {1, 2, 3, 4, 6, 9};
@@ -281,13 +314,21 @@ static void test_types(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_oracle), cmocka_unit_test(test_all_exchanges_are_here),
-        cmocka_unit_test(test_self),       cmocka_unit_test(test_small),
-        cmocka_unit_test(test_few_ranks),  cmocka_unit_test(test_many_ranks),
-        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_edge_of_oktopk),
-        cmocka_unit_test(test_clumps),     cmocka_unit_test(test_large),
-        cmocka_unit_test(test_jumps),      cmocka_unit_test(test_kinds_of_data),
-        cmocka_unit_test(test_ties),       cmocka_unit_test(test_types),
+        cmocka_unit_test(test_the_oracle),
+        cmocka_unit_test(test_all_exchanges_are_here),
+        cmocka_unit_test(test_self),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_few_ranks),
+        cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_edge_of_oktopk),
+        cmocka_unit_test(test_clumps),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_jumps),
+        cmocka_unit_test(test_kinds_of_data),
+        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_butterfly_finds_the_largest),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

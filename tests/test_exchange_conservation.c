@@ -105,7 +105,7 @@ static void test_schemes_conserve(void **state) {
                 params.global = reuse ? TW_GLOBAL_REUSE : TW_GLOBAL_EXACT;
                 run_ledger(&params, counts[p], 2003, 24, scheme);
             }
-    check_true(schemes >= 8);
+    check_true(schemes >= 10);
 }
 
 static void test_pairs_conserve(void **state) {

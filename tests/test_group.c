@@ -215,11 +215,13 @@ static void test_names(void **state) {
                                           {"dgc", "dgc", "allgather"},
                                           {"randomk", "random", "allgather"},
                                           {"oktopk", "reuse", "oktopk"},
+                                          {"logtopk", "exact", "butterfly"},
+                                          {"twolevel", "exact", "twolevel"},
                                           {"auto", "exact", "auto"}};
     int found = 0, position = 0;
     const char *name, *select, *exchange, *text;
     for (; tw_scheme(position, &name, &select, &exchange, &text) == TW_OK; position++)
-        for (int i = 0; i < 9; i++)
+        for (int i = 0; i < 11; i++)
             if (strcmp(name, want[i][0]) == 0) {
                 check_scene("scheme %s: %s + %s", name, select, exchange);
                 check_true(!want[i][1] || strcmp(select, want[i][1]) == 0);
@@ -227,7 +229,7 @@ static void test_names(void **state) {
                 found++;
             }
     check_scene("names");
-    check_int("schemes known", found, 9);
+    check_int("schemes known", found, 11);
     check_error(tw_scheme(position, NULL, NULL, NULL, NULL), TW_ERR_NAME);
     check_error(tw_scheme(-1, NULL, NULL, NULL, NULL), TW_ERR_NAME);
     check_ok(tw_scheme(0, NULL, NULL, NULL, NULL));

@@ -179,28 +179,34 @@ static void test_residual_overflows(void **state) {
     }
 }
 
-/* gtopk: what rank 0 drops at a merge overflows with what its residual holds there. */
-static void test_dropped_sum_overflows(void **state) {
-    (void)state;
+/* What a rank drops overflows with what its residual holds there. */
+static void drop_at(const char *exchange, int dropper) {
     ranks r;
     const int64_t n = 8;
-    tw_group_params params = params_of("gtopk", 0);
+    tw_group_params params = params_of(exchange, 0);
     params.select.k = 1;
     float **grads = rows_alloc(RANKS, n), **before = rows_alloc(RANKS, n);
-    check_scene("gtopk: a dropped sum overflows with the residual");
+    check_scene("%s: a dropped sum overflows with the residual", exchange);
     ranks_open(&r, RANKS, &params, &n, 1);
-    grads[0][3] = 3.3e38f; /* stays in the list; 3.2e38 at 5 stays behind */
-    grads[0][5] = 3.2e38f;
-    grads[1][5] = 3e38f; /* is dropped by rank 0 */
+    grads[dropper][3] = 3.3e38f; /* stays in the list; 3.2e38 at 5 stays behind */
+    grads[dropper][5] = 3.2e38f;
+    grads[1][5] = 3e38f; /* is dropped by that rank */
     ranks_allreduce(&r, 0, (void *const *)grads, NULL);
     ranks_error(&r, TW_ERR_NUMBER);
     ranks_check_residuals(&r, 0, before, n);
-    grads[0][5] = 0;
+    grads[dropper][5] = 0;
     ranks_allreduce(&r, 0, (void *const *)grads, NULL);
     ranks_ok(&r);
     rows_free(grads);
     rows_free(before);
     ranks_close(&r);
+}
+
+/* gtopk merges at rank 0; in butterfly the rank that has a range of elements drops its sums. */
+static void test_dropped_sum_overflows(void **state) {
+    (void)state;
+    drop_at("gtopk", 0);
+    drop_at("butterfly", 5 * RANKS / 8);
 }
 
 /* ---- NULL on one rank -------------------------------------------------------------------------------- */

@@ -89,7 +89,7 @@ static void test_memory(void **state) {
         check_int("velocity", (int64_t)small.velocity, 0);
         check_between("workspace of 8n", (int64_t)large.workspace, 1,
                       (int64_t)small.workspace + 7000000 / 100);
-        if (e >= 3) /* gtopk and oktopk: O(k + P) */
+        if (e >= 3) /* gtopk, oktopk and butterfly: O(k + P) */
             check_between("workspace of 32 P", (int64_t)many.workspace, 1,
                           2 * (int64_t)small.workspace);
         check_true(many.residual == small.residual && many.undo == small.undo);

@@ -49,7 +49,7 @@ static void test_threads(void **state) {
     }
 }
 
-/* k falls during the warm-up as it does for a selector alone; oktopk becomes gtopk on the way. */
+/* k falls during the warm-up as it does for a selector alone; oktopk becomes butterfly on the way. */
 static int64_t next_k(tw_selector *selector, const float *grad) {
     tw_sparse sparse;
     tw_select_info info;

@@ -144,9 +144,9 @@ static void test_other_ranks(void **state) {
     (void)state;
     const int moves[][3] = {{4, 2, 1}, {2, 4, 1}, {2, 4, 3}, {3, 5, 2},
                             {5, 1, 1}, {1, 3, 1}, {6, 4, 1}, {8, 3, 2}};
-    const char *const schemes[] = {"topka", "gtopk", "oktopk"};
+    const char *const schemes[] = {"topka", "gtopk", "oktopk", "logtopk"};
     for (int i = 0; i < 8; i++)
-        for (int s = 0; s < 3; s++)
+        for (int s = 0; s < 4; s++)
             move_ranks(schemes[s], moves[i][0], moves[i][1], moves[i][2]);
 }
 

@@ -93,11 +93,12 @@ static void run_trial(const char *exchange, const char *wire, int nranks, int64_
 
 static void test_nothing_is_lost(void **state) {
     (void)state;
-    static const char *const exchanges[] = {"allgather", "dsa", "gtopk", "oktopk"};
-    static const int counts[] = {1, 2, 3, 5, 8};
-    for (int e = 0; e < 4; e++) {
+    static const char *const exchanges[] = {"allgather", "dsa",       "gtopk",
+                                            "oktopk",    "butterfly", "twolevel"};
+    static const int counts[] = {1, 2, 3, 5, 8, 11};
+    for (int e = 0; e < 6; e++) {
         for (int w = 0; wire_name(w) != NULL; w++) {
-            for (int c = 0; c < 5; c++) {
+            for (int c = 0; c < 6; c++) {
                 run_trial(exchanges[e], wire_name(w), counts[c], 3001, 300);
                 run_trial(exchanges[e], wire_name(w), counts[c], 1000, 997);
                 run_trial(exchanges[e], wire_name(w), counts[c], 17, 1);
@@ -136,8 +137,9 @@ static int64_t payload_of(const char *exchange, const char *wire) {
 
 static void test_fewer_bytes(void **state) {
     (void)state;
-    static const char *const exchanges[] = {"allgather", "dsa", "gtopk", "oktopk"};
-    for (int e = 0; e < 4; e++) {
+    static const char *const exchanges[] = {"allgather", "dsa",       "gtopk",
+                                            "oktopk",    "butterfly", "twolevel"};
+    for (int e = 0; e < 6; e++) {
         int64_t raw = payload_of(exchanges[e], "raw");
         check_scene("exchange=%s raw=%lld bf16=%lld q4=%lld", exchanges[e], (long long)raw,
                     (long long)payload_of(exchanges[e], "bf16"),
@@ -151,8 +153,9 @@ static void test_fewer_bytes(void **state) {
 static void test_huge_values(void **state) {
     (void)state;
     const int64_t n = 500;
-    static const char *const exchanges[] = {"allgather", "dsa", "gtopk", "oktopk"};
-    for (int e = 0; e < 4; e++) {
+    static const char *const exchanges[] = {"allgather", "dsa",       "gtopk",
+                                            "oktopk",    "butterfly", "twolevel"};
+    for (int e = 0; e < 6; e++) {
         tw_group_params params = ranks_params(exchanges[e], 60);
         params.wire = "q2";
         ranks r;

@@ -77,12 +77,12 @@ static void test_dense_takes_what_it_must(void **state) {
 
 static void test_same_time_same_result(void **state) {
     (void)state;
-    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk", "logtopk"};
     const int64_t n = 20000;
     tw_network network = gigabit;
     network.jitter = 0.3;
     network.seed = 5;
-    for (int s = 0; s < 4; s++) {
+    for (int s = 0; s < 5; s++) {
         float **once = rows_alloc(7, n), **again = rows_alloc(7, n);
         check_scene("scheme=%s", schemes[s]);
         double first = time_of(7, &network, schemes[s], n, once);
@@ -131,6 +131,84 @@ static void test_overhead(void **state) {
     rows_free(outs);
 }
 
+/* What was applied and what is left is what was given, exactly. */
+static void check_ledger(ranks *r, int64_t n, const double *given, const double *applied) {
+    float **left = rows_alloc(r->nranks, n);
+    ranks_get_residuals(r, 0, left, n);
+    for (int64_t i = 0; i < n; i++) {
+        double kept = 0.0;
+        for (int rank = 0; rank < r->nranks; rank++) {
+            kept += (double)left[rank][i];
+        }
+        if (applied[i] + kept != given[i]) {
+            check_fail("element %lld: applied %g + residuals %g, given %g", (long long)i,
+                       applied[i], kept, given[i]);
+        }
+    }
+    rows_free(left);
+}
+
+static void conserve_on_hosts(int nranks, int host_ranks, const char *wire, int64_t n, int64_t k) {
+    tw_group_params params = ranks_params("twolevel", k);
+    tw_network network = gigabit;
+    ranks r;
+    float **grads = rows_alloc(nranks, n), **outs = rows_alloc(nranks, n);
+    double *given = check_alloc(2 * n, sizeof *given), *applied = given + n;
+    memset(given, 0, 2 * (size_t)n * sizeof *given);
+    check_scene("P=%d, %d on a host, %s, n=%lld", nranks, host_ranks, wire, (long long)n);
+    params.wire = wire;
+    params.result = TW_SUM;
+    network.host_ranks = host_ranks;
+    simulated_open(&r, nranks, &network, &params, n);
+    for (int step = 0; step < STEPS; step++) {
+        rows_fill(grads, nranks, n, DATA_SUMMABLE, step);
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_ok(&r);
+        for (int rank = 0; rank < nranks; rank++) {
+            check_bits("out", outs[rank], outs[0], n);
+            for (int64_t i = 0; i < n; i++) {
+                given[i] += (double)grads[rank][i];
+            }
+        }
+        for (int64_t i = 0; i < n; i++) {
+            applied[i] += (double)outs[0][i];
+        }
+    }
+    check_ledger(&r, n, given, applied);
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(outs);
+    free(given);
+}
+
+/* Hosts alike, one that is smaller, hosts of more ranks than meet at once. */
+static void test_hosts_conserve(void **state) {
+    (void)state;
+    static const int hosts[][2] = {{4, 2}, {6, 2}, {6, 3}, {7, 3}, {12, 4}, {15, 5}, {20, 10}};
+    for (int i = 0; i < 7; i++) {
+        conserve_on_hosts(hosts[i][0], hosts[i][1], "raw", 2003, 100);
+        conserve_on_hosts(hosts[i][0], hosts[i][1], "bf16", 2003, 100);
+        conserve_on_hosts(hosts[i][0], hosts[i][1], "raw", 5, 2);
+    }
+}
+
+/* Ranks that share a link send less over it when they have summed what they have. */
+static void test_hosts_pay(void **state) {
+    (void)state;
+    const int64_t n = 200000;
+    tw_network network = gigabit;
+    network.host_ranks = 4;
+    network.local_latency = 1e-6;
+    network.local_bandwidth = 10e9;
+    float **outs = rows_alloc(16, n);
+    const double two = time_of(16, &network, "twolevel", n, outs);
+    const double flat = time_of(16, &network, "logtopk", n, outs);
+    const double oktopk = time_of(16, &network, "oktopk", n, outs);
+    check_scene("twolevel %g s, logtopk %g s, oktopk %g s", two, flat, oktopk);
+    check_true(2.0 * two < flat && 2.0 * two < oktopk);
+    rows_free(outs);
+}
+
 static void test_elapse(void **state) {
     (void)state;
     tw_transport *ends[2], *plain;
@@ -175,6 +253,8 @@ int main(void) {
         cmocka_unit_test(test_same_time_same_result),
         cmocka_unit_test(test_slower_networks),
         cmocka_unit_test(test_overhead),
+        cmocka_unit_test(test_hosts_conserve),
+        cmocka_unit_test(test_hosts_pay),
         cmocka_unit_test(test_elapse),
         cmocka_unit_test(test_bad_networks),
     };

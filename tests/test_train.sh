@@ -39,7 +39,7 @@ if "$thinwire" train 2>&1 --steps 1 --limit 64 --test-limit 64 --batch 8 | grep 
 fi
 
 # ---- every scheme: replicas equal, log readable, timeline readable
-for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk; do
+for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk logtopk twolevel; do
     trains --steps 6 --ranks 3 --scheme $scheme --log "$dir/$scheme.jsonl" --trace "$dir/trace" \
         --snapshots 3
     [ -n "$(hash)" ] || fail "$scheme: no hash of equal replicas"

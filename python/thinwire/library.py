@@ -44,7 +44,8 @@ class Traffic(Structure):
 
 class StepInfo(Structure):
     _fields_ = [("step", c_int64), ("k", c_int64), ("selected", c_int64), ("applied", c_int64),
-                ("exchange", c_char_p), ("tensors", c_int), ("traffic", Traffic),
+                ("exchange", c_char_p), ("wire", c_char_p), ("tensors", c_int),
+                ("traffic", Traffic),
                 ("began", c_double), ("select_seconds", c_double), ("agree_seconds", c_double),
                 ("exchange_seconds", c_double), ("apply_seconds", c_double)]
 
@@ -55,11 +56,12 @@ TEST = CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_size_t))
 CANCEL = CFUNCTYPE(None, c_void_p, c_void_p)
 IDLE = CFUNCTYPE(None, c_void_p, c_int64)
 CLOSE = CFUNCTYPE(None, c_void_p)
+HOST = CFUNCTYPE(c_int, c_void_p, c_int)
 
 
 class TransportCalls(Structure):
     _fields_ = [("name", c_char_p), ("send", SEND), ("recv", RECV), ("test", TEST),
-                ("cancel", CANCEL), ("idle", IDLE), ("close", CLOSE)]
+                ("cancel", CANCEL), ("idle", IDLE), ("close", CLOSE), ("host", HOST)]
 
 
 def _path():

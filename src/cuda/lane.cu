@@ -268,5 +268,6 @@ int tw__lane_alloc(tw__device_lane *l, void **memory, size_t bytes) {
 }
 
 void tw__lane_release(void *memory) {
-    (void)cudaFree(memory);
+    if (memory != nullptr)
+        (void)cudaFree(memory);
 }

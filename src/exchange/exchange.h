@@ -7,8 +7,8 @@
  *
  *   own ---> [ exchange ] ---> result   sums over ranks, index order, no zeros
  *                         ---> left     entries of own that this rank's residual loses
- *                         ---> kept     sums that this rank dropped and must keep (gtopk), and
- *                                       what rounding to a wire format took away here
+ *                         ---> kept     sums that this rank dropped and must keep (gtopk,
+ *                                       butterfly), and what rounding to a wire format took away
  *
  * so that over all ranks: result + kept + (own - left) = own.
  *
@@ -26,7 +26,7 @@ typedef struct tw__segment {
     int64_t n;
     int64_t k;           /* of this step */
     uint32_t *threshold; /* oktopk: magnitude bits to reuse, 0 if none; belongs to the tensor */
-    struct tw_selector *selector; /* gtopk: holds gradient + residual */
+    struct tw_selector *selector; /* gtopk, butterfly: has gradient + residual */
     const void *grad;             /* dense: [n] of this type */
     int type;
     float *out; /* dense: [n] */
@@ -87,6 +87,7 @@ typedef struct tw__exchange {
     const char *description;
     /* Words that a rank sends and receives, as the papers say. */
     tw_cost (*cost)(double n, double k, double nranks);
+    int on_host; /* its lists lie in the host's memory, also where tensors lie on a GPU */
     /* For two ranks and more. NULL: `auto` does not choose it. */
     tw__effort (*effort)(const tw__shape *shape);
     /* Take the workspace of a job of this shape, job->own apart. */
@@ -102,6 +103,8 @@ extern const tw__exchange tw__exchange_allgather;
 extern const tw__exchange tw__exchange_dsa;
 extern const tw__exchange tw__exchange_gtopk;
 extern const tw__exchange tw__exchange_oktopk;
+extern const tw__exchange tw__exchange_butterfly;
+extern const tw__exchange tw__exchange_twolevel;
 
 /* By position from 0; NULL past the last. */
 const tw__exchange *tw__exchange_at(int position);
@@ -131,7 +134,7 @@ int tw__scheme_find(const char *name, const tw__scheme **scheme);
 /* NULL for "raw". */
 int tw__wire_name_find(const char *name, const tw__wire **wire);
 
-/* oktopk keeps its bound from k = 8P on; tensors below that go by gtopk. */
+/* oktopk keeps its bound from k = 8P on; tensors below that go by butterfly. */
 int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
 
 /* A received message as entries. Errors: TW_ERR_PROTOCOL for a length that is not a whole number
@@ -147,6 +150,9 @@ int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
 int tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank);
+
+/* Whether job->kept would overflow this rank's residual, which loses job->left. */
+int tw__job_overflows(tw__job *job, int *yes);
 
 /* First index of part `part` of `parts` equal ones. */
 static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {
@@ -173,6 +179,15 @@ int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, in
 void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out);
 /* The list as others see it. */
 void tw__letter_round(tw__list *list, const float *rounded);
+
+/* ---- deal.c: butterfly's order of indices */
+
+/* Indices of a list, in order, become their places in the dealt tensors, and back; both ways the
+ * list is in order again. scratch has room for all. */
+int tw__deal(tw__job *job, tw__list *list, tw__entry *scratch);
+int tw__undeal(tw__job *job, tw__list *list, tw__entry *scratch);
+/* How many piles there are. */
+int64_t tw__deal_piles(int nranks);
 
 /* ---- partition.c */
 

@@ -14,7 +14,6 @@
  * rank 1's to {4: 3}. d = 2: rank 0 merges rank 2's to {4: 3, 7: -5}, keeps {7: -5} and has 3 more
  * at index 4 of its residual: its own 2 and the 1 of rank 1. */
 #include "exchange/exchange.h"
-#include "selector.h"
 
 typedef struct space {
     tw__entry *list;     /* [k]: this rank's list */
@@ -129,18 +128,6 @@ static int select_again(tw__job *job, const tw__list *merged, tw__list *list, tw
     return TW_OK;
 }
 
-/* Whether what is kept would overflow this rank's residuals. */
-static int overflows(tw__job *job, int *yes) {
-    *yes = 0;
-    TW_TRY(tw__job_cut(job, &job->kept, job->parts[0]));
-    TW_TRY(tw__job_cut(job, &job->own, job->parts[1]));
-    for (int i = 0; i < job->shape.nsegments && !*yes; i++)
-        TW_TRY(tw__selector_overflows(job->segments[i].selector, job->cargo == TW__DEVICE,
-                                      &job->parts[0][i], &job->parts[1][i], job->segments[i].base,
-                                      yes));
-    return TW_OK;
-}
-
 /* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
  * that cannot be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks
  * all sums, so it reaches the result. */
@@ -148,9 +135,9 @@ static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__p
     int yes = 0;
     *letter = write_list(job, w, list, merges);
     job->kept.at = w->kept;
+    job->left = job->own;
     TW_TRY(tw__list_reduce(&job->lists, w->drops, merges + 1, &job->kept));
-    if (job->kept.count > 0)
-        TW_TRY(overflows(job, &yes));
+    TW_TRY(tw__job_overflows(job, &yes));
     if (yes && list->count > 0) {
         TW_TRY(job->lists.calls->spoil(job->lists.context, list->at));
         *letter = write_list(job, w, list, merges);
@@ -211,9 +198,7 @@ static int run(tw__job *job) {
     TW_TRY(job->lists.calls->move(job->lists.context, w.list, job->own.at, job->own.count));
     tw__parcel letter = {0};
     TW_TRY(merge_up(job, &w, &job->result, &letter));
-    TW_TRY(broadcast(job, &w, &job->result, &letter));
-    job->left = job->own;
-    return TW_OK;
+    return broadcast(job, &w, &job->result, &letter);
 }
 
 const tw__exchange tw__exchange_gtopk = {

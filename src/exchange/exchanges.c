@@ -1,12 +1,13 @@
 /* exchanges.c - the tables of exchanges and schemes, and what exchanges share */
 #include "exchange/exchange.h"
+#include "selector.h"
 
 #include <math.h>
 #include <stdio.h>
 
 static const tw__exchange *const exchanges[] = {
-    &tw__exchange_dense, &tw__exchange_allgather, &tw__exchange_dsa,
-    &tw__exchange_gtopk, &tw__exchange_oktopk,
+    &tw__exchange_dense,  &tw__exchange_allgather, &tw__exchange_dsa,      &tw__exchange_gtopk,
+    &tw__exchange_oktopk, &tw__exchange_butterfly, &tw__exchange_twolevel,
 };
 #define EXCHANGES ((int)(sizeof exchanges / sizeof exchanges[0]))
 
@@ -19,6 +20,8 @@ static const tw__scheme schemes[] = {
     {"dgc", "dgc", "allgather", "threshold from a sample (Deep Gradient Compression)"},
     {"randomk", "random", "allgather", "k random entries: the baseline"},
     {"oktopk", "reuse", "oktopk", "reused threshold, balanced regions, global top-k (Ok-Topk)"},
+    {"logtopk", "exact", "butterfly", "exact top-k, summed and selected again in log P rounds"},
+    {"twolevel", "exact", "twolevel", "the same, ranks of a host summed first"},
     {"auto", "exact", TW__AUTO, "the fastest here, dense included: measured, predicted and tried"},
 };
 #define SCHEMES ((int)(sizeof schemes / sizeof schemes[0]))
@@ -135,6 +138,19 @@ int tw__job_check_list(tw__job *job, const tw__list *list, int rank) {
         if (parts[i].count > job->segments[i].k)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, more than k = %lld", rank,
                             (long long)parts[i].count, (long long)job->segments[i].k);
+    return TW_OK;
+}
+
+int tw__job_overflows(tw__job *job, int *yes) {
+    *yes = 0;
+    if (job->kept.count == 0)
+        return TW_OK;
+    TW_TRY(tw__job_cut(job, &job->kept, job->parts[0]));
+    TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
+    for (int i = 0; i < job->shape.nsegments && !*yes; i++)
+        TW_TRY(tw__selector_overflows(job->segments[i].selector, job->cargo == TW__DEVICE,
+                                      &job->parts[0][i], &job->parts[1][i], job->segments[i].base,
+                                      yes));
     return TW_OK;
 }
 

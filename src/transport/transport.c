@@ -166,6 +166,36 @@ tw_traffic tw__transport_traffic(const tw_transport *t) {
     return t->traffic;
 }
 
+/* ---- hosts */
+
+static int lowest_there(const tw_transport *t, int rank) {
+    int lowest = t->calls.host != NULL ? t->calls.host(t->context, rank) : rank;
+    return lowest >= 0 && lowest < rank ? lowest : rank;
+}
+
+/* number[rank] of its host, filled[] by how many ranks. Returns how many hosts there are. */
+static int count_hosts(const tw_transport *t, int *number, int *filled) {
+    int hosts = 0;
+    for (int r = 0; r < t->nranks; r++) {
+        int lowest = lowest_there(t, r);
+        number[r] = lowest == r ? hosts++ : number[lowest];
+        filled[number[r]] = lowest == r ? 1 : filled[number[r]] + 1;
+    }
+    return hosts;
+}
+
+int tw__transport_hosts(const tw_transport *t, int *order, int *scratch) {
+    int *number = scratch, *filled = scratch + t->nranks;
+    int hosts = count_hosts(t, number, filled), ranks = t->nranks / hosts;
+    for (int i = 0; i < hosts; i++)
+        ranks = filled[i] == ranks && hosts > 1 ? ranks : 1;
+    for (int i = 0; i < hosts; i++)
+        filled[i] = 0;
+    for (int r = 0; r < t->nranks; r++)
+        order[ranks > 1 ? filled[number[r]]++ * hosts + number[r] : r] = r;
+    return ranks;
+}
+
 /* ---- simulated time */
 
 void tw__transport_set_clock(tw_transport *t, tw__clockwork *clock) {

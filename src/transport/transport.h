@@ -104,6 +104,10 @@ int tw__transport_is_simulated(const tw_transport *t);
 int tw__transport_rank(const tw_transport *t);
 int tw__transport_nranks(const tw_transport *t);
 tw_traffic tw__transport_traffic(const tw_transport *t);
+/* How many ranks each host has, 1 where hosts are unknown, differ in that, or there is but one.
+ * order[nranks] gets the ranks: the first of every host, the second of every host, and so on.
+ * scratch: [2 nranks]. */
+int tw__transport_hosts(const tw_transport *t, int *order, int *scratch);
 
 /* ---- entries in the memory of GPUs
  *

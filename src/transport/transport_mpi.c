@@ -48,6 +48,7 @@ typedef struct mpi {
     MPI_Comm comm;
     MPI_Datatype word;
     int nranks;
+    int *hosts; /* [nranks]: the lowest rank on the same host */
     int failed; /* something that is not over was let go */
     int quiet;  /* idles in a row in which nothing was done */
     int64_t cancel_time;
@@ -291,6 +292,7 @@ static void free_context(mpi *m) {
     free(m->owners);
     free(m->done);
     free(m->statuses);
+    free(m->hosts);
     free(m);
 }
 
@@ -307,6 +309,11 @@ static void mpi_close(void *context) {
     free_context(m);
 }
 
+static int mpi_host(void *context, int rank) {
+    const mpi *m = context;
+    return m->hosts[rank];
+}
+
 static const tw_transport_calls mpi_calls = {
     .name = "mpi",
     .send = mpi_send,
@@ -315,6 +322,7 @@ static const tw_transport_calls mpi_calls = {
     .cancel = mpi_cancel,
     .idle = mpi_idle,
     .close = mpi_close,
+    .host = mpi_host,
 };
 
 static int refuse(int error, const char *text) {
@@ -358,15 +366,33 @@ static int duplicate(mpi *m, MPI_Comm comm) {
     return TW_OK;
 }
 
+/* All ranks have come, so they may wait for each other. */
+static int find_hosts(mpi *m) {
+    MPI_Comm host = MPI_COMM_NULL;
+    int rank = 0, lowest = 0;
+    MPI_Comm_rank(m->comm, &rank);
+    int error = MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+    if (error == MPI_SUCCESS)
+        error = MPI_Allreduce(&rank, &lowest, 1, MPI_INT, MPI_MIN, host);
+    if (error == MPI_SUCCESS)
+        error = MPI_Allgather(&lowest, 1, MPI_INT, m->hosts, 1, MPI_INT, m->comm);
+    if (host != MPI_COMM_NULL)
+        MPI_Comm_free(&host);
+    return error == MPI_SUCCESS ? TW_OK : explain("MPI_Comm_split_type", error);
+}
+
 static int create(mpi **created, MPI_Comm comm) {
     mpi *m = calloc(1, sizeof *m);
     if (m == NULL)
         return refuse(TW_ERR_MEMORY, "out of memory");
     m->cancel_time = CANCEL_TIME;
     MPI_Comm_size(comm, &m->nranks);
-    int status = add_block(m) == TW_OK ? TW_OK : TW_ERR_MEMORY;
+    m->hosts = calloc((size_t)m->nranks, sizeof *m->hosts);
+    int status = m->hosts != NULL && add_block(m) == TW_OK ? TW_OK : TW_ERR_MEMORY;
     if (status == TW_OK)
         status = duplicate(m, comm);
+    if (status == TW_OK)
+        status = find_hosts(m);
     if (status == TW_ERR_TIMEOUT)
         return status; /* MPI may still write the new communicator into it: it is left alone */
     if (status != TW_OK) {

@@ -64,6 +64,7 @@ typedef struct end {
 typedef struct hub {
     _Atomic int open; /* ends that were not freed */
     int nranks;
+    int host_ranks; /* simulated hosts; else all ranks are on one */
     end ends[];
 } hub;
 
@@ -271,6 +272,11 @@ static void threads_close(void *context) {
         free_hub(h, h->nranks);
 }
 
+static int threads_host(void *context, int rank) {
+    const hub *h = ((end *)context)->hub;
+    return rank - rank % h->host_ranks;
+}
+
 static const tw_transport_calls threads_calls = {
     .name = "threads",
     .send = threads_send,
@@ -279,6 +285,7 @@ static const tw_transport_calls threads_calls = {
     .cancel = threads_cancel,
     .idle = threads_idle,
     .close = threads_close,
+    .host = threads_host,
 };
 
 static void init_bell(end *e) {
@@ -303,7 +310,7 @@ static int init_end(end *e, hub *h, int rank) {
 }
 
 /* NULL when memory is out, which is then explained. */
-static hub *create_hub(int nranks) {
+static hub *create_hub(int nranks, int host_ranks) {
     size_t bytes = sizeof(hub) + (size_t)nranks * sizeof(end);
     hub *h = calloc(1, bytes);
     if (h == NULL) {
@@ -311,6 +318,7 @@ static hub *create_hub(int nranks) {
         return NULL;
     }
     h->nranks = nranks;
+    h->host_ranks = host_ranks;
     atomic_init(&h->open, nranks);
     for (int i = 0; i < nranks; i++)
         if (init_end(&h->ends[i], h, i) != TW_OK) {
@@ -341,13 +349,17 @@ static int make_ends(tw_transport **transports, hub *h) {
     return status;
 }
 
-int tw_transport_threads(tw_transport **transports, int nranks) {
+static int create(tw_transport **transports, int nranks, int host_ranks) {
     TW_REQUIRE(transports, "transports");
     if (nranks < 1 || nranks > TW__MAX_RANKS)
         return tw__fail(TW_ERR_PARAM, "nranks: %d; accepted are 1 .. %d", nranks, TW__MAX_RANKS);
     memset(transports, 0, (size_t)nranks * sizeof(tw_transport *));
-    hub *h = create_hub(nranks);
+    hub *h = create_hub(nranks, host_ranks);
     return h == NULL ? TW_ERR_MEMORY : make_ends(transports, h);
+}
+
+int tw_transport_threads(tw_transport **transports, int nranks) {
+    return create(transports, nranks, nranks);
 }
 
 /* ---- the same with clocks */
@@ -380,7 +392,7 @@ static int check_network(const tw_network *m, int nranks) {
 int tw_transport_simulated(tw_transport **transports, int nranks, const tw_network *network) {
     TW_REQUIRE(network, "network");
     TW_TRY(check_network(network, nranks));
-    TW_TRY(tw_transport_threads(transports, nranks));
+    TW_TRY(create(transports, nranks, network->host_ranks > 0 ? network->host_ranks : 1));
     tw__clockwork *first = NULL;
     int status = tw__clockwork_create(&first, nranks, network);
     for (int r = 0; r < nranks; r++) {
