@@ -105,6 +105,54 @@ static void test_bad_numbers(void **state) {
         }
 }
 
+/* Two tensors that travel together; the first one is bad on one rank, which then does not look at the
+ * second. */
+typedef struct two {
+    float **grads, **outs;
+} two;
+
+static int start_both(ranks *r, int rank, void *context) {
+    const two *t = context;
+    int error = tw_allreduce_start(r->groups[rank], 0, t->grads[rank], t->outs[rank]);
+    if (error == TW_OK)
+        error =
+            tw_allreduce_start(r->groups[rank], 1, t->grads[rank] + N / 2, t->outs[rank] + N / 2);
+    return error != TW_OK ? error : tw_allreduce_wait(r->groups[rank], TW_ALL);
+}
+
+static void test_bad_first_of_two(void **state) {
+    (void)state;
+    const int64_t sizes[2] = {N / 2, N / 2};
+    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+        const tw_group_params params = params_of(oracle_exchanges[e], 0);
+        ranks tried, calm;
+        ranks_open(&tried, RANKS, &params, sizes, 2);
+        ranks_open(&calm, RANKS, &params, sizes, 2);
+        two here = {rows_alloc(RANKS, N), rows_alloc(RANKS, N)};
+        two there = {here.grads, rows_alloc(RANKS, N)};
+        for (int step = 0; step < 9; step++) {
+            check_scene("%s step=%d", oracle_exchanges[e], step);
+            rows_fill(here.grads, RANKS, N, step % 2 ? DATA_POWER5 : DATA_GAUSS, step);
+            const float good = here.grads[1][7];
+            here.grads[1][7] = NAN;
+            ranks_run(&tried, start_both, &here);
+            ranks_error(&tried, TW_ERR_NUMBER);
+            here.grads[1][7] = good;
+            ranks_run(&tried, start_both, &here);
+            ranks_ok(&tried);
+            ranks_run(&calm, start_both, &there);
+            ranks_ok(&calm);
+            for (int rank = 0; rank < RANKS; rank++)
+                check_bits("out", here.outs[rank], there.outs[rank], N);
+        }
+        ranks_close(&tried);
+        ranks_close(&calm);
+        rows_free(here.grads);
+        rows_free(here.outs);
+        rows_free(there.outs);
+    }
+}
+
 /* Bad on all ranks, and bad at once with NULL on another. */
 static void test_several_bad(void **state) {
     (void)state;
@@ -251,10 +299,10 @@ static void test_dense_needs_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_numbers),           cmocka_unit_test(test_several_bad),
-        cmocka_unit_test(test_sum_overflows),         cmocka_unit_test(test_residual_overflows),
-        cmocka_unit_test(test_dropped_sum_overflows), cmocka_unit_test(test_null_on_one_rank),
-        cmocka_unit_test(test_dense_needs_out),
+        cmocka_unit_test(test_bad_numbers),        cmocka_unit_test(test_bad_first_of_two),
+        cmocka_unit_test(test_several_bad),        cmocka_unit_test(test_sum_overflows),
+        cmocka_unit_test(test_residual_overflows), cmocka_unit_test(test_dropped_sum_overflows),
+        cmocka_unit_test(test_null_on_one_rank),   cmocka_unit_test(test_dense_needs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
