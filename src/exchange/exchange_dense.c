@@ -8,6 +8,8 @@
  * the gradient's own memory. */
 #include "exchange/exchange.h"
 
+#include <math.h>
+
 #define WORKSPACE ((int64_t)1 << 19) /* floats for the pieces of all ranks: 2 MiB, twice */
 
 typedef struct space {
@@ -56,7 +58,7 @@ static tw_cost cost(double n, double k, double nranks) {
 
 static tw__effort effort(const tw__shape *s) {
     double others = s->nranks - 1.0, span = (double)s->span;
-    double pieces = (double)((longest_range(s) + piece(s) - 1) / piece(s));
+    double pieces = ceil((double)longest_range(s) / (double)piece(s));
     return (tw__effort){
         .rounds = 2.0 * pieces,
         .messages = 2.0 * pieces * others,
