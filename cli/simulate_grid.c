@@ -91,13 +91,13 @@ static int best_fixed(grid *g, int nranks, simulate_result *best) {
 static void report_cell(grid *g, int nranks, const simulate_result *best,
                         const simulate_result *chosen) {
     const simulate_settings *s = &g->settings;
-    double ratio = chosen->time / best->time, density = (double)s->k / (double)s->n;
+    double ratio = chosen->time / best->time;
     char fixed[32], way[32];
     name_way(fixed, best);
     name_way(way, chosen);
     table_text(&g->rows, s->network_name);
     table_integer(&g->rows, s->n);
-    table_general(&g->rows, density);
+    table_general(&g->rows, s->density);
     table_integer(&g->rows, nranks);
     table_text(&g->rows, fixed);
     table_real(&g->rows, best->time * 1e3, 4);
@@ -115,7 +115,7 @@ static void report_cell(grid *g, int nranks, const simulate_result *best,
     if (ratio > g->worst) {
         g->worst = ratio;
         snprintf(g->where, sizeof g->where, "%s, n %" PRId64 ", density %g, P %d", s->network_name,
-                 s->n, density, nranks);
+                 s->n, s->density, nranks);
     }
 }
 
