@@ -108,6 +108,11 @@ int tw__job_check_list(const tw__job *job, const tw__list *list, int rank);
 /* Whether job->kept would overflow this rank's residual, which loses job->left. */
 int tw__job_overflows(const tw__job *job);
 
+/* Everyone sends `own` to all: from rank to rank where entries are many, else everyone to everyone.
+ * out, in: [nranks], in as in a rotation. */
+int tw__job_gather(tw__job *job, const tw__parcel *own, tw__parcel *out, tw__parcel *in,
+                   void *rotation);
+
 /* First index of part `part` of `parts` equal ones. */
 static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {
     return span * part / parts;

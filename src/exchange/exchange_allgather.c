@@ -60,12 +60,11 @@ static int gather(tw__job *job, space *w) {
     tw__parcel own = tw__letter_write(job, &job->own, 0, s->span, &mail, w->rounded);
     for (int r = 0; r < s->nranks; r++) {
         tw__entry *room = w->received + r * s->most;
-        w->out[r] = own;
         w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
                                                         : (void *)room,
                                 .capacity = tw__letter_bound(s->wire, s->most, 0, s->span)};
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &own, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(tw__letter_read(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
                                w->received + r * s->most, &w->runs[r]));

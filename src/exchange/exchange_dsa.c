@@ -173,11 +173,10 @@ static int gather(tw__job *job, space *w, const tw__list *sums) {
     int64_t lo = range_start(job, job->rank), range = range_start(job, job->rank + 1) - lo;
     tw__parcel mine = pack(sums, lo, range, w->plain);
     for (int r = 0; r < s->nranks; r++) {
-        w->out[r] = mine;
         w->in[r] = (tw__parcel){.data = w->gathered + r * words(s),
                                 .capacity = sizeof(float) * (size_t)words(s)};
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(unpack(job, r == job->rank ? &mine : &w->in[r], r));
     return TW_OK;
@@ -190,11 +189,10 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
     tw__parcel mine = tw__letter_write(job, sums, lo, hi, mail, w->rounded + s->most);
     for (int r = 0; r < s->nranks; r++) {
         int64_t from = range_start(job, r), to = range_start(job, r + 1);
-        w->out[r] = mine;
         w->in[r] = (tw__parcel){.data = w->mail + (size_t)r * letter(s),
                                 .capacity = tw__letter_bound(s->wire, most_sums(s), from, to)};
     }
-    TW_TRY(tw__rotate(job->transport, TW__PAYLOAD, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++) {
         tw__list part, *result = &job->result;
         int64_t room = applied(s) - result->count;

@@ -100,6 +100,16 @@ int tw__job_check_list(const tw__job *job, const tw__list *list, int rank) {
     return TW_OK;
 }
 
+/* All ranks decide alike: by what they may have selected. */
+int tw__job_gather(tw__job *job, const tw__parcel *own, tw__parcel *out, tw__parcel *in,
+                   void *rotation) {
+    if ((int64_t)sizeof(tw__entry) * job->shape.most >= TW__LONG_PARCEL)
+        return tw__hand_round(job->transport, TW__PAYLOAD, own, in);
+    for (int r = 0; r < job->shape.nranks; r++)
+        out[r] = *own;
+    return tw__rotate(job->transport, TW__PAYLOAD, out, in, rotation);
+}
+
 /* A sum below half of the last place of the largest float can be added to any other. */
 #define HARMLESS 0x1p103f
 
