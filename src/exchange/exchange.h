@@ -154,6 +154,19 @@ int tw__job_check_list(tw__job *job, const tw__list *list, int rank);
 /* Whether job->kept would overflow this rank's residual, which loses job->left. */
 int tw__job_overflows(tw__job *job, int *yes);
 
+/* Whether lists may be so long that they go from rank to rank. */
+static inline int tw__job_is_long(const tw__shape *shape) {
+    return (int64_t)sizeof(tw__entry) * shape->most >= TW__LONG_PARCEL;
+}
+/* Latencies of a gathering, one after the other. */
+static inline double tw__gather_rounds(const tw__shape *shape) {
+    return tw__job_is_long(shape) ? shape->nranks - 1.0 : 1.0;
+}
+/* Everyone sends `own` to all: from rank to rank where entries are many, else everyone to everyone.
+ * out, in: [nranks], in as in a rotation. */
+int tw__job_gather(tw__job *job, const tw__parcel *own, tw__parcel *out, tw__parcel *in,
+                   void *rotation);
+
 /* First index of part `part` of `parts` equal ones. */
 static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) {
     return span * part / parts;

@@ -54,7 +54,7 @@ static tw_cost cost(double n, double k, double nranks) {
 static tw__effort effort(const tw__shape *s) {
     double others = s->nranks - 1.0, all = (double)s->k * s->nranks;
     return (tw__effort){
-        .rounds = 1.0,
+        .rounds = tw__gather_rounds(s),
         .messages = others,
         .bytes = others * (double)tw__letter_bytes(s->wire, s->k, 0, s->span),
         .entries = s->wire != NULL ? all : 0.0,
@@ -68,12 +68,11 @@ static int gather(tw__job *job, space *w) {
     tw__parcel own = tw__letter_write(job, &job->own, 0, s->span, &mail, w->rounded);
     for (int r = 0; r < s->nranks; r++) {
         tw__entry *room = w->received + r * s->most;
-        w->out[r] = own;
         w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
                                                         : (void *)room,
                                 .capacity = tw__letter_bound(s->wire, s->most, 0, s->span)};
     }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &own, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(tw__letter_read(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
                                w->received + r * s->most, &w->runs[r]));

@@ -99,7 +99,7 @@ static tw__effort effort(const tw__shape *s) {
     if (s->wire == NULL && back > 4.0 * (double)range)
         back = 4.0 * (double)range;
     return (tw__effort){
-        .rounds = 2.0,
+        .rounds = 1.0 + tw__gather_rounds(s),
         .messages = 2.0 * others,
         .bytes = others * (there + back),
         .entries = s->wire != NULL ? 2.0 * (double)s->k + sums : 0.0,
@@ -184,11 +184,10 @@ static int gather(tw__job *job, space *w, const tw__list *sums) {
     tw__parcel mine;
     TW_TRY(pack(job, sums, lo, range, w->plain, &mine));
     for (int r = 0; r < s->nranks; r++) {
-        w->out[r] = mine;
         w->in[r] = (tw__parcel){.data = w->gathered + r * words(s),
                                 .capacity = sizeof(float) * (size_t)words(s)};
     }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(unpack(job, r == job->rank ? &mine : &w->in[r], r));
     return TW_OK;
@@ -201,11 +200,10 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
     tw__parcel mine = tw__letter_write(job, sums, lo, hi, mail, w->rounded + s->most);
     for (int r = 0; r < s->nranks; r++) {
         int64_t from = range_start(job, r), to = range_start(job, r + 1);
-        w->out[r] = mine;
         w->in[r] = (tw__parcel){.data = w->mail + (size_t)r * letter(s),
                                 .capacity = tw__letter_bound(s->wire, most_sums(s), from, to)};
     }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++) {
         tw__list part, *result = &job->result;
         int64_t room = applied(s) - result->count;

@@ -141,6 +141,16 @@ int tw__job_check_list(tw__job *job, const tw__list *list, int rank) {
     return TW_OK;
 }
 
+/* All ranks decide alike: by what they may have selected. */
+int tw__job_gather(tw__job *job, const tw__parcel *own, tw__parcel *out, tw__parcel *in,
+                   void *rotation) {
+    if (job->cargo == TW__PAYLOAD && tw__job_is_long(&job->shape))
+        return tw__hand_round(job->transport, TW__PAYLOAD, own, in);
+    for (int r = 0; r < job->shape.nranks; r++)
+        out[r] = *own;
+    return tw__rotate(job->transport, job->cargo, out, in, rotation);
+}
+
 int tw__job_overflows(tw__job *job, int *yes) {
     *yes = 0;
     if (job->kept.count == 0)

@@ -147,6 +147,34 @@ int tw__rotate(tw_transport *t, tw__cargo cargo, const tw__parcel *out, tw__parc
     return tw__rotation_end(&r);
 }
 
+/* ---- from rank to rank */
+
+static int pass_on(tw_transport *t, tw__cargo cargo, const tw__parcel *out, tw__parcel *in) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    tw__message messages[2] = {{0}};
+    int status = tw__transport_recv(t, (rank - 1 + nranks) % nranks, cargo, in->data, in->capacity,
+                                    &messages[0]);
+    if (status == TW_OK)
+        status =
+            tw__transport_send(t, (rank + 1) % nranks, cargo, out->data, out->bytes, &messages[1]);
+    if (status != TW_OK) {
+        tw__transport_cancel(t, messages, 2);
+        return tw__transport_give_up(t, status);
+    }
+    TW_TRY(tw__transport_wait(t, messages, 2));
+    in->bytes = messages[0].bytes;
+    return TW_OK;
+}
+
+int tw__hand_round(tw_transport *t, tw__cargo cargo, const tw__parcel *own, tw__parcel *in) {
+    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    for (int turn = 1; turn < nranks; turn++) {
+        const tw__parcel *out = turn == 1 ? own : &in[(rank - turn + 1 + nranks) % nranks];
+        TW_TRY(pass_on(t, cargo, out, &in[(rank - turn + nranks) % nranks]));
+    }
+    return TW_OK;
+}
+
 /* ---- records and counts, all of which have a length that is known */
 
 typedef struct table {
