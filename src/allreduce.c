@@ -133,8 +133,11 @@ void tw__allreduce_shapes(const tw_group *g, const tw__way *way, const int *memb
 /* ---- select */
 
 /* The first NaN or infinity of a dense gradient, -1 if none. */
-static int64_t find_bad_number(const tw_group *g, const tw__tensor *t) {
+static int find_bad_number(const tw_group *g, const tw__tensor *t, int64_t *bad) {
     const char *grad = grad_of(t); /* there is no selector, which would look for itself */
+    *bad = -1;
+    if (g->resident)
+        return tw__device_find_bad(g->lists_there.context, grad, t->params.type, t->n, bad);
     for (int64_t lo = 0; lo < t->n; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, t->n - lo);
         if (t->params.type == TW_F32)
@@ -146,10 +149,11 @@ static int64_t find_bad_number(const tw_group *g, const tw__tensor *t) {
         if (g->kernels->count(g->scratch, len, TW__INFINITY_BITS) == 0)
             continue;
         for (int64_t i = 0; i < len; i++)
-            if (tw__magnitude(g->scratch[i]) >= TW__INFINITY_BITS)
-                return lo + i;
+            if (tw__magnitude(g->scratch[i]) >= TW__INFINITY_BITS && *bad < 0)
+                *bad = lo + i;
+        return TW_OK;
     }
-    return -1;
+    return TW_OK;
 }
 
 /* What a GPU does from here on comes after what made the gradient. */
@@ -165,6 +169,8 @@ static int follow_caller(tw_group *g, const tw__way *way, tw__tensor *t) {
     if (!is_dense(way))
         return TW_OK;
     TW_TRY(tw__device_pointer(t->grad, "grad", t->params.ordinal, element_size(t)));
+    if (g->resident)
+        return TW_OK;
     TW_TRY(tw__lane_copy(g->lane, t->dense_grad, t->grad, element_size(t) * (size_t)t->n));
     return tw__lane_wait(g->lane);
 }
@@ -177,8 +183,8 @@ static int select_one(tw_group *g, const tw__way *way, tw__tensor *t, int64_t *b
         return TW_ERR_NULL;
     TW_TRY(follow_caller(g, way, t));
     if (t->selector == NULL) {
-        *bad = find_bad_number(g, t);
         t->selected = t->n;
+        TW_TRY(find_bad_number(g, t, bad));
         return *bad < 0 ? TW_OK : TW_ERR_NUMBER;
     }
     int error = is_dense(way) ? tw__selector_fold(t->selector, t->grad)
@@ -310,9 +316,15 @@ static int gather_own(step *s, int job_at) {
 
 static int finite(const tw__job *job, int dense, int *yes) {
     TW_TRY(tw__list_finite(&job->lists, &job->result, yes));
-    for (int i = 0; i < job->shape.nsegments && dense; i++)
-        *yes &= job->kernels->count(job->segments[i].out, job->segments[i].n, TW__INFINITY_BITS) ==
-                0; /* the sums are in the caller's memory */
+    for (int i = 0; i < job->shape.nsegments && dense; i++) { /* sums are in the caller's memory */
+        const tw__segment *s = &job->segments[i];
+        int64_t bad = -1;
+        if (job->shape.on_gpu)
+            TW_TRY(tw__device_find_bad(job->lists.context, s->out, TW_F32, s->n, &bad));
+        else if (job->kernels->count(s->out, s->n, TW__INFINITY_BITS) > 0)
+            bad = 0;
+        *yes &= bad < 0;
+    }
     return TW_OK;
 }
 
@@ -422,6 +434,8 @@ static int apply_segment(const tw__job *job, int at, tw__tensor *t) {
 
 static int apply_dense(tw_group *g, tw__tensor *t) {
     size_t bytes = sizeof(float) * (size_t)t->n;
+    if (g->resident)
+        return TW_OK;
     if (tw__on_gpu(t))
         return tw__lane_copy(g->lane, t->out, t->dense_out, bytes);
     if (t->selector == NULL)

@@ -238,13 +238,13 @@ static int dense_at_times(const tw_group *g, const tw__ways *ways) {
     return g->automatic && any;
 }
 
-/* Dense tensors on a GPU have copies on the host; those that are dense at times have room for sums
+/* Dense tensors on a GPU have copies on the host, if they travel by way of it; those that are dense at times have room for sums
  * that must not overwrite their gradient yet. */
 static size_t dense_memory(const tw_group *g, const tw__ways *ways) {
     size_t bytes = 0;
     for (int t = 0; t < g->ntensors && dense_at_times(g, ways); t++)
         bytes += tw__footprint((size_t)g->tensors[t].n * sizeof(float));
-    for (int t = 0; t < g->ntensors && is_dense(g); t++)
+    for (int t = 0; t < g->ntensors && is_dense(g) && !g->resident; t++)
         if (tw__on_gpu(&g->tensors[t]))
             bytes += (size_t)g->tensors[t].n * (g->tensors[t].params.type == TW_F32 ? 8 : 6);
     return bytes;
@@ -267,8 +267,9 @@ static int most_runs(const tw_group *g) {
     return g->nranks + 32;
 }
 
-static int64_t entries_there(const tw__workspace *space) {
-    return (int64_t)(space->there / sizeof(tw__entry));
+/* Entries that a GPU works on at a time; dense has none. */
+static int64_t entries_there(const tw_group *g, const tw__workspace *space) {
+    return is_dense(g) ? 1 : (int64_t)(space->there / sizeof(tw__entry));
 }
 
 /* With what works on entries, and what moves them between GPUs. */
@@ -276,7 +277,7 @@ static size_t workspace_bytes(const tw_group *g, const tw__workspace *space) {
     size_t bytes = tw__footprint(space->host) + tw__footprint(space->here) + space->there +
                    tw__footprint(tw__lists_host_memory(most_runs(g)));
     if (g->resident)
-        bytes += tw__device_lists_memory(entries_there(space)) +
+        bytes += tw__device_lists_memory(entries_there(g, space)) +
                  tw__carrier_memory(g->transport, space->there);
     return bytes;
 }
@@ -334,7 +335,7 @@ static int open_there(tw_group *g, tw__tensor *t) {
 
 static int open_tensor(tw_group *g, tw__tensor *t) {
     if (is_dense(g))
-        return tw__on_gpu(t) ? open_dense_there(g, t) : TW_OK;
+        return tw__on_gpu(t) && !g->resident ? open_dense_there(g, t) : TW_OK;
     if (tw__on_gpu(t))
         return open_there(g, t);
     TW_TRY(tw_selector_create(&t->selector, t->n, &t->params));
@@ -378,7 +379,8 @@ static int open_lists_there(tw_group *g) {
     tw__device_lists *lists = NULL;
     size_t bytes = g->workspace.there;
     TW_TRY(tw__lane_alloc(g->lane, &g->memory_there, bytes));
-    int error = tw__device_lists_create(&lists, g->lane, entries_there(&g->workspace), INT32_MAX);
+    int error =
+        tw__device_lists_create(&lists, g->lane, entries_there(g, &g->workspace), INT32_MAX);
     g->lists_there = (tw__lists){&tw__lists_cuda, lists};
     TW_TRY(error);
     return tw__carrier_create(&g->carrier, g->transport, g->lane, bytes);

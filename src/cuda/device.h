@@ -12,6 +12,7 @@
  *   scatter.cu   what was sent leaves the residual
  *   lane.cu      groups: what comes before and after an exchange
  *   lists.cu     groups: work on lists of entries, for exchanges
+ *   dense.cu     groups: whole vectors, for the dense exchange
  *   carrier.c    groups: entries from GPU to GPU
  *   step.cuh     what these share in device memory
  *
@@ -128,6 +129,17 @@ int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int
                             int64_t span);
 void tw__device_lists_free(tw__device_lists *d);
 size_t tw__device_lists_memory(int64_t most);
+
+/* ---- dense.cu: whole vectors on a GPU. All wait. */
+
+/* As floats. */
+int tw__device_widen(tw__device_lists *d, float *to, const void *from, int type, int64_t n);
+/* The first NaN or infinity, -1 if there is none. */
+int tw__device_find_bad(tw__device_lists *d, const void *x, int type, int64_t n, int64_t *bad);
+/* own[n] becomes the sum, divided, over all ranks, in their order: rank r's values lie at
+ * received + r * stride. */
+int tw__device_sum(tw__device_lists *d, float *own, const float *received, int64_t stride, int rank,
+                   int nranks, int64_t n, float divisor);
 
 #ifdef __cplusplus
 }

@@ -7,10 +7,7 @@
  * An entry is sorted and moved as one word of 64 bits, whose lower half is the index. A stable sort
  * by index of runs laid end to end keeps the order of runs where indices agree: whoever finds the
  * first of an index adds up the others behind it, in that order. */
-#include "cuda/failure.cuh"
-#include "cuda/grid.cuh"
-#include "cuda/lane.cuh"
-#include "cuda/step.cuh"
+#include "cuda/lists.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
@@ -22,56 +19,8 @@ using namespace tw;
 
 namespace {
 
-constexpr int MOST_CUTS = 4096; /* of one launch */
-constexpr int COUNT_BLOCKS = 264;
-
-typedef unsigned long long Word; /* an entry */
-
-struct Answer {
-    unsigned long long number, other;
-    int64_t misfit;
-    tw__entry at, before;
-    uint32_t bins[TW__BINS];
-    int64_t bounds[MOST_CUTS];
-    int64_t positions[MOST_CUTS];
-};
-
-} // namespace
-
-struct tw__device_lists {
-    tw__device_lane *lane;
-    int bits;         /* of indices */
-    Word *words[2];   /* [most] */
-    uint8_t *flags;   /* [most] */
-    uint32_t *orders; /* [most] */
-    void *temporary;  /* CUB's */
-    size_t temporary_bytes;
-    uint32_t *bins;             /* [TW__BINS] */
-    unsigned long long *counts; /* [2] */
-    Answer *answer;             /* in the host's memory, where the GPU writes it */
-};
-
-namespace {
-
-tw__device_lists *of(void *context) {
-    return static_cast<tw__device_lists *>(context);
-}
-
-cudaStream_t stream_of(const tw__device_lists *d) {
-    return d->lane->stream;
-}
-
 Word *words_of(const tw__entry *entries) {
     return reinterpret_cast<Word *>(const_cast<tw__entry *>(entries));
-}
-
-/* All that was queued has happened. */
-int finish(tw__device_lists *d, cudaError_t error, const char *doing) {
-    if (error == cudaSuccess)
-        error = cudaGetLastError();
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(stream_of(d));
-    return failure(error, doing);
 }
 
 /* ---- looking */
@@ -86,6 +35,7 @@ __global__ void look_up(const tw__entry *entries, int64_t count, const int64_t *
 int cut(void *context, const tw__list *list, const int64_t *bounds, int64_t count,
         int64_t *positions) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     for (int64_t done = 0; done < count; done += MOST_CUTS) {
         int64_t some = count - done < MOST_CUTS ? count - done : MOST_CUTS;
         memcpy(d->answer->bounds, bounds + done, sizeof *bounds * (size_t)some);
@@ -122,6 +72,7 @@ __global__ void tell_misfit(const tw__entry *entries, const unsigned long long *
 
 int find_misfit(void *context, const tw__list *list, int64_t lo, int64_t hi, tw__misfit *misfit) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     cudaError_t error = cudaMemsetAsync(d->counts, 0xff, sizeof *d->counts, stream_of(d));
     look_for_misfit<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, lo, hi,
                                                                      d->counts);
@@ -158,6 +109,7 @@ __global__ void count_around(const tw__entry *entries, int64_t count, uint32_t b
 
 int count(void *context, const tw__list *list, uint32_t bits, int64_t *above, int64_t *equal) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     *above = *equal = 0;
     if (list->count == 0)
         return TW_OK;
@@ -190,6 +142,7 @@ __global__ void count_all_bins(const tw__entry *entries, int64_t count, tw__bins
 
 int count_bins(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     size_t bytes = TW__BINS * sizeof *counts;
     memset(counts, 0, bytes);
     if (list->count == 0)
@@ -220,6 +173,7 @@ __global__ void pick_all(const tw__entry *entries, int64_t count, uint32_t lo, u
 int pick(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
          uint32_t *bits, int64_t *many) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     *many = 0;
     if (list->count == 0)
         return TW_OK;
@@ -298,6 +252,7 @@ cudaError_t gather_flagged(tw__device_lists *d, const Word *from, int64_t count,
 int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept, tw__entry *dropped,
          int64_t *nkept) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     const Word *words = words_of(list->at);
     unsigned blocks = blocks_of(list->count);
     int64_t ndropped;
@@ -339,6 +294,7 @@ __global__ void add_up(const Word *sorted, int64_t count, Word *sums, uint8_t *f
 
 int reduce(void *context, const tw__list *runs, int nruns, tw__list *out) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     cudaError_t error = cudaSuccess;
     int64_t total = 0;
     for (int r = 0; r < nruns && error == cudaSuccess; r++) {
@@ -379,6 +335,7 @@ __global__ void flag_shared(const tw__entry *a, int64_t na, const tw__entry *b, 
 
 int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     out->count = 0;
     if (a->count == 0 || b->count == 0)
         return TW_OK;
@@ -392,6 +349,7 @@ int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out
 
 int move(void *context, tw__entry *to, const tw__entry *from, int64_t count) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     size_t bytes = sizeof *to * (size_t)count;
     cudaError_t error = cudaSuccess;
     if (count == 0 || to == from)
@@ -411,6 +369,7 @@ __global__ void make_nan(tw__entry *entry) {
 
 int spoil(void *context, tw__entry *entry) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     make_nan<<<1, 1, 0, stream_of(d)>>>(entry);
     return finish(d, cudaSuccess, "refusing a step");
 }
@@ -423,6 +382,7 @@ __global__ void put_in_place(const tw__entry *entries, int64_t count, int64_t lo
 
 int spread(void *context, const tw__list *list, int64_t lo, float *plain, int64_t range) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     cudaError_t error = cudaMemsetAsync(plain, 0, sizeof *plain * (size_t)range, stream_of(d));
     if (list->count > 0)
         put_in_place<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(
@@ -443,6 +403,7 @@ __global__ void flag_entries(const float *plain, int64_t lo, int64_t range, Word
 int collect(void *context, const float *plain, int64_t lo, int64_t range, int64_t room,
             tw__entry *to, int64_t *count) {
     tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
     *count = 0;
     if (range == 0)
         return TW_OK;

@@ -183,6 +183,23 @@ size_t tw__device_lists_memory(int64_t most) {
     return 0;
 }
 
+int tw__device_widen(tw__device_lists *d, float *to, const void *from, int type, int64_t n) {
+    (void)d, (void)to, (void)from, (void)type, (void)n;
+    return NONE;
+}
+
+int tw__device_find_bad(tw__device_lists *d, const void *x, int type, int64_t n, int64_t *bad) {
+    (void)d, (void)x, (void)type, (void)n, (void)bad;
+    return NONE;
+}
+
+int tw__device_sum(tw__device_lists *d, float *own, const float *received, int64_t stride,
+                   int rank, int nranks, int64_t n, float divisor) {
+    (void)d, (void)own, (void)received, (void)stride, (void)rank, (void)nranks, (void)n;
+    (void)divisor;
+    return NONE;
+}
+
 int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream) {
     (void)sum, (void)add, (void)n, (void)stream;
     return NONE;

@@ -172,6 +172,11 @@ static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) 
     return span * part / parts;
 }
 
+/* ---- dense_gpu.c: dense, where vectors lie on a GPU */
+
+void tw__dense_gpu_memory(const tw__shape *shape, tw__room *room);
+int tw__dense_gpu_run(tw__job *job);
+
 /* ---- letter.c: lists as messages */
 
 /* Bytes that so many letters take, with so many entries in all; none without a wire format. */

@@ -12,7 +12,7 @@
  *     piece i-2    sums are all there: written to the output
  *
  * Sums are written only after all ranks' values of the same piece were read, so the output may be
- * the gradient's own memory. */
+ * the gradient's own memory. On a GPU dense_gpu.c takes over. */
 #include "exchange/exchange.h"
 
 #include <math.h>
@@ -69,7 +69,10 @@ static space layout(tw__arena *arena, const tw__shape *s) {
 }
 
 static void memory(const tw__shape *shape, tw__room *room) {
-    layout(&room->host, shape);
+    if (shape->on_gpu)
+        tw__dense_gpu_memory(shape, room);
+    else
+        layout(&room->host, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
@@ -226,6 +229,8 @@ static int turn(tw__job *job, space *w, int64_t at, int64_t pieces) {
 }
 
 static int run(tw__job *job) {
+    if (job->shape.on_gpu)
+        return tw__dense_gpu_run(job);
     space w = layout(&job->room.host, &job->shape);
     int64_t pieces = (longest_range(&job->shape) + piece(&job->shape) - 1) / piece(&job->shape);
     int error = TW_OK;
@@ -240,7 +245,6 @@ static int run(tw__job *job) {
 const tw__exchange tw__exchange_dense = {
     .name = "dense",
     .description = "every value: reduce-scatter and allgather",
-    .on_host = 1,
     .cost = cost,
     .effort = effort,
     .memory = memory,
