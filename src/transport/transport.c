@@ -186,9 +186,9 @@ static int count_hosts(const tw_transport *t, int *number, int *filled) {
 
 int tw__transport_hosts(const tw_transport *t, int *order, int *scratch) {
     int *number = scratch, *filled = scratch + t->nranks;
-    int hosts = count_hosts(t, number, filled), ranks = t->nranks / hosts;
-    for (int i = 0; i < hosts; i++)
-        ranks = filled[i] == ranks && hosts > 1 ? ranks : 1;
+    int hosts = count_hosts(t, number, filled), ranks = hosts > 1 ? filled[0] : 1;
+    for (int i = 1; i < hosts; i++)
+        ranks = filled[i] == ranks ? ranks : 1;
     for (int i = 0; i < hosts; i++)
         filled[i] = 0;
     for (int r = 0; r < t->nranks; r++)
