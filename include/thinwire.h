@@ -183,8 +183,8 @@ typedef struct tw_memory {
     size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
                          of which all threads together touch about half of one share; plus n/250 for
                          samples, with "dgc" n/25, with "random" n/8. On a GPU 64 k bytes and n/2 */
-    size_t total;     /* the sum. With TW_CUDA it is the GPU's, but for the workspace of a group's
-                         exchange, which is pinned memory of the host */
+    size_t total;     /* the sum. With TW_CUDA it is the GPU's, but for what passes through the host
+                         in a group's exchange, which is pinned memory there */
 } tw_memory;
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
@@ -292,8 +292,9 @@ typedef int tw_device_exchange(void *context, const tw_device_message *messages,
 
 /* Groups on a GPU: have entries go from GPU to GPU by a way of your own; what ranks tell each other
  * beside still goes by the transport. Without one, entries pass through the host's memory, or, with
- * ranks that are threads, are copied directly. All ranks must have one, or none. NCCL's is in
- * thinwire_nccl.h.
+ * ranks that are threads, are copied directly. All ranks must have one, or none. Wire formats,
+ * butterfly (with which oktopk serves k < 8P), twolevel and "auto" go through the host all the same.
+ * NCCL's is in thinwire_nccl.h.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
@@ -377,7 +378,7 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
 /* Bytes that tw_group_open will take, or took (with "auto", before opening, at most): residuals,
  * velocities and undo logs of all tensors; workspace is O(k + P) for oktopk, O(k log P + P) for
  * gtopk, butterfly and twolevel, O(kP) where the result itself is (allgather, dsa), 8 MiB at most
- * for dense.
+ * for dense, on a GPU 8 bytes an element.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added. */
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
@@ -464,7 +465,7 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * is lost from one way to another. But which entries are applied depends on the exchange, and so on
  * times: runs repeat bit by bit in simulation only.
  *
- * Candidates are all exchanges, each with wire "raw" and "bf16"; a group whose params name an
+ * Candidates are all exchanges but twolevel, each with wire "raw" and "bf16"; a group whose params name an
  * exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's, "exact"
  * unless it says otherwise. Left out are exchanges that would take more than 16 bytes of workspace
  * per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or without

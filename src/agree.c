@@ -21,11 +21,12 @@ typedef struct field {
 
 /* The format comes first: ranks of other versions or byte orders differ there. */
 static const field group_fields[] = {
-    {"format", FORMAT},  {"scheme", SCHEME},  {"exchange", EXCHANGE}, {"wire", WIRE},
-    {"result", INTEGER}, {"global", INTEGER}, {"bucket", INTEGER},    {"tensors", INTEGER},
+    {"format", FORMAT},  {"scheme", SCHEME},   {"exchange", EXCHANGE},
+    {"wire", WIRE},      {"result", INTEGER},  {"global", INTEGER},
+    {"bucket", INTEGER}, {"tensors", INTEGER}, {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570002 /* "TW", version 2; another byte order reads differently */
+#define FORMAT_NOW 0x54570003 /* "TW", version 3; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -75,6 +76,7 @@ static int method_at(int position, const char **name) {
 }
 
 static void fill_group(const tw_group *g, int64_t *values) {
+    void *context;
     const int64_t all[GROUP_FIELDS] = {
         FORMAT_NOW,
         position_of(g->scheme->name, scheme_at),
@@ -84,6 +86,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         g->params.global,
         g->params.bucket,
         g->ntensors,
+        tw__transport_device(g->transport, &context) != NULL,
     };
     memcpy(values, all, sizeof all);
 }

@@ -113,7 +113,7 @@ int64_t tw__allreduce_applied(const tw_group *g, const tw__ways *ways, const tw_
         const tw__way *way = &ways->at[w];
         tw__shape shape = {0};
         add_to_shape(&shape, g, way, t, k);
-        const tw__exchange *exchange = suits(g, way, k) ? way->exchange : &tw__exchange_gtopk;
+        const tw__exchange *exchange = suits(g, way, k) ? way->exchange : &tw__exchange_butterfly;
         int64_t applied = exchange->applied(&shape);
         most = applied > most ? applied : most;
     }
@@ -237,12 +237,20 @@ static int select_all(step *s) {
     return error;
 }
 
-static void undo_all(step *s) {
+/* What is still open; of a step that fails when some tensors were applied, the others. */
+static void undo_open(step *s) {
     for (int i = 0; i < s->count; i++) {
         tw__tensor *t = &s->g->tensors[s->members[i]];
         if (t->open)
             (void)tw_selector_undo(t->selector, t->grad);
         t->open = 0;
+    }
+}
+
+static void undo_all(step *s) {
+    undo_open(s);
+    for (int i = 0; i < s->count; i++) {
+        tw__tensor *t = &s->g->tensors[s->members[i]];
         t->threshold = t->threshold_before;
     }
 }
@@ -518,12 +526,15 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
         return error;
     }
     error = apply_all(&s); /* fails only with a GPU */
-    if (error != TW_OK)
+    if (error != TW_OK) {
+        undo_open(&s);
         tw__group_break(g, error);
+        return error;
+    }
     if (g->automatic)
         tw__auto_note(g, members, s.way, tw__transport_seconds(g->transport) - s.began);
     publish_info(&s, &before);
-    return error;
+    return TW_OK;
 }
 
 /* ---- public */

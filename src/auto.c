@@ -31,10 +31,14 @@
 
 /* Dense sends gradient and residual: from where a selector on the CPU adds them. With momentum it
  * would clear all velocities. */
+int tw__auto_sends_whole(const tw_select_params *p) {
+    return p->device == TW_CPU && p->feedback == TW_FEEDBACK_ON && p->momentum == 0.0f;
+}
+
 static int may_be_dense(const tw_group *g) {
     for (int t = 0; t < g->ntensors; t++) {
         const tw_select_params *p = &g->tensors[t].params;
-        if (tw__on_gpu(&g->tensors[t]) || p->feedback == TW_FEEDBACK_OFF || p->momentum != 0.0f)
+        if (!tw__auto_sends_whole(p))
             return 0;
     }
     return 1;
@@ -94,7 +98,7 @@ void tw__auto_ways(const tw_group *g, tw__ways *ways) {
         return;
     }
     for (int i = 0; (exchange = tw__exchange_at(i)) != NULL; i++) {
-        if (exchange->effort == NULL || (g->exchange != NULL && exchange != g->exchange))
+        if (g->exchange != NULL ? exchange != g->exchange : exchange->effort == NULL)
             continue;
         if (exchange != &tw__exchange_dense)
             add_wires(g, ways, exchange);
@@ -102,13 +106,14 @@ void tw__auto_ways(const tw_group *g, tw__ways *ways) {
             add_way(g, ways, exchange, NULL);
     }
     if (ways->count == 0) /* nothing fits: what needs the least */
-        *ways = (tw__ways){1, {{&tw__exchange_gtopk, g->wire}}};
+        *ways = (tw__ways){1, {{&tw__exchange_butterfly, g->wire}}};
 }
 
 /* ---- the model */
 
 static tw__effort effort_of(const tw__exchange *exchange, const tw__shape *shape) {
-    return shape->nsegments > 0 && shape->nranks > 1 ? exchange->effort(shape) : (tw__effort){0};
+    int known = exchange->effort != NULL && shape->nsegments > 0 && shape->nranks > 1;
+    return known ? exchange->effort(shape) : (tw__effort){0};
 }
 
 static double computing(const tw_group *g, const tw__effort *effort) {
@@ -128,7 +133,7 @@ static double passes(const tw_group *g, const int *members, int count) {
 
 double tw__auto_predict(const tw_group *g, const tw__way *way, const int *members, int count,
                         double *fixed) {
-    const tw__exchange *exchanges[2] = {way->exchange, &tw__exchange_gtopk};
+    const tw__exchange *exchanges[2] = {way->exchange, &tw__exchange_butterfly};
     tw__shape shapes[2];
     double seconds = passes(g, members, count), waiting = 0.0;
     tw__allreduce_shapes(g, way, members, count, shapes);

@@ -43,6 +43,8 @@ typedef struct tw__plan {
 
 /* The ways that the group may use: one, unless it is to choose. Needs its tensors. */
 void tw__auto_ways(const tw_group *g, tw__ways *ways);
+/* Whether a tensor may be sent whole now and then: gradient and residual together. */
+int tw__auto_sends_whole(const tw_select_params *p);
 /* Of ways[]: seconds of a step of these tensors, at the k of their steps now. *fixed of these would
  * stay if the tensors were small; may be NULL. */
 double tw__auto_predict(const tw_group *g, const tw__way *way, const int *members, int count,

@@ -172,6 +172,9 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
         t.params.method = g->params.select.method;
     TW_TRY(tw__params_resolve(&t.params, n, &t.method));
     TW_TRY(check_gpu(g, &t));
+    if (g->automatic && g->exchange == &tw__exchange_dense && !tw__auto_sends_whole(&t.params))
+        return tw__fail(TW_ERR_PARAM, "exchange: dense goes with scheme \"auto\" on the CPU alone, "
+                                      "with feedback and without momentum; give scheme \"dense\"");
     if (tensor != NULL)
         *tensor = g->ntensors;
     g->tensors[g->ntensors++] = t;

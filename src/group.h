@@ -153,7 +153,7 @@ tw__workspace tw__allreduce_memory(const tw_group *g, const tw__way *way, int fi
 /* Entries that a tensor's result can have, any of these ways. */
 int64_t tw__allreduce_applied(const tw_group *g, const tw__ways *ways, const tw__tensor *tensor);
 /* The jobs of a step of these tensors: shapes[0] is what the way's exchange takes, shapes[1] what it
- * leaves to gtopk. */
+ * leaves to butterfly. */
 void tw__allreduce_shapes(const tw_group *g, const tw__way *way, const int *members, int count,
                           tw__shape shapes[2]);
 

@@ -39,7 +39,7 @@ typedef struct bench {
 } bench;
 
 static size_t most_bytes(int nranks) {
-    return LAST_BULK / (size_t)(nranks - 1) + SMALL;
+    return LAST_BULK / (size_t)(nranks - 1) + SMALL + 1;
 }
 
 static void layout(bench *b, tw__arena *arena) {
@@ -58,12 +58,13 @@ typedef int measure(bench *b);
 static int pair(bench *b) {
     int half = b->nranks / 2;
     tw__message messages[2] = {0};
-    TW_TRY(tw__transport_recv(b->transport, (b->rank - half + b->nranks) % b->nranks, b->cargo,
-                              b->received, SMALL, &messages[0]));
-    int error = tw__transport_send(b->transport, (b->rank + half) % b->nranks, b->cargo, b->sent,
+    int error = tw__transport_recv(b->transport, (b->rank - half + b->nranks) % b->nranks, b->cargo,
+                                   b->received, SMALL, &messages[0]);
+    if (error == TW_OK)
+        error = tw__transport_send(b->transport, (b->rank + half) % b->nranks, b->cargo, b->sent,
                                    SMALL, &messages[1]);
     if (error != TW_OK) {
-        tw__transport_cancel(b->transport, messages, 1);
+        tw__transport_cancel(b->transport, messages, 2);
         return tw__transport_give_up(b->transport, error);
     }
     return tw__transport_wait(b->transport, messages, 2);
@@ -107,7 +108,7 @@ static int time_bulk(bench *b, double empty, double *per_byte) {
     double seconds = 0.0;
     b->cargo = TW__PAYLOAD;
     for (size_t bulk = FIRST_BULK; bulk <= LAST_BULK; bulk *= 4) {
-        b->bytes = bulk / (size_t)(b->nranks - 1) + 1;
+        b->bytes = bulk / (size_t)(b->nranks - 1) + SMALL + 1;
         TW_TRY(time_well(b, rotate, &seconds));
         if (seconds > empty + BUDGET && seconds > 4.0 * empty)
             break;

@@ -1,6 +1,7 @@
 /* carrier.c - entries from GPU to GPU; see carrier.h */
 #include "cuda/carrier.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Long enough that a message's own cost does not show, short enough that copying and sending
@@ -107,12 +108,16 @@ static int carry_direct(void *context, tw__shipment *shipments, int count) {
     tw__device_carrier *c = context;
     int many = 0;
     TW_TRY(exchange_offers(c, shipments, count));
-    for (int i = 0; i < count; i++)
+    int copied = TW_OK;
+    for (int i = 0; i < count && copied == TW_OK; i++)
         if (shipments[i].in.data != NULL && shipments[i].in.bytes > 0)
-            TW_TRY(tw__lane_copy(c->lane, shipments[i].in.data,
-                                 (const void *)(uintptr_t)c->offers[1][i].address,
-                                 shipments[i].in.bytes));
-    TW_TRY(tw__lane_wait(c->lane));
+            copied = tw__lane_copy(c->lane, shipments[i].in.data,
+                                   (const void *)(uintptr_t)c->offers[1][i].address,
+                                   shipments[i].in.bytes);
+    int waited =
+        tw__lane_wait(c->lane); /* also after a failure: peers' memory is not read any more */
+    TW_TRY(copied);
+    TW_TRY(waited);
     tw__transport_count(c->transport, shipments, count);
     int error = start_receipts(c, shipments, count, &many);
     return wait_for(c, error, many);
@@ -151,9 +156,11 @@ static int carry_lent(void *context, tw__shipment *shipments, int count) {
     tw__transport_count(c->transport, shipments, count);
     if (many == 0)
         return TW_OK;
-    int error = exchange(lent, c->grouped, many, tw__lane_stream(c->lane));
-    if (error < 0)
-        return tw__fail(TW_ERR_TRANSPORT, "the exchange between GPUs failed: %s", tw_last_error());
+    if (exchange(lent, c->grouped, many, tw__lane_stream(c->lane)) < 0) {
+        char reason[256];
+        snprintf(reason, sizeof reason, "%s", tw_last_error());
+        return tw__fail(TW_ERR_TRANSPORT, "the exchange between GPUs failed: %s", reason);
+    }
     return await_stream(c, c->grouped[0].peer);
 }
 
@@ -230,17 +237,17 @@ static int start_receives(tw__device_carrier *c, int64_t many) {
     return TW_OK;
 }
 
-/* Starts the sends whose copies are over, in order. *next is the first that is not started. */
-static int start_sends(tw__device_carrier *c, int64_t many, int64_t *next) {
-    for (; *next < many; ++*next) {
-        chunk *k = &c->chunks[0][*next];
-        int reached = tw__lane_reached(c->events[k->event]);
-        if (reached <= 0)
-            return reached;
-        TW_TRY(
-            tw__transport_send(c->transport, k->peer, TW__PAYLOAD, k->here, k->bytes, &k->message));
-    }
-    return TW_OK;
+/* Starts the next send, if its copy is over. One at a time, so that receives are looked at in between:
+ * ranks that only sent would fill each other's queues. *next is the first that is not started. */
+static int start_send(tw__device_carrier *c, int64_t many, int64_t *next) {
+    if (*next == many)
+        return TW_OK;
+    chunk *k = &c->chunks[0][*next];
+    int reached = tw__lane_reached(c->events[k->event]);
+    if (reached <= 0)
+        return reached;
+    ++*next;
+    return tw__transport_send(c->transport, k->peer, TW__PAYLOAD, k->here, k->bytes, &k->message);
 }
 
 /* Looks at all that are under way; received ones go up to the GPU. */
@@ -270,7 +277,7 @@ static int move_chunks(tw__device_carrier *c, int64_t sends, int64_t receives) {
     int64_t next = 0;
     for (;;) {
         const tw__message *pending = NULL;
-        TW_TRY(start_sends(c, sends, &next));
+        TW_TRY(start_send(c, sends, &next));
         TW_TRY(progress(c, 0, next, &pending));
         TW_TRY(progress(c, 1, receives, &pending));
         if (next == sends && pending == NULL)
@@ -285,6 +292,12 @@ static void cancel_chunks(tw__device_carrier *c, int64_t sends, int64_t receives
         tw__transport_cancel(c->transport, &c->chunks[0][i].message, 1);
     for (int64_t i = 0; i < receives; i++)
         tw__transport_cancel(c->transport, &c->chunks[1][i].message, 1);
+}
+
+/* In a simulated network, time has passed. */
+static void settle_chunks(tw__device_carrier *c, int side, int64_t many) {
+    for (int64_t i = 0; i < many; i++)
+        tw__transport_settle(c->transport, &c->chunks[side][i].message, 1);
 }
 
 static int carry_staged(void *context, tw__shipment *shipments, int count) {
@@ -302,6 +315,8 @@ static int carry_staged(void *context, tw__shipment *shipments, int count) {
         cancel_chunks(c, sends, receives);
         return tw__transport_give_up(c->transport, error);
     }
+    settle_chunks(c, 0, sends);
+    settle_chunks(c, 1, receives);
     return TW_OK;
 }
 
@@ -323,7 +338,8 @@ static int64_t chunks_of(int nranks, size_t most) {
 }
 
 size_t tw__carrier_memory(const tw_transport *transport, size_t most) {
-    return way_of(transport) == carry_staged ? 2 * most : 0;
+    int alone = tw__transport_nranks(transport) == 1;
+    return way_of(transport) == carry_staged && !alone ? 2 * most : 0;
 }
 
 static int open_staging(tw__device_carrier *c, size_t most) {
@@ -358,7 +374,7 @@ int tw__carrier_create(tw__device_carrier **carrier, tw_transport *transport, tw
         c->shipments == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for messages to %d ranks", c->nranks);
     carry_call *way = way_of(transport);
-    if (way == carry_staged)
+    if (way == carry_staged && c->nranks > 1)
         TW_TRY(open_staging(c, most));
     const tw__carrier lends = {way, c, c->shipments};
     tw__transport_set_carrier(transport, &lends);

@@ -458,6 +458,11 @@ size_t tw__device_lists_memory(int64_t most) {
 int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most,
                             int64_t span) {
     Guard guard(lane->ordinal);
+    if (most > INT32_MAX)
+        return tw__fail(TW_ERR_SIZE,
+                        "a step would have %lld entries on the GPU; lower k, or merge "
+                        "fewer tensors into a bucket",
+                        (long long)most);
     tw__device_lists *d = static_cast<tw__device_lists *>(calloc(1, sizeof *d));
     if (d == nullptr)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *d);

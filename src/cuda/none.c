@@ -193,8 +193,8 @@ int tw__device_find_bad(tw__device_lists *d, const void *x, int type, int64_t n,
     return NONE;
 }
 
-int tw__device_sum(tw__device_lists *d, float *own, const float *received, int64_t stride,
-                   int rank, int nranks, int64_t n, float divisor) {
+int tw__device_sum(tw__device_lists *d, float *own, const float *received, int64_t stride, int rank,
+                   int nranks, int64_t n, float divisor) {
     (void)d, (void)own, (void)received, (void)stride, (void)rank, (void)nranks, (void)n;
     (void)divisor;
     return NONE;

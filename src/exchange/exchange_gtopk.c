@@ -22,7 +22,6 @@ typedef struct space {
     tw__entry *dropped;  /* [levels][k] */
     tw__entry *kept;     /* [levels * k] */
     tw__list *drops;     /* [levels + 1]: what each merge dropped, and what rounding took */
-    tw__message *sends;  /* [levels] */
     char *mail[2];       /* a letter sent, a letter received */
     float *rounded;      /* [k] */
 } space;
@@ -49,7 +48,6 @@ static space layout(tw__room *room, const tw__shape *s) {
         .dropped = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
         .kept = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
         .drops = tw__arena_take(host, merges + 1, sizeof(tw__list)),
-        .sends = tw__arena_take(host, merges, sizeof(tw__message)),
         .mail = {tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, 1)),
                  tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, 1))},
         .rounded = tw__arena_take(lists, rounds * s->k, sizeof(float)),
@@ -95,9 +93,11 @@ static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__pa
     return tw__job_check_list(job, list, peer);
 }
 
-static int send_letter(tw__job *job, int peer, const tw__parcel *letter, tw__message *message) {
-    return tw__transport_send(job->transport, peer, job->cargo, letter->data, letter->bytes,
-                              message);
+static int send_letter(tw__job *job, int peer, const tw__parcel *letter) {
+    tw__message message;
+    TW_TRY(tw__transport_send(job->transport, peer, job->cargo, letter->data, letter->bytes,
+                              &message));
+    return tw__transport_wait(job->transport, &message, 1);
 }
 
 /* Writes the list; what rounding takes away is dropped here, after `merges` others. */
@@ -151,8 +151,7 @@ static int merge_up(tw__job *job, space *w, tw__list *list, tw__parcel *letter) 
     for (int d = 1; d < job->shape.nranks; d *= 2) {
         if (job->rank % (2 * d) != 0) {
             TW_TRY(end_merging(job, w, list, merges, letter));
-            TW_TRY(send_letter(job, job->rank - d, letter, &w->sends[0]));
-            return tw__transport_wait(job->transport, &w->sends[0], 1);
+            return send_letter(job, job->rank - d, letter);
         }
         if (job->rank + d >= job->shape.nranks)
             continue;
@@ -175,20 +174,16 @@ static int parent_distance(const tw__job *job) {
     return d;
 }
 
-/* Rank 0's letter; the others pass it on as it came. */
+/* Rank 0's letter; the others pass it on as it came, to one after the other: the first has the most to
+ * pass on itself, and would have to wait for all if they shared the link. */
 static int broadcast(tw__job *job, space *w, tw__list *list, tw__parcel *letter) {
-    int d = parent_distance(job), sends = 0;
+    int d = parent_distance(job);
     if (job->rank != 0)
         TW_TRY(receive_list(job, w, job->rank - d, list, letter));
-    int error = TW_OK;
-    for (d /= 2; d >= 1 && error == TW_OK; d /= 2)
+    for (d /= 2; d >= 1; d /= 2)
         if (job->rank + d < job->shape.nranks)
-            error = send_letter(job, job->rank + d, letter, &w->sends[sends++]);
-    if (error != TW_OK) {
-        tw__transport_cancel(job->transport, w->sends, sends - 1);
-        return error;
-    }
-    return tw__transport_wait(job->transport, w->sends, sends);
+            TW_TRY(send_letter(job, job->rank + d, letter));
+    return TW_OK;
 }
 
 static int run(tw__job *job) {

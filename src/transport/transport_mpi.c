@@ -34,7 +34,7 @@ typedef struct slot {
     size_t bytes;      /* to send; or received */
     int place;         /* of its MPI_Request among those under way, -1 when it is done */
     int error;         /* MPI's, once it is done */
-    int round;         /* in which it was last asked about */
+    unsigned round;    /* in which it was last asked about */
     int tag;
     int receiving;
 } slot;
@@ -54,7 +54,7 @@ typedef struct mpi {
     int64_t cancel_time;
     slot *unused;
     block *blocks;
-    int round;             /* of looking at all requests */
+    unsigned round;        /* of looking at all requests */
     int room, active;      /* of the arrays below */
     MPI_Request *requests; /* [room], [active] of them under way */
     slot **owners;         /* [room] */
@@ -388,13 +388,17 @@ static int create(mpi **created, MPI_Comm comm) {
     m->cancel_time = CANCEL_TIME;
     MPI_Comm_size(comm, &m->nranks);
     m->hosts = calloc((size_t)m->nranks, sizeof *m->hosts);
-    int status = m->hosts != NULL && add_block(m) == TW_OK ? TW_OK : TW_ERR_MEMORY;
+    int status =
+        m->hosts != NULL && add_block(m) == TW_OK ? TW_OK : refuse(TW_ERR_MEMORY, "out of memory");
     if (status == TW_OK)
         status = duplicate(m, comm);
-    if (status == TW_OK)
-        status = find_hosts(m);
     if (status == TW_ERR_TIMEOUT)
         return status; /* MPI may still write the new communicator into it: it is left alone */
+    if (status == TW_OK) {
+        status = find_hosts(m);
+        if (status != TW_OK)
+            MPI_Comm_free(&m->comm);
+    }
     if (status != TW_OK) {
         free_context(m);
         return status;
