@@ -48,7 +48,7 @@ typedef struct allreduce_bench {
     double timeout; /* seconds */
     int global;     /* tw_global */
     bool verify;
-    bool no_dense; /* only what was asked for */
+    bool no_dense;         /* only what was asked for */
     const char *json_path; /* NULL: none */
 
     const char *transport; /* settled by the job */

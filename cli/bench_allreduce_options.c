@@ -75,7 +75,8 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
          .help = "timed steps, after 3 that are not (default 20)"},
         {.name = "no-dense",
          TAKES_NOTHING(&bench->no_dense),
-         .help = "measure nothing beside what --scheme asks for: dense takes long on slow networks"},
+         .help =
+             "measure nothing beside what --scheme asks for: dense takes long on slow networks"},
         {.name = "verify",
          TAKES_NOTHING(&bench->verify),
          .help = "check every step; status 1 if anything is wrong"},
