@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
         if (rank == 0)
             fprintf(stderr, "usage: mpi_allreduce NAME N STEPS, both 1 or more\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
+        exit(2);
     }
     for (int i = 0; i < n; i++)
         in[i] = (float)(rank + i % 7);
@@ -45,7 +46,7 @@ int main(int argc, char **argv) {
         times[i] = one_step(in, out, n);
     int wrong = 0;
     for (int i = 0; i < n; i++)
-        wrong += out[i] != (float)(nranks * (nranks - 1) / 2 + nranks * (i % 7));
+        wrong += 2.0f * out[i] != (float)(nranks * (nranks - 1) + 2 * nranks * (i % 7));
     qsort(times, (size_t)steps, sizeof *times, ascending);
     if (rank == 0) {
         printf("{\"what\":\"peer\",\"scheme\":\"%s\",\"nranks\":%d,\"n\":%d,\"time_us\":%.1f,"

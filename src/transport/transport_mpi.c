@@ -77,21 +77,26 @@ static int explain(const char *what, int error) {
 
 /* ---- slots */
 
-static int widen(void *array, size_t count, size_t size) {
-    void **at = array;
-    void *wider = realloc(*at, count * size);
-    if (wider != NULL)
-        *at = wider;
-    return wider != NULL;
+/* What could be had stays, whether or not all could. */
+static int widen(mpi *m, size_t room) {
+    /* Pointers are meant. NOLINTBEGIN(bugprone-sizeof-expression) */
+    MPI_Request *requests = realloc(m->requests, room * sizeof *requests);
+    slot **owners = realloc(m->owners, room * sizeof *owners);
+    /* NOLINTEND(bugprone-sizeof-expression) */
+    int *done = realloc(m->done, room * sizeof *done);
+    MPI_Status *statuses = realloc(m->statuses, room * sizeof *statuses);
+    m->requests = requests != NULL ? requests : m->requests;
+    m->owners = owners != NULL ? owners : m->owners;
+    m->done = done != NULL ? done : m->done;
+    m->statuses = statuses != NULL ? statuses : m->statuses;
+    return requests != NULL && owners != NULL && done != NULL && statuses != NULL;
 }
 
 /* Room for the receives of three rotations, their sends, and a roll call. */
 static int add_block(mpi *m) {
     size_t count = 7 * (size_t)m->nranks + 64, room = (size_t)m->room + count;
     block *b = calloc(1, sizeof *b + count * sizeof(slot));
-    if (b == NULL || !widen(&m->requests, room, sizeof *m->requests) ||
-        !widen(&m->owners, room, sizeof(slot *)) || !widen(&m->done, room, sizeof *m->done) ||
-        !widen(&m->statuses, room, sizeof *m->statuses)) {
+    if (b == NULL || !widen(m, room)) {
         free(b);
         return tw_transport_explain("out of memory for %zu requests", room);
     }
