@@ -106,7 +106,7 @@ static int settle(sim_rank *self, tw_group *group) {
 static double latest(const sim_crew *crew, int64_t moment) {
     double last = 0.0;
     for (int r = 0; r < crew->row->nranks; r++) {
-        double clock = crew->ranks[r].clocks[moment];
+        double clock = crew->clocks[r * (crew->settings->steps + 1) + moment];
         last = clock > last ? clock : last;
     }
     return last;

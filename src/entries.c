@@ -14,7 +14,7 @@ int tw__list_cut(const tw__lists *w, const tw__list *list, const int64_t *bounds
 
 int tw__list_between(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi,
                      tw__list *part) {
-    int64_t bounds[2] = {lo, hi < lo ? lo : hi}, positions[2];
+    int64_t bounds[2] = {lo, hi < lo ? lo : hi}, positions[2] = {0};
     *part = *list;
     return list->count == 0 ? TW_OK : tw__list_cut(w, list, bounds, 2, positions, part);
 }

@@ -21,7 +21,7 @@
 #define tw__carrier_create fake_carrier_create
 #define tw__carrier_free fake_carrier_free
 #define tw__carrier_memory fake_carrier_memory
-#include "cuda/carrier.c"
+#include "cuda/carrier.c" // NOLINT(bugprone-suspicious-include): with the calls above
 
 int fake_copy(tw__device_lane *lane, void *to, const void *from, size_t bytes) {
     (void)lane;
@@ -219,7 +219,7 @@ static void test_ways(void **state) {
             job j = {.what = i % 2 ? ALIKE : DIFFERENT};
             ranks r;
             check_scene("P=%d way=%d plan=%d", counts[c], i / 2, i % 2);
-            open_way(&r, counts[c], i / 2);
+            open_way(&r, counts[c], (way)(i / 2));
             ranks_run(&r, talk, &j);
             ranks_ok(&r);
             int64_t sent = 0, received = 0;

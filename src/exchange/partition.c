@@ -75,7 +75,8 @@ static int64_t piece_start(const edges *e, int64_t bin, int64_t p, int64_t piece
 
 static int64_t pieces_of(const edges *e, int64_t bin, int64_t share) {
     int64_t width = e->at[bin + 1] - e->at[bin];
-    return width < share ? width : share;
+    int64_t pieces = width < share ? width : share;
+    return pieces > 1 ? pieces : 1;
 }
 
 /* Counts this rank's entries in the pieces, then everyone's. */
