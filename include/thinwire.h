@@ -465,11 +465,11 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * is lost from one way to another. But which entries are applied depends on the exchange, and so on
  * times: runs repeat bit by bit in simulation only.
  *
- * Candidates are all exchanges but twolevel, each with wire "raw" and "bf16"; a group whose params name an
- * exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's, "exact"
- * unless it says otherwise. Left out are exchanges that would take more than 16 bytes of workspace
- * per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or without
- * feedback. */
+ * Candidates are all exchanges but twolevel, each with wire "raw" and "bf16"; a group whose params
+ * name an exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's,
+ * "exact" unless it says otherwise. Left out are exchanges that would take more than 16 bytes of
+ * workspace per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or
+ * without feedback. */
 #define TW_CANDIDATES 24
 typedef struct tw_candidate {
     const char *exchange;
@@ -592,8 +592,8 @@ TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open. */
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
-/* Replace the residual by [n] finite floats in the host's memory. The threshold is learned anew in the next step;
- * velocity and step counter stay.
+/* Replace the residual by [n] finite floats in the host's memory. The threshold is learned anew in
+ * the next step; velocity and step counter stay.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
 
@@ -615,7 +615,8 @@ TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
 /* ---- 8. Information ----------------------------------------------------------------------- */
 
 /* The schemes by position from 0: name, the selection method and the exchange that it pairs ("auto"
- * for the scheme of that name), one line of description. Returns TW_ERR_NAME past the last one. Each pointer may be NULL. */
+ * for the scheme of that name), one line of description. Returns TW_ERR_NAME past the last one.
+ * Each pointer may be NULL. */
 TW_API int tw_scheme(int position, const char **name, const char **select, const char **exchange,
                      const char **description);
 

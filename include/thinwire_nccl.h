@@ -8,8 +8,8 @@
  *     tw_transport_nccl(transport, comm);             // ncclCommInitRank(&comm, ...) was before
  *     tw_group_create(&group, transport, &params);    // params.select.device = TW_CUDA
  *
- * A rank that dies leaves the others with TW_ERR_TIMEOUT naming it; their streams still wait in
- * NCCL then, until ncclCommAbort. */
+ * A rank that dies leaves the others with TW_ERR_TIMEOUT naming it. Their streams still wait in NCCL
+ * then: call ncclCommAbort before you ask the group for its state, or free it. */
 #ifndef THINWIRE_NCCL_H
 #define THINWIRE_NCCL_H
 
@@ -25,8 +25,8 @@ extern "C" {
  * transport, in the same order, each with the GPU of its group. comm stays the caller's, must
  * outlive the group, and is not to be used while a call of the group is under way. Not collective,
  * but all ranks must do it.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when the transport has a group; TW_ERR_PARAM when comm has
- * another size or rank; TW_ERR_TRANSPORT in the words of NCCL. */
+ * Errors: TW_ERR_NULL for the transport; TW_ERR_STATE when it has a group; TW_ERR_PARAM when comm
+ * has another size or rank; TW_ERR_TRANSPORT in the words of NCCL, also when comm is NULL. */
 TW_API int tw_transport_nccl(tw_transport *transport, ncclComm_t comm);
 
 /* What that lends, for tw_transport_set_device: messages as one group of NCCL's sends and receives.

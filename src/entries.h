@@ -75,8 +75,8 @@ typedef struct tw__list_calls {
                  int64_t *equal);
     /* counts[TW__BINS] of the magnitudes in each bin. */
     int (*count_bins)(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts);
-    /* The magnitudes lo .. hi-1, in any order, to bits[room] in the host's memory; *count is how many
-     * there are, also where that is more than room. */
+    /* The magnitudes lo .. hi-1, in any order, to bits[room] in the host's memory; *count is how
+     * many there are, also where that is more than room. */
     int (*pick)(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
                 uint32_t *bits, int64_t *count);
     /* Entries from one place to another, which may overlap. */

@@ -241,8 +241,8 @@ static int dense_at_times(const tw_group *g, const tw__ways *ways) {
     return g->automatic && any;
 }
 
-/* Dense tensors on a GPU have copies on the host, if they travel by way of it; those that are dense at times have room for sums
- * that must not overwrite their gradient yet. */
+/* Dense tensors on a GPU have copies on the host, if they travel by way of it; those that are dense
+ * at times have room for sums that must not overwrite their gradient yet. */
 static size_t dense_memory(const tw_group *g, const tw__ways *ways) {
     size_t bytes = 0;
     for (int t = 0; t < g->ntensors && dense_at_times(g, ways); t++)

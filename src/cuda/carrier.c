@@ -237,8 +237,9 @@ static int start_receives(tw__device_carrier *c, int64_t many) {
     return TW_OK;
 }
 
-/* Starts the next send, if its copy is over. One at a time, so that receives are looked at in between:
- * ranks that only sent would fill each other's queues. *next is the first that is not started. */
+/* Starts the next send, if its copy is over. One at a time, so that receives are looked at in
+ * between: ranks that only sent would fill each other's queues. *next is the first that is not
+ * started. */
 static int start_send(tw__device_carrier *c, int64_t many, int64_t *next) {
     if (*next == many)
         return TW_OK;

@@ -1,6 +1,7 @@
 /* choice.cuh - candidates in shared memory, and what it means to cut them
  *
- * Shared by the two ways of choosing: choose.cu's straight one, and choose_any.cuh's for all cases. */
+ * Shared by the two ways of choosing: choose.cu's straight one, and choose_any.cuh's for all
+ * cases. */
 #ifndef TW_CUDA_CHOICE_CUH
 #define TW_CUDA_CHOICE_CUH
 

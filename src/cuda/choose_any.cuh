@@ -4,8 +4,9 @@
  *   place   how many entries are chosen before each warp's, in index order
  *   write   them
  *
- * Entries come from the candidates, or where these do not go down far enough, from acc. For the k-th largest, histograms narrow its magnitude down until few candidates are left,
- * which are gathered. */
+ * Entries come from the candidates, or where these do not go down far enough, from acc. For the
+ * k-th largest, histograms narrow its magnitude down until few candidates are left, which are
+ * gathered. */
 #ifndef TW_CUDA_CHOOSE_ANY_CUH
 #define TW_CUDA_CHOOSE_ANY_CUH
 

@@ -2,9 +2,9 @@
  *
  *   gradients --select--> entries --exchange--> lists --> residual, out
  *
- * Lists lie on the GPU, or, with a wire format, in pinned memory of the host. A lane is a stream of the group's own: it waits
- * for the caller's stream where that has made a gradient ready, and is waited for before a call
- * returns. */
+ * Lists lie on the GPU, or, with a wire format, in pinned memory of the host. A lane is a stream of
+ * the group's own: it waits for the caller's stream where that has made a gradient ready, and is
+ * waited for before a call returns. */
 #include "cuda/failure.cuh"
 #include "cuda/grid.cuh"
 #include "cuda/lane.cuh"
@@ -173,8 +173,8 @@ __global__ void nothing_leaves(Learned *learned) {
     learned->leaving = 0;
 }
 
-/* What left takes its entries out of the residual one by one, unless it is the whole selection, which
- * the next pass recognises; what is kept comes in. */
+/* What left takes its entries out of the residual one by one, unless it is the whole selection,
+ * which the next pass recognises; what is kept comes in. */
 static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) {
     const Step &s = d->step;
     bool all_left = o->left.count == o->selected && o->kept.count == 0;

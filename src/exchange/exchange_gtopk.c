@@ -174,8 +174,8 @@ static int parent_distance(const tw__job *job) {
     return d;
 }
 
-/* Rank 0's letter; the others pass it on as it came, to one after the other: the first has the most to
- * pass on itself, and would have to wait for all if they shared the link. */
+/* Rank 0's letter; the others pass it on as it came, to one after the other: the first has the most
+ * to pass on itself, and would have to wait for all if they shared the link. */
 static int broadcast(tw__job *job, space *w, tw__list *list, tw__parcel *letter) {
     int d = parent_distance(job);
     if (job->rank != 0)

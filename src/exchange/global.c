@@ -2,17 +2,17 @@
  *
  * The k-th largest magnitude lies in an interval that the ranks narrow together: each counts its
  * sums in 256 bins of the interval, they sum the histograms, and the bin that holds the k-th is the
- * next interval. A round costs 2 KiB each way and segment, and two rotations. Where the threshold of
- * the step before is known, the first round's bins lie closely around it; the other two take in what
- * is outside:
+ * next interval. A round costs 2 KiB each way and segment, and two rotations. Where the threshold
+ * of the step before is known, the first round's bins lie closely around it; the other two take in
+ * what is outside:
  *
  *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
  *
- * Once so few magnitudes are left in the interval that all ranks may see them, they share those, each
- * with the number of sums that have it: values that were rounded for the wire have many in common.
- * After that everyone knows the threshold, and how many sums every rank holds above it and of exactly its
- * magnitude. Since rank r's indices are all below those of rank r+1, everyone also knows who may
- * keep how many ties. So a usual step takes three rotations.
+ * Once so few magnitudes are left in the interval that all ranks may see them, they share those,
+ * each with the number of sums that have it: values that were rounded for the wire have many in
+ * common. After that everyone knows the threshold, and how many sums every rank holds above it and
+ * of exactly its magnitude. Since rank r's indices are all below those of rank r+1, everyone also
+ * knows who may keep how many ties. So a usual step takes three rotations.
  *
  * With TW_GLOBAL_REUSE the threshold of earlier steps is tried first, which needs the last message
  * alone. It is set a little above the exact one, since a count above k is no use: the bound of
@@ -109,7 +109,8 @@ size_t tw__global_memory(int nranks, int nsegments) {
 
 /* ---- histograms */
 
-/* Bins over the whole interval; or around a guess, with the rest of the interval in the outer two. */
+/* Bins over the whole interval; or around a guess, with the rest of the interval in the outer
+ * two. */
 static void lay_bins(search *s, uint32_t guess) {
     const uint32_t below = ((uint32_t)BINS / 2 - 1) << CLOSE_SHIFT;
     s->bins.shift = CLOSE_SHIFT;

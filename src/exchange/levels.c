@@ -74,9 +74,9 @@ int64_t tw__fair_share(int64_t k, int64_t m, int64_t of) {
     return most < k ? most : k;
 }
 
-/* Of 14 letters, which hold at most twice the k entries that
- * all are about (place 0 may have two clients in every part), the roundings and roots of every
- * segment's share, which are largest when all letters and segments are alike. */
+/* Of 14 letters, which hold at most twice the k entries that all are about (place 0 may have two
+ * clients in every part): these, and the roundings and roots of every segment's share, which are
+ * largest when all letters and segments are alike. */
 int64_t tw__level_receives(const tw__shape *s) {
     const int64_t letters = 2 * (TW__PARTS - 1), each = letters * s->nsegments;
     return 2 * s->k + 4 * each + 3 * (root_of(each * (2 * s->k + each)) + 1);

@@ -40,7 +40,8 @@ int tw__level_partner(const tw__level *l, int part);
 /* The ranks of another part whose partner this one is: turn 0 and 1. -1: none. */
 int tw__level_client(const tw__level *l, int part, int turn);
 
-/* What m ranks among `of` may have of k entries: three standard deviations more than it should be. */
+/* What m ranks among `of` may have of k entries: three standard deviations more than it should
+ * be. */
 int64_t tw__fair_share(int64_t k, int64_t m, int64_t of);
 /* Entries that one round brings a rank at most. */
 int64_t tw__level_receives(const tw__shape *s);

@@ -7,10 +7,10 @@
  *     sender    now, overhead .. [== bytes / bandwidth ==]            sends in the order of starting
  *     receiver                   latency .. [== bytes / bandwidth ==] receives in the order of arrival
  *
- * A rank's clock moves when it starts a message, by the overhead, and when it has waited: to the end
- * of the last message that it waited for, and by the overhead of each that it received. It
- * does not matter in which order threads really ran, so the same job takes the same time always.
- * What ranks compute takes no time here; tw_transport_elapse adds what it should. */
+ * A rank's clock moves when it starts a message, by the overhead, and when it has waited: to the
+ * end of the last message that it waited for, and by the overhead of each that it received. It does
+ * not matter in which order threads really ran, so the same job takes the same time always. What
+ * ranks compute takes no time here; tw_transport_elapse adds what it should. */
 #ifndef TW_TRANSPORT_CLOCKWORK_H
 #define TW_TRANSPORT_CLOCKWORK_H
 

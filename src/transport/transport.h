@@ -6,6 +6,7 @@
  *   transport_threads.c  ranks as threads of one process
  *   clockwork.c          the time that messages between threads would take in a network
  *   transport_mpi.c      over MPI; a library of its own, made of the public calls alone
+ *   transport_nccl.c     between GPUs by NCCL, beside another transport; likewise
  *   rotation.c           what all ranks do together: everyone to everyone, sums, shared records
  *
  * A transport is a table of calls (tw_transport_calls) with a context. Everything above it goes
@@ -183,13 +184,15 @@ void tw__rotation_cancel(tw__rotation *r);
 int tw__rotate(tw_transport *t, tw__cargo cargo, const tw__parcel *out, tw__parcel *in,
                void *scratch);
 
-/* The same parcel of each rank to all others, from rank to rank: r sends to r+1 its own, then what it
- * got last. in[nranks] as in a rotation. Takes P-1 latencies, but no two senders share a link: on TCP
- * long messages of everyone to everyone crowd out each other's handshakes and acknowledgements.
+/* The same parcel of each rank to all others, from rank to rank: r sends to r+1 its own, then what
+ * it got last. in[nranks] as in a rotation. Takes P-1 latencies, but no two senders share a link:
+ * on TCP long messages of everyone to everyone crowd out each other's handshakes and
+ * acknowledgements.
  * Errors: as tw__transport_wait. */
 int tw__hand_round(tw_transport *t, tw__cargo cargo, const tw__parcel *own, tw__parcel *in);
-/* From this length on it is faster than a rotation. P = 8, 100 Mbit/s: 1.2 MB take 0.75 s instead of
- * 1.16, the line itself 0.66. On simulated networks, which know of no crowding, it costs 5 % (1gbe). */
+/* From this length on it is faster than a rotation. P = 8, 100 Mbit/s: 1.2 MB take 0.75 s instead
+ * of 1.16, the line itself 0.66. On simulated networks, which know of no crowding, it costs 5 %
+ * (1gbe). */
 #define TW__LONG_PARCEL ((int64_t)1 << 20)
 
 /* Every rank puts its record at records[rank * bytes]; afterwards all have all. Control.

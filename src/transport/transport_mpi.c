@@ -1,8 +1,9 @@
 /* transport_mpi.c - over MPI; made of public calls alone, as any program could
  *
  * A request is a slot; MPI's own requests lie side by side, so that one call looks at all of them.
- * Slots come from a pool, so that a step allocates nothing but what MPI does. Nothing here blocks: ranks that share cores with those they wait for must let
- * them compute, so idle yields a few times and then sleeps.
+ * Slots come from a pool, so that a step allocates nothing but what MPI does. Nothing here blocks:
+ * ranks that share cores with those they wait for must let them compute, so idle yields a few times
+ * and then sleeps.
  *
  * After a failure MPI cannot take back a send, nor a receive that has found its message. Such a
  * request is let go after a moment, and MPI may still look at its memory: programs are told to end
