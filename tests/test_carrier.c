@@ -10,6 +10,7 @@
 
 /* ---- a GPU that is none: copies happen at once, events have always been reached */
 
+#define CHUNK ((size_t)4096)
 #define tw__lane_copy fake_copy
 #define tw__lane_wait fake_wait
 #define tw__lane_stream fake_stream
@@ -115,7 +116,7 @@ typedef enum { DIFFERENT, ALIKE } plan; /* to all ranks */
 #define LONGEST (10 * CHUNK) /* more than a simulated pair has under way */
 
 static size_t size_of(plan what, int from, int to, int turn) {
-    static const size_t sizes[] = {0, 1, 40, 65536, CHUNK - 1, CHUNK + 1, 40, 1};
+    static const size_t sizes[] = {0, 1, 40, 3 * CHUNK, CHUNK - 1, CHUNK + 1, CHUNK, 2};
     if (turn == 3 && from < 2)
         return LONGEST;
     return sizes[(size_t)(from * 3 + (what == ALIKE ? 0 : to * 5) + turn) % 8];
