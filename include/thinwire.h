@@ -467,7 +467,7 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  *
  * Candidates are all exchanges but twolevel, each with wire "raw" and "bf16"; a group whose params
  * name an exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's,
- * "exact" unless it says otherwise. Left out are exchanges that would take more than 16 bytes of
+ * "exact" unless it says otherwise. Left out are exchanges that would take more than 40 bytes of
  * workspace per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or
  * without feedback. */
 #define TW_CANDIDATES 24

@@ -18,7 +18,7 @@
 /* Workspace that a way may take: so much, or so many bytes per element of all tensors. Of those
  * that gather k entries of each rank this leaves out what dense would beat. */
 #define ROOM ((size_t)64 << 20)
-#define ROOM_PER_ELEMENT 16
+#define ROOM_PER_ELEMENT 40 /* bytes: butterfly takes 36 at density 0.1 and P = 64 */
 
 /* Seconds of computing, on one core of a 2.x GHz server (thinwire bench wire, bench select): for an
  * entry coded or decoded, for one merged, for an element read or written. They tell ways apart only
