@@ -131,8 +131,10 @@ static double passes(const tw_group *g, const int *members, int count) {
     return computing(g, &effort);
 }
 
-double tw__auto_predict(const tw_group *g, const tw__way *way, const int *members, int count,
-                        double *fixed) {
+/* Of ways[]: seconds of a step of these tensors, at the k of their steps now. *fixed of these would
+ * stay if the tensors were small; may be NULL. */
+static double predict(const tw_group *g, const tw__way *way, const int *members, int count,
+                      double *fixed) {
     const tw__exchange *exchanges[2] = {way->exchange, &tw__exchange_butterfly};
     tw__shape shapes[2];
     double seconds = passes(g, members, count), waiting = 0.0;
@@ -154,7 +156,7 @@ double tw__auto_predict(const tw_group *g, const tw__way *way, const int *member
 static int64_t bucket_for(const tw_group *g, const int *all) {
     double fixed = 0.0, best = 0.0, elements = 0.0, buckets = 1.0;
     for (int w = 0; w < g->ways.count; w++) {
-        double waiting, seconds = tw__auto_predict(g, &g->ways.at[w], all, g->ntensors, &waiting);
+        double waiting, seconds = predict(g, &g->ways.at[w], all, g->ntensors, &waiting);
         if (w == 0 || seconds < best) {
             best = seconds;
             fixed = waiting;
@@ -190,7 +192,7 @@ static void predict_all(const tw_group *g, tw__plan *plan, const int *members, i
     *plan = (tw__plan){.count = count, .last = -1};
     for (int w = 0; w < g->ways.count; w++) {
         tw__trial *trial = &plan->trials[w];
-        trial->predicted = tw__auto_predict(g, &g->ways.at[w], members, count, NULL);
+        trial->predicted = predict(g, &g->ways.at[w], members, count, NULL);
         if (trial->predicted < plan->trials[plan->now].predicted)
             plan->now = w;
     }

@@ -45,10 +45,6 @@ typedef struct tw__plan {
 void tw__auto_ways(const tw_group *g, tw__ways *ways);
 /* Whether a tensor may be sent whole now and then: gradient and residual together. */
 int tw__auto_sends_whole(const tw_select_params *p);
-/* Of ways[]: seconds of a step of these tensors, at the k of their steps now. *fixed of these would
- * stay if the tensors were small; may be NULL. */
-double tw__auto_predict(const tw_group *g, const tw__way *way, const int *members, int count,
-                        double *fixed);
 /* Measure between the ranks, choose the size of buckets. Collective. */
 int tw__auto_open(tw_group *g);
 /* Predict the steps of all buckets, once there are buckets. */

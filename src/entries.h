@@ -38,6 +38,9 @@ typedef struct tw__misfit {
     int64_t least; /* what its index had to be at least */
 } tw__misfit;
 
+/* Below half of the last place of the largest float: can be added to any other without overflow. */
+#define TW__HARMLESS 0x1p103f
+
 /* Bins of magnitudes lo .. hi-1: the first one ends at base, each further one is 2^shift wide, the
  * last one takes in all that is left. */
 #define TW__BINS 256

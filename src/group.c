@@ -382,8 +382,7 @@ static int open_lists_there(tw_group *g) {
     tw__device_lists *lists = NULL;
     size_t bytes = g->workspace.there;
     TW_TRY(tw__lane_alloc(g->lane, &g->memory_there, bytes));
-    int error =
-        tw__device_lists_create(&lists, g->lane, entries_there(g, &g->workspace), INT32_MAX);
+    int error = tw__device_lists_create(&lists, g->lane, entries_there(g, &g->workspace));
     g->lists_there = (tw__lists){&tw__lists_cuda, lists};
     TW_TRY(error);
     return tw__carrier_create(&g->carrier, g->transport, g->lane, bytes);

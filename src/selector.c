@@ -391,9 +391,6 @@ static float peek(tw_selector *s, int64_t index) {
     return tw__device_peek(s->device, index, &value) == TW_OK ? value : NAN;
 }
 
-/* A sum below half of the last place of the largest float can be added to any other. */
-#define HARMLESS 0x1p103f
-
 int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, const tw__list *sent,
                            int64_t base, int *yes) {
     int64_t at = 0;
@@ -401,7 +398,7 @@ int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, cons
     if (there)
         return tw__device_overflows(s->device, kept, sent, base, yes);
     for (int64_t i = 0; i < kept->count && !*yes; i++) {
-        if (tw__magnitude(kept->at[i].val) < tw__magnitude(HARMLESS))
+        if (tw__magnitude(kept->at[i].val) < tw__magnitude(TW__HARMLESS))
             continue;
         while (at < sent->count && sent->at[at].idx < kept->at[i].idx)
             at++;

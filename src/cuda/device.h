@@ -123,10 +123,9 @@ int tw__device_peek(tw__device_selector *d, int64_t index, float *value);
 
 typedef struct tw__device_lists tw__device_lists;
 extern const tw__list_calls tw__lists_cuda;
-/* For lists of `most` entries in all, with indices below `span`. Where it fails, what was made is
+/* For lists of `most` entries in all. Where it fails, what was made is
  * there to be freed. */
-int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most,
-                            int64_t span);
+int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most);
 void tw__device_lists_free(tw__device_lists *d);
 size_t tw__device_lists_memory(int64_t most);
 

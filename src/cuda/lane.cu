@@ -233,13 +233,10 @@ int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
     return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
 }
 
-/* A sum below half of the last place of the largest float can be added to any other. */
-#define HARMLESS 0x1p103f
-
 __global__ void look_for_overflow(const tw__entry *kept, int64_t nkept, const tw__entry *sent,
                                   int64_t nsent, const float *acc, int64_t base, int *yes) {
     int64_t i = thread_number();
-    if (i >= nkept || magnitude(kept[i].val) < magnitude(HARMLESS))
+    if (i >= nkept || magnitude(kept[i].val) < magnitude(TW__HARMLESS))
         return;
     bool own = has(sent, nsent, kept[i].idx);
     float stays = own || acc == nullptr ? 0.0f : acc[kept[i].idx - base];

@@ -19,6 +19,8 @@ using namespace tw;
 
 namespace {
 
+constexpr int INDEX_BITS = 31; /* that are sorted by */
+
 Word *words_of(const tw__entry *entries) {
     return reinterpret_cast<Word *>(const_cast<tw__entry *>(entries));
 }
@@ -310,7 +312,7 @@ int reduce(void *context, const tw__list *runs, int nruns, tw__list *out) {
     cub::DoubleBuffer<Word> words(d->words[0], d->words[1]);
     if (error == cudaSuccess)
         error = cub::DeviceRadixSort::SortKeys(d->temporary, d->temporary_bytes, words, (int)total,
-                                               0, d->bits, stream_of(d));
+                                               0, INDEX_BITS, stream_of(d));
     if (error != cudaSuccess)
         return finish(d, error, "sorting entries");
     const Word *sorted = words.Current();
@@ -428,7 +430,8 @@ cudaError_t temporary_of(int64_t most, size_t *bytes) {
     cub::DoubleBuffer<Word> words;
     size_t need = 0;
     *bytes = 1;
-    cudaError_t error = cub::DeviceRadixSort::SortKeys(nullptr, need, words, (int)most, 0, 31);
+    cudaError_t error =
+        cub::DeviceRadixSort::SortKeys(nullptr, need, words, (int)most, 0, INDEX_BITS);
     *bytes = need > *bytes ? need : *bytes;
     if (error == cudaSuccess)
         error =
@@ -455,8 +458,7 @@ size_t tw__device_lists_memory(int64_t most) {
            (size_t)most * sizeof(Word); /* CUB's, about */
 }
 
-int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most,
-                            int64_t span) {
+int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most) {
     Guard guard(lane->ordinal);
     if (most > INT32_MAX)
         return tw__fail(TW_ERR_SIZE,
@@ -468,9 +470,6 @@ int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *d);
     *lists = d;
     d->lane = lane;
-    while (((int64_t)1 << d->bits) < span)
-        d->bits++;
-    d->bits = d->bits > 0 ? d->bits : 1;
     cudaError_t error = temporary_of(most, &d->temporary_bytes);
     error = obtain(error, &d->words[0], most);
     error = obtain(error, &d->words[1], most);

@@ -28,7 +28,6 @@ struct Answer {
 
 struct tw__device_lists {
     tw__device_lane *lane;
-    int bits;           /* of indices */
     tw::Word *words[2]; /* [most] */
     uint8_t *flags;     /* [most] */
     uint32_t *orders;   /* [most] */

@@ -22,7 +22,8 @@ static int is_prime(int64_t x) {
     return 1;
 }
 
-int64_t tw__deal_piles(int nranks) {
+/* How many piles there are. */
+static int64_t piles_of(int nranks) {
     int64_t piles = 4 * (int64_t)nranks;
     piles = (piles < FEWEST ? FEWEST : piles) + 1;
     while (!is_prime(piles))
@@ -58,9 +59,9 @@ static int move_all(tw__job *job, tw__list *list, tw__entry *scratch, int64_t pi
 }
 
 int tw__deal(tw__job *job, tw__list *list, tw__entry *scratch) {
-    return move_all(job, list, scratch, tw__deal_piles(job->shape.nranks), place_of);
+    return move_all(job, list, scratch, piles_of(job->shape.nranks), place_of);
 }
 
 int tw__undeal(tw__job *job, tw__list *list, tw__entry *scratch) {
-    return move_all(job, list, scratch, tw__deal_piles(job->shape.nranks), element_at);
+    return move_all(job, list, scratch, piles_of(job->shape.nranks), element_at);
 }

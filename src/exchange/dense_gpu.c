@@ -14,7 +14,7 @@ typedef struct space {
 } space;
 
 static int64_t longest_range(const tw__shape *s) {
-    return (s->span + s->nranks - 1) / s->nranks;
+    return tw__longest_part(s->span, s->nranks);
 }
 
 static space layout(tw__room *room, const tw__shape *s) {

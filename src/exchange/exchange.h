@@ -172,6 +172,11 @@ static inline int64_t tw__part_start(int64_t span, int64_t part, int64_t parts) 
     return span * part / parts;
 }
 
+/* Elements of the longest of these. */
+static inline int64_t tw__longest_part(int64_t span, int64_t parts) {
+    return (span + parts - 1) / parts;
+}
+
 /* ---- dense_gpu.c: dense, where vectors lie on a GPU */
 
 void tw__dense_gpu_memory(const tw__shape *shape, tw__room *room);
@@ -204,8 +209,6 @@ void tw__letter_round(tw__list *list, const float *rounded);
  * list is in order again. scratch has room for all. */
 int tw__deal(tw__job *job, tw__list *list, tw__entry *scratch);
 int tw__undeal(tw__job *job, tw__list *list, tw__entry *scratch);
-/* How many piles there are. */
-int64_t tw__deal_piles(int nranks);
 
 /* ---- partition.c */
 

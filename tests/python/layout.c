@@ -14,6 +14,5 @@ int main(void) {
     TELL(tw_traffic, "Traffic", messages_sent);
     TELL(tw_step_info, "StepInfo", apply_seconds);
     TELL(tw_transport_calls, "TransportCalls", host);
-    TELL(tw_sparse, "Sparse", val);
     return 0;
 }
