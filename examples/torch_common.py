@@ -51,6 +51,7 @@ def parser(description, **defaults):
     p.add_argument("--evaluate", type=int, metavar="STEPS", help="between tests (default an epoch)")
     p.add_argument("--snapshots", type=int, default=0, metavar="STEPS",
                    help="between histograms of acc = gradient + residual; 0: none")
+    p.add_argument("--bucket-mb", type=float, default=25, help="of gradients that travel together")
     p.add_argument("--amp", action="store_true", help="forward and backward in bfloat16")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--run-log", metavar="FILE", help="JSON lines, for thinwire report")
@@ -124,7 +125,7 @@ class Loop:
         # them in every forward pass would cost more messages than the gradients.
         self.model = DistributedDataParallel(
             task.model, device_ids=[device.index] if device.type == "cuda" else None,
-            broadcast_buffers=False, gradient_as_bucket_view=True)
+            bucket_cap_mb=args.bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True)
         self.state = compress(args, self.model)
         torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
         self.optimizer = make_optimizer(args, task.model.parameters())

@@ -11,6 +11,7 @@
 #include "select/methods.h"
 
 #include <assert.h>
+#include <math.h>
 
 /* A step travels as at most two jobs: oktopk leaves small tensors to butterfly. */
 #define JOBS 2
@@ -175,13 +176,19 @@ static int follow_caller(tw_group *g, const tw__way *way, tw__tensor *t) {
     return tw__lane_wait(g->lane);
 }
 
-/* Opens a step of the tensor's selector; on a GPU it is under way then. *bad is the index of a bad
+/* What the caller gave can be used. */
+static int prepare_one(step *s, tw__tensor *t) {
+    t->threshold_before = t->threshold;
+    t->has_result = 0;
+    if (t->grad == NULL || ((is_dense(s->way) || s->g->automatic) && t->out == NULL))
+        return TW_ERR_NULL;
+    return follow_caller(s->g, s->way, t);
+}
+
+/* Opens a step of the tensor's selector; on a GPU it is queued then. *bad is the index of a bad
  * number. */
 static int select_one(tw_group *g, const tw__way *way, tw__tensor *t, int64_t *bad) {
     tw_sparse sparse = {.count = t->n};
-    if (t->grad == NULL || ((is_dense(way) || g->automatic) && t->out == NULL))
-        return TW_ERR_NULL;
-    TW_TRY(follow_caller(g, way, t));
     if (t->selector == NULL) {
         t->selected = t->n;
         TW_TRY(find_bad_number(g, t, bad));
@@ -207,25 +214,48 @@ static int await_selection(tw__tensor *t, int64_t *bad) {
     return error;
 }
 
+/* The selections of all tensors. An error is that of `tensor`, with the index of a bad number.
+ * *took: where the step selects on a GPU, the seconds that this takes there. */
+static int select_each(step *s, int *tensor, int64_t *bad, double *took) {
+    tw_group *g = s->g;
+    int there = g->lane != NULL && !is_dense(s->way);
+    if (there)
+        TW_TRY(tw__lane_begin(g->lane));
+    for (int i = 0; i < s->count; i++) {
+        *tensor = s->members[i];
+        TW_TRY(select_one(g, s->way, &g->tensors[*tensor], bad));
+    }
+    if (there)
+        TW_TRY(tw__lane_end(g->lane));
+    for (int i = 0; i < s->count; i++) {
+        *tensor = s->members[i];
+        TW_TRY(await_selection(&g->tensors[*tensor], bad));
+    }
+    return there ? tw__lane_took(g->lane, took) : TW_OK;
+}
+
+/* When something began that took so long until now: a GPU may have waited for gradients first. */
+static double began(double begin, double now, double took) {
+    return now - begin > took ? now - took : begin;
+}
+
 static int select_all(step *s) {
     int error = TW_OK, tensor = 0;
     int64_t bad = -1;
-    double begin = tw__seconds();
+    double begin = tw__seconds(), took = HUGE_VAL;
     s->began = tw__transport_seconds(s->g->transport);
     for (int i = 0; i < s->count; i++) { /* of all, also where the first is refused */
-        tw__tensor *t = &s->g->tensors[s->members[i]];
-        t->threshold_before = t->threshold;
-        t->has_result = 0;
+        int refused = prepare_one(s, &s->g->tensors[s->members[i]]);
+        if (error == TW_OK && refused != TW_OK) {
+            error = refused;
+            tensor = s->members[i];
+        }
     }
-    for (int i = 0; i < s->count && error == TW_OK; i++) {
-        tensor = s->members[i];
-        error = select_one(s->g, s->way, &s->g->tensors[tensor], &bad);
-    }
-    for (int i = 0; i < s->count && error == TW_OK; i++) {
-        tensor = s->members[i];
-        error = await_selection(&s->g->tensors[tensor], &bad);
-    }
+    if (error == TW_OK)
+        error = select_each(s, &tensor, &bad, &took);
     double selected = tw__seconds(), met = tw__transport_seconds(s->g->transport);
+    begin = began(begin, selected, took);
+    s->began = began(s->began, met, took);
     double slowest = tw__auto_pending(s->g, s->members);
     error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count, &slowest);
     if (error == TW_OK)
@@ -322,7 +352,7 @@ static int gather_own(step *s, int job_at) {
     return s->g->lane != NULL ? tw__lane_wait(s->g->lane) : TW_OK;
 }
 
-static int finite(const tw__job *job, int dense, int *yes) {
+static int sums_finite(const tw__job *job, int dense, int *yes) {
     TW_TRY(tw__list_finite(&job->lists, &job->result, yes));
     for (int i = 0; i < job->shape.nsegments && dense; i++) { /* sums are in the caller's memory */
         const tw__segment *s = &job->segments[i];
@@ -341,7 +371,7 @@ static int finite(const tw__job *job, int dense, int *yes) {
 static int check_sums(const step *s) {
     for (int j = 0; j < JOBS; j++) {
         int yes = 1;
-        TW_TRY(finite(&s->jobs[j], is_dense(s->way), &yes));
+        TW_TRY(sums_finite(&s->jobs[j], is_dense(s->way), &yes));
         if (!yes)
             return tw__fail(TW_ERR_NUMBER, "the sum over ranks overflows in this step; skip it or "
                                            "lower the loss scale");

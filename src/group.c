@@ -330,6 +330,7 @@ static int open_there(tw_group *g, tw__tensor *t) {
     tw_select_params params = t->params;
     params.stream = tw__lane_stream(g->lane);
     TW_TRY(tw_selector_create(&t->selector, t->n, &params));
+    tw__device_join(t->selector->device, g->lane);
     t->result.cap = tw__allreduce_applied(g, &g->ways, t);
     TW_TRY(
         tw__lane_alloc(g->lane, (void **)&t->result.idx, (size_t)t->result.cap * sizeof(int32_t)));

@@ -185,12 +185,16 @@ static void pair_step(pair *p, int with_out) {
     }
 }
 
-static void compare_residuals(pair *p) {
-    ranks_get_residuals(&p->here, 0, p->residuals[0], p->n);
-    ranks_get_residuals(&p->there, 0, p->residuals[1], p->n);
+static void compare_residuals_of(pair *p, int tensor) {
+    ranks_get_residuals(&p->here, tensor, p->residuals[0], p->n);
+    ranks_get_residuals(&p->there, tensor, p->residuals[1], p->n);
     for (int r = 0; r < p->nranks; r++) {
         check_bits("residual", p->residuals[1][r], p->residuals[0][r], p->n);
     }
+}
+
+static void compare_residuals(pair *p) {
+    compare_residuals_of(p, 0);
 }
 
 /* Of summable data, in units: gradients so far = applied so far + residuals of all ranks. */
@@ -362,51 +366,88 @@ static void test_refusals(void **state) {
 
 /* ---- in the background, and from a saved state */
 
+/* Tensors side by side in one vector, so that most of them are not aligned. */
 typedef struct background {
     pair *p;
-    int64_t part; /* elements of each of the two tensors */
+    const int64_t *sizes;
+    int tensors;
 } background;
 
 static int start_and_wait(ranks *r, int rank, void *context) {
     background *b = context;
-    int there = r == &b->p->there;
+    int there = r == &b->p->there, error = TW_OK;
     char *grad = there ? b->p->gpu_grads[rank] : (char *)b->p->grads[rank];
     float *out = there ? b->p->gpu_outs[rank] : b->p->outs[rank];
-    int error = tw_allreduce_start(r->groups[rank], 1, grad + 4 * b->part, out + b->part);
-    if (error == TW_OK) {
-        error = tw_allreduce_start(r->groups[rank], 0, grad, out);
+    int64_t at = b->p->n;
+    for (int t = b->tensors - 1; t >= 0 && error == TW_OK; t--) {
+        at -= b->sizes[t];
+        error = tw_allreduce_start(r->groups[rank], t, grad + 4 * at, out + at);
     }
     return error != TW_OK ? error : tw_allreduce_wait(r->groups[rank], TW_ALL);
 }
 
-static void test_background(void **state) {
-    (void)state;
-    const int64_t part = 30000;
-    const int64_t sizes[2] = {part, part};
-    tw_group_params params = params_of("oktopk", 0.02);
+/* One step here and there, which all ranks refuse in the same way where that is expected. */
+static void background_step(background *b, int expected) {
+    pair *p = b->p;
+    pair_upload(p);
+    ranks_run(&p->here, start_and_wait, b);
+    ranks_error(&p->here, expected);
+    ranks_run(&p->there, start_and_wait, b);
+    ranks_error(&p->there, expected);
+    for (int r = 0; r < p->nranks && expected == TW_OK; r++) {
+        gpu_ok(cudaMemcpy(p->copies[r], p->gpu_outs[r], 4 * (size_t)p->n, cudaMemcpyDeviceToHost));
+        check_bits("out", p->copies[r], p->outs[r], p->n);
+    }
+}
+
+static void run_background(const char *scheme, const int64_t *sizes, int tensors) {
+    tw_group_params params = params_of(scheme, 0.02);
+    int64_t n = 0;
+    for (int t = 0; t < tensors; t++) {
+        n += sizes[t];
+    }
     pair p;
-    pair_open(&p, 4, 2 * part, &params);
+    pair_open(&p, 4, n, &params);
     ranks_close(&p.here);
     ranks_close(&p.there);
-    ranks_open(&p.here, 4, &params, sizes, 2);
+    ranks_open(&p.here, 4, &params, sizes, tensors);
     params.select.device = TW_CUDA;
-    ranks_open(&p.there, 4, &params, sizes, 2);
-    background b = {&p, part};
+    ranks_open(&p.there, 4, &params, sizes, tensors);
+    background b = {&p, sizes, tensors};
     for (int step = 0; step < STEPS; step++) {
-        check_scene("background, step=%d", step);
-        rows_fill(p.grads, 4, 2 * part, DATA_GAUSS, step);
-        pair_upload(&p);
-        ranks_run(&p.here, start_and_wait, &b);
-        ranks_ok(&p.here);
-        ranks_run(&p.there, start_and_wait, &b);
-        ranks_ok(&p.there);
-        for (int r = 0; r < 4; r++) {
-            gpu_ok(
-                cudaMemcpy(p.copies[r], p.gpu_outs[r], 8 * (size_t)part, cudaMemcpyDeviceToHost));
-            check_bits("out", p.copies[r], p.outs[r], 2 * part);
+        int bad = step == STEPS / 2;
+        check_scene("background, scheme=%s, step=%d", scheme, step);
+        rows_fill(p.grads, 4, n, DATA_GAUSS, step);
+        if (bad) {
+            p.grads[1][n / 2] = NAN;
         }
+        background_step(&b, bad ? TW_ERR_NUMBER : TW_OK);
+    }
+    for (int t = 0; t < tensors; t++) {
+        p.n = sizes[t];
+        check_scene("background, scheme=%s, residual of tensor %d", scheme, t);
+        compare_residuals_of(&p, t);
     }
     pair_close(&p);
+}
+
+static void test_background(void **state) {
+    (void)state;
+    static const int64_t two[] = {30000, 30000};
+    run_background("oktopk", two, 2);
+}
+
+/* Small ones are selected side by side: more than fit a launch, of all sizes up to what counts as
+ * small and beyond. */
+static const int64_t many[] = {1,  2,    3,    31,   64,   512,   512,   512,   4095, 4096,
+                               10, 4097, 1728, 8192, 5000, 36864, 65536, 65537, 70001};
+enum { MANY = sizeof many / sizeof *many };
+
+static void test_many(void **state) {
+    (void)state;
+    run_background("oktopk", many, MANY);
+    run_background("topka", many, MANY);
+    run_background("gaussiank", many, MANY);
 }
 
 static int save(ranks *r, int rank, void *context) {
@@ -466,6 +507,7 @@ static void test_quick(void **state) {
             run_scheme(scheme, LENT, 3, 5003, 0.1);
         }
     }
+    run_background("oktopk", many, MANY);
 }
 
 int main(int argc, char **argv) {
@@ -479,7 +521,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_all_schemes), cmocka_unit_test(test_options),
         cmocka_unit_test(test_long_lists),  cmocka_unit_test(test_wires),
         cmocka_unit_test(test_overflow),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_background),  cmocka_unit_test(test_state),
+        cmocka_unit_test(test_background),  cmocka_unit_test(test_many),
+        cmocka_unit_test(test_state),
     };
     const struct CMUnitTest few[] = {cmocka_unit_test(test_quick)};
     if (argc > 1 && strcmp(argv[1], "quick") == 0) {

@@ -144,9 +144,8 @@ __device__ void clear(Scratch *scratch) {
         scratch->bad = scratch->gathered = scratch->crowded = 0;
 }
 
-template <int METHOD>
-__global__ void __launch_bounds__(CHOOSE_THREADS, 1)
-    choose(const __grid_constant__ Step s, uint32_t room) {
+/* room: candidates that shared memory holds */
+template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s, uint32_t room) {
     extern __shared__ int32_t shared[];
     float *val = reinterpret_cast<float *>(shared + room);
     __shared__ Learned learned; /* read once, while the candidates come */
@@ -172,6 +171,19 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     if (!done)
         choose_any<METHOD>(s, mine);
     clear(s.scratch);
+}
+
+template <int METHOD>
+__global__ void __launch_bounds__(CHOOSE_THREADS, 1)
+    choose(const __grid_constant__ Step s, uint32_t room) {
+    choose_from<METHOD>(s, room);
+}
+
+/* A block for each. */
+template <int METHOD>
+__global__ void __launch_bounds__(CHOOSE_THREADS, 1)
+    choose_each(const __grid_constant__ Steps steps, uint32_t room) {
+    choose_from<METHOD>(steps.at[blockIdx.y], room);
 }
 
 struct Row {
@@ -219,6 +231,16 @@ cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t
                                                CHOOSE_THREADS, arguments, stage_bytes(stage),
                                                stream);
     return cudaErrorNotSupported;
+}
+
+cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream) {
+    constexpr uint32_t ROOM = 2048; /* no more shared memory than any GPU gives without asking */
+    const dim3 blocks(1, (unsigned)steps.count);
+    if (strcmp(steps.at[0].params.method, "exact") == 0)
+        choose_each<EXACT><<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, ROOM);
+    else
+        choose_each<REUSE><<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, ROOM);
+    return cudaGetLastError();
 }
 
 } // namespace tw

@@ -96,6 +96,14 @@ int tw__lane_follow(tw__device_lane *l, void *event);
 int tw__lane_reached(void *event);
 void tw__lane_forget(void *event);
 
+/* The selector's steps are run between begin and end: those of small tensors are queued side by
+ * side, the last of them by end. What was not queued by then is forgotten at the next begin. */
+void tw__device_join(tw__device_selector *d, tw__device_lane *l);
+int tw__lane_begin(tw__device_lane *l);
+int tw__lane_end(tw__device_lane *l);
+/* How long that took the GPU; to be asked for after a wait. */
+int tw__lane_took(tw__device_lane *l, double *seconds);
+
 /* Queue a copy of the selection, with indices from `base` on, to the GPU's memory. */
 int tw__device_pack(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to);
 /* The same to pinned memory. */

@@ -191,14 +191,27 @@ __device__ void fold_elements(const Step &s, uint32_t leaving, int32_t tie, int6
     }
 }
 
-template <int TYPE>
-__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS) fold(const __grid_constant__ Step s) {
+/* The calling block's tile. */
+template <int TYPE> __device__ __forceinline__ void fold_tile(const Step &s) {
     __shared__ Collected collected;
     const Learned *l = s.learned;
     int64_t base = (int64_t)blockIdx.x * TILE;
     float4 acc[RUNS];
     fold_elements<TYPE>(s, l->leaving, l->tie, base, acc);
     hand_over(s, collected, collect_all(s, collected, acc, l->guess, (uint32_t)base));
+}
+
+template <int TYPE>
+__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS) fold(const __grid_constant__ Step s) {
+    fold_tile<TYPE>(s);
+}
+
+template <int TYPE>
+__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS)
+    fold_each(const __grid_constant__ Steps steps) {
+    const Step &s = steps.at[blockIdx.y];
+    if ((int)blockIdx.x < s.tiles)
+        fold_tile<TYPE>(s);
 }
 
 __global__ void write_guess(const __grid_constant__ Step s, uint32_t guess) {
@@ -217,6 +230,20 @@ cudaError_t launch_fold(const Step &s, cudaStream_t stream) {
         fold<TW_F16><<<s.tiles, FOLD_THREADS, 0, stream>>>(s);
     else
         fold<TW_BF16><<<s.tiles, FOLD_THREADS, 0, stream>>>(s);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream) {
+    int type = steps.at[0].source.type, tiles = 0;
+    for (int i = 0; i < steps.count; i++)
+        tiles = max(tiles, steps.at[i].tiles);
+    dim3 blocks((unsigned)tiles, (unsigned)steps.count);
+    if (type == TW_F32)
+        fold_each<TW_F32><<<blocks, FOLD_THREADS, 0, stream>>>(steps);
+    else if (type == TW_F16)
+        fold_each<TW_F16><<<blocks, FOLD_THREADS, 0, stream>>>(steps);
+    else
+        fold_each<TW_BF16><<<blocks, FOLD_THREADS, 0, stream>>>(steps);
     return cudaGetLastError();
 }
 

@@ -27,8 +27,12 @@ int tw__lane_create(tw__device_lane **lane, int ordinal) {
     int least = 0, first = 0; /* before what the caller computes meanwhile: others wait for it */
     (void)cudaDeviceGetStreamPriorityRange(&least, &first);
     cudaError_t error = cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, first);
+    if (error == cudaSuccess)
+        error = cudaEventCreate(&l->begin);
+    if (error == cudaSuccess)
+        error = cudaEventCreate(&l->end);
     if (error != cudaSuccess) {
-        free(l);
+        tw__lane_free(l);
         return failure(error, "creating a stream");
     }
     *lane = l;
@@ -39,7 +43,10 @@ void tw__lane_free(tw__device_lane *l) {
     if (l == nullptr)
         return;
     Guard guard(l->ordinal);
-    (void)cudaStreamDestroy(l->stream);
+    tw__lane_forget(l->begin);
+    tw__lane_forget(l->end);
+    if (l->stream != nullptr)
+        (void)cudaStreamDestroy(l->stream);
     free(l);
 }
 

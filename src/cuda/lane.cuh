@@ -1,14 +1,14 @@
-/* lane.cuh - what a lane is: the stream that a group has for itself */
+/* lane.cuh - what a lane is: the stream that a group has for itself, and what waits to go there */
 #ifndef TW_CUDA_LANE_CUH
 #define TW_CUDA_LANE_CUH
 
-#include "cuda/device.h"
-
-#include <cuda_runtime.h>
+#include "cuda/step.cuh"
 
 struct tw__device_lane {
     int ordinal;
     cudaStream_t stream;
+    cudaEvent_t begin, end; /* of a selection */
+    tw::Steps waiting;      /* of small tensors, to be queued together */
 };
 
 #endif

@@ -140,6 +140,25 @@ int tw__lane_reached(void *event) {
     return NONE;
 }
 
+int tw__lane_begin(tw__device_lane *l) {
+    (void)l;
+    return NONE;
+}
+
+int tw__lane_end(tw__device_lane *l) {
+    (void)l;
+    return NONE;
+}
+
+int tw__lane_took(tw__device_lane *l, double *seconds) {
+    (void)l, (void)seconds;
+    return NONE;
+}
+
+void tw__device_join(tw__device_selector *d, tw__device_lane *l) {
+    (void)d, (void)l;
+}
+
 int tw__device_pack(tw__device_selector *d, int64_t count, int64_t base, tw__entry *to) {
     (void)d, (void)count, (void)base, (void)to;
     return NONE;

@@ -32,8 +32,12 @@ __device__ inline Share warp_share(uint32_t count) {
     return share_of(block_share(count), threadIdx.x / WARP, CHOOSE_WARPS);
 }
 
+/* Of one vector: where several are worked on side by side, each is one block's. */
 __device__ inline void wait_for_all_blocks() {
-    cooperative_groups::this_grid().sync();
+    if (gridDim.x == 1)
+        __syncthreads();
+    else
+        cooperative_groups::this_grid().sync();
 }
 
 /* Sum over the lanes before this one; *all over the warp. */

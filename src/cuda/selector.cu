@@ -143,6 +143,8 @@ static cudaError_t fill(tw__device_selector *d, const Extents &e, int64_t k_max,
     if (report != nullptr)
         *d->step.report = Report{0, 0, 0, -1, 0, 0, -1};
     d->blocks = blocks_for(e.padded, k_max, multiprocessors);
+    /* What its tiles can have at most: other kernels find room beside it then. */
+    d->stage = tw__at_most(d->stage, (e.tiles + d->blocks - 1) / d->blocks * SLOTS);
     return error;
 }
 
@@ -188,6 +190,61 @@ void tw__device_free(tw__device_selector *d) {
     (void)cudaFreeHost(s.report);
     (void)cudaGetLastError();
     free(d);
+}
+
+/* ---- steps of a group's small tensors are queued together */
+
+static bool goes_together(const tw__device_selector *d) {
+    constexpr int MOST_TILES = 16; /* a block chooses among their candidates in no time */
+    return d->lane != nullptr && d->step.tiles <= MOST_TILES &&
+           (is(d->params, "exact") || is(d->params, "reuse"));
+}
+
+static cudaError_t queue_waiting(tw__device_lane *l) {
+    Steps &steps = l->waiting;
+    cudaError_t error = cudaSuccess;
+    if (steps.count > 0)
+        error = launch_fold_each(steps, l->stream);
+    if (steps.count > 0 && error == cudaSuccess)
+        error = launch_choose_each(steps, l->stream);
+    steps.count = 0;
+    return error;
+}
+
+static cudaError_t let_wait(tw__device_lane *l, const Step &s) {
+    Steps &steps = l->waiting;
+    const Step &first = steps.at[0];
+    bool alike = steps.count == 0 || (first.source.type == s.source.type &&
+                                      strcmp(first.params.method, s.params.method) == 0);
+    cudaError_t error = cudaSuccess;
+    if (steps.count == TOGETHER || !alike)
+        error = queue_waiting(l);
+    steps.at[steps.count++] = s;
+    return error;
+}
+
+void tw__device_join(tw__device_selector *d, tw__device_lane *l) {
+    d->lane = l;
+}
+
+int tw__lane_begin(tw__device_lane *l) {
+    Guard guard(l->ordinal);
+    l->waiting.count = 0;
+    return failure(cudaEventRecord(l->begin, l->stream), "measuring time");
+}
+
+int tw__lane_end(tw__device_lane *l) {
+    Guard guard(l->ordinal);
+    TW_TRY(failure(queue_waiting(l), "queueing steps on the stream"));
+    return failure(cudaEventRecord(l->end, l->stream), "measuring time");
+}
+
+int tw__lane_took(tw__device_lane *l, double *seconds) {
+    Guard guard(l->ordinal);
+    float milliseconds = 0.0f;
+    TW_TRY(failure(cudaEventElapsedTime(&milliseconds, l->begin, l->end), "measuring time"));
+    *seconds = 1e-3 * (double)milliseconds;
+    return TW_OK;
 }
 
 /* ---- one step */
@@ -252,6 +309,8 @@ static cudaError_t queue(tw__device_selector *d) {
         error = launch_clip(s, d->stream);
     if (error == cudaSuccess && d->cold)
         error = draws ? set_guess(s, TW__INFINITY_BITS, d->stream) : guess_first(d);
+    if (error == cudaSuccess && goes_together(d))
+        return let_wait(d->lane, s);
     if (error == cudaSuccess)
         error = launch_fold(s, d->stream);
     if (error == cudaSuccess && wants_sums(d->params))

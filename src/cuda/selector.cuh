@@ -2,11 +2,12 @@
 #ifndef TW_CUDA_SELECTOR_CUH
 #define TW_CUDA_SELECTOR_CUH
 
-#include "cuda/step.cuh"
+#include "cuda/lane.cuh"
 
 struct tw__device_selector {
     tw_select_params params;
     cudaStream_t stream;
+    tw__device_lane *lane;   /* of the group; NULL outside of groups */
     int blocks;              /* of kernels whose blocks wait for each other */
     int64_t stage;           /* candidates that a block of choose can hold */
     int64_t sample;          /* elements that the first guess, and dgc, look at */

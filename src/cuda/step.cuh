@@ -127,6 +127,15 @@ struct Step {
     tw_select_params params;
 };
 
+/* Steps of small vectors, which run side by side: on its own, each would take less time than its
+ * launch. As many as fit into the 4 KB that a launch takes along. */
+constexpr int TOGETHER = 8;
+struct Steps {
+    int count;
+    Step at[TOGETHER];
+};
+static_assert(sizeof(Steps) <= 4092, "parameters of a launch");
+
 __device__ inline uint32_t magnitude(float x) {
     return __float_as_uint(x) & TW__MAGNITUDE_MASK;
 }
@@ -188,6 +197,9 @@ cudaError_t launch_clip(const Step &s, cudaStream_t stream);
 cudaError_t launch_fold(const Step &s, cudaStream_t stream);
 cudaError_t launch_sums(const Step &s, cudaStream_t stream);
 cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t stream);
+/* The same for steps of one method, exact or reuse, and one type of gradients. */
+cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream);
+cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream);
 /* Candidates that a block of it can hold, or the error. */
 cudaError_t prepare_choose(int ordinal, int64_t *stage);
 cudaError_t launch_draw(const Step &s, int blocks, cudaStream_t stream);
