@@ -204,6 +204,12 @@ TW_API int tw_transport_self(tw_transport **transport);
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_threads(tw_transport **transports, int nranks);
 
+/* Ranks as processes with connected stream sockets between them, TCP or Unix: sockets[nranks] has
+ * one to each other rank; the one at [rank] is not looked at. How they find each other is the
+ * caller's affair, and so is whom to trust. The transport closes them when it is freed.
+ * Errors, with all sockets left to the caller: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
+TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, int rank, int nranks);
+
 /* A network to simulate, as a model of its links. Zero means default where one is named. */
 typedef struct tw_network {
     double latency;         /* seconds that a message is under way between hosts */

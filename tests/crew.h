@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "check.h"
 #include "transport/transport.h"
@@ -47,12 +48,31 @@ static inline void *crew_main(void *context) {
     return NULL;
 }
 
+/* Which transport members have: pairs of sockets between all of them, or else threads. */
+static int crew_on_sockets;
+
+static inline void crew_connect(tw_transport **transports, int nranks) {
+    static int ends[CREW_MOST][CREW_MOST];
+    for (int a = 0; a < nranks; a++)
+        for (int b = a + 1; b < nranks; b++) {
+            int pair[2];
+            check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+            ends[a][b] = pair[0];
+            ends[b][a] = pair[1];
+        }
+    for (int a = 0; a < nranks; a++)
+        check_ok(tw_transport_sockets(&transports[a], ends[a], a, nranks));
+}
+
 /* Plays all ranks and fails the test if one found something wrong. members may be NULL. */
 static inline void crew_run(int nranks, uint64_t seed, void (*play)(member *), member *members) {
     static member own[CREW_MOST];
     tw_transport *transports[CREW_MOST];
     members = members != NULL ? members : own;
-    check_ok(tw_transport_threads(transports, nranks));
+    if (crew_on_sockets)
+        crew_connect(transports, nranks);
+    else
+        check_ok(tw_transport_threads(transports, nranks));
     for (int i = 0; i < nranks; i++) {
         members[i] = (member){transports[i], i, nranks, seed, play, "", "", 0};
         if (pthread_create(&members[i].thread, NULL, crew_main, &members[i]) != 0)

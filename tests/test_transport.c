@@ -1,4 +1,5 @@
-/* test_transport.c - messages, rotations and sums over threads, seen from inside the library
+/* test_transport.c - messages, rotations and sums over threads, or with `sockets` over these, seen
+ * from inside the library
  *
  * What is sent is a function of sender, receiver and number, so that every byte that arrives can
  * be checked by the one who gets it. */
@@ -427,7 +428,8 @@ static void test_bad_threads(void **state) {
     check_error(tw_transport_info(NULL, NULL, NULL, NULL, NULL), TW_ERR_NULL);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    crew_on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),       cmocka_unit_test(test_large),
         cmocka_unit_test(test_too_long),    cmocka_unit_test(test_cancel),

@@ -4,8 +4,8 @@ The library is the one that was built with the package, or what THINWIRE_LIBRARY
 """
 import ctypes
 import os
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
-                    c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
 
 from . import errors
 
@@ -50,20 +50,6 @@ class StepInfo(Structure):
                 ("exchange_seconds", c_double), ("apply_seconds", c_double)]
 
 
-SEND = CFUNCTYPE(c_int, c_void_p, c_int, c_int, c_void_p, c_size_t, POINTER(c_void_p))
-RECV = CFUNCTYPE(c_int, c_void_p, c_int, c_int, c_void_p, c_size_t, POINTER(c_void_p))
-TEST = CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_size_t))
-CANCEL = CFUNCTYPE(None, c_void_p, c_void_p)
-IDLE = CFUNCTYPE(None, c_void_p, c_int64)
-CLOSE = CFUNCTYPE(None, c_void_p)
-HOST = CFUNCTYPE(c_int, c_void_p, c_int)
-
-
-class TransportCalls(Structure):
-    _fields_ = [("name", c_char_p), ("send", SEND), ("recv", RECV), ("test", TEST),
-                ("cancel", CANCEL), ("idle", IDLE), ("close", CLOSE), ("host", HOST)]
-
-
 def _path():
     named = os.environ.get("THINWIRE_LIBRARY")
     bundled = os.path.join(os.path.dirname(__file__), "libthinwire.so")
@@ -79,14 +65,13 @@ def _prototypes(lib):
     lib.tw_last_error.restype = text
     lib.tw_error_text.restype = text
     lib.tw_error_text.argtypes = [c_int]
-    lib.tw_transport_explain.argtypes = [text]  # and what follows, as printf
     for name in ("tw_group_free", "tw_transport_free"):
         getattr(lib, name).restype = None
         getattr(lib, name).argtypes = [handle]
     calls = {
         "tw_transport_self": [POINTER(handle)],
         "tw_transport_threads": [POINTER(handle), c_int],
-        "tw_transport_custom": [POINTER(handle), POINTER(TransportCalls), handle, c_int, c_int],
+        "tw_transport_sockets": [POINTER(handle), POINTER(c_int), c_int, c_int],
         "tw_transport_info": [handle, POINTER(text), POINTER(c_int), POINTER(c_int),
                               POINTER(Traffic)],
         "tw_group_create": [POINTER(handle), handle, POINTER(GroupParams)],

@@ -1,187 +1,160 @@
 """The ranks of a torch.distributed process group as a transport.
 
-Messages travel over gloo connections between the hosts of the group, set up through the store
-that the script's init_process_group made: with gloo, nccl or mpi as the script's own backend, the
-library's messages never mix with the script's. Torch's gloo receives can not be polled, so every
-peer has a thread that receives, and the library's thread is woken when something came:
+Ranks are joined by TCP connections of the library's own, so with gloo, nccl or mpi as the script's
+backend its messages never mix with the script's. They find each other through the store that the
+script's init_process_group made: every rank listens and writes down where, connects to the ranks
+before it, and accepts those after it. Then the library has the sockets, and no Python runs for a
+message.
 
-    library's thread   send -> pg.send (does not block)      recv, test, idle -> inbox
-    thread of peer p   pg.recv, deliver to inbox, pg.recv, ...
-
-A message is a head, {tag, bytes}, and its body, in one piece up to PIECE bytes and in a second one
-beyond: gloo takes a message that is shorter than the buffer that waits for it.
+A host's address is that of the interface that GLOO_SOCKET_IFNAME names, as for gloo; else the one
+by which it reaches MASTER_ADDR, or others.
 """
 import ctypes
+import fcntl
+import json
+import os
+import secrets
 import socket
 import struct
-import threading
 import time
-from collections import deque
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
-from . import library
 from .errors import TransportError
 from .group import Transport, alone
-from .inbox import TAGS, Inbox, Request, move
 from .library import check, lib
 
-BYE, BYE_TOO = 100, 101     # tags of the last message of a connection, and of its answer
-PIECE = 256 << 10
-# What was given to gloo and may be under way still: beyond these the oldest is waited for.
-MOST_SENDS, MOST_BYTES = 256, 32 << 20
-FOREVER = timedelta(days=3650)
-_HEAD = struct.Struct("=iq4x")
+SIOCGIFADDR = 0x8915
+ELSEWHERE = "192.0.2.1"     # reserved for documentation: nothing is sent there
+PATIENCE = 5.0              # seconds for an answer, at both ends of one try
+YES = b"y"
+_HELLO = struct.Struct("!32sI")     # the job's secret, the caller's rank
 _opened = {}                # how many transports a set of ranks has made so far
 
 
-class _Wires:
-    """The calls of a custom transport, over a process group of gloo's."""
+# ---- where ranks are
 
-    def __init__(self, pg, rank, nranks, timeout):
-        self.pg, self.rank, self.nranks = pg, rank, nranks
-        self.timeout = timedelta(seconds=timeout)
-        self.inbox = Inbox(nranks)
-        self.requests, self.number = {}, 0
-        self.under_way, self.bytes_under_way = deque(), 0
-        self.sending = threading.Lock()
-        self.said_bye = [False] * nranks
-        self.threads = [threading.Thread(target=self._receive_all, args=(peer,), daemon=True,
-                                         name=f"thinwire from rank {peer}")
-                        for peer in range(nranks) if peer != rank]
-        for thread in self.threads:
-            thread.start()
-
-    # ---- to others
-
-    def _post(self, peer, tag, data, size):
-        """Copies a message and gives it to gloo."""
-        first = min(size, PIECE - _HEAD.size)
-        head = torch.empty(_HEAD.size + first, dtype=torch.uint8)
-        move(head.data_ptr(), _HEAD.pack(tag, size), _HEAD.size)
-        move(head.data_ptr() + _HEAD.size, data, first)
-        pieces = [head]
-        if size > first:
-            pieces.append(torch.empty(size - first, dtype=torch.uint8))
-            move(pieces[1].data_ptr(), data + first, size - first)
-        with self.sending:
-            for piece in pieces:
-                self.under_way.append((peer, piece, self.pg.send([piece], peer, 0)))
-                self.bytes_under_way += piece.numel()
-            self._collect()
-
-    def _collect(self):
-        """Lets go of old messages. Peers receive always, so the oldest is long through."""
-        while len(self.under_way) > MOST_SENDS or self.bytes_under_way > MOST_BYTES:
-            peer, piece, work = self.under_way.popleft()
-            self.bytes_under_way -= piece.numel()
-            try:
-                work.wait(self.timeout)
-            except RuntimeError as error:
-                self.inbox.leave(peer, _why(error))
-
-    # ---- from others
-
-    def _receive_all(self, peer):
-        piece = torch.empty(PIECE, dtype=torch.uint8)
+def _address_of(interface):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            tag = 0
-            while tag < TAGS:
-                tag = self._receive(peer, piece)
-            self.inbox.leave(peer, "it has ended its part of the job")
-            if tag == BYE:
-                self.say_bye(peer, BYE_TOO)
-        except RuntimeError as error:
-            self.inbox.leave(peer, _why(error))
+            answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError as error:
+            raise TransportError(f"GLOO_SOCKET_IFNAME: interface {interface!r} has no IPv4 "
+                                 f"address: {error.strerror}")
+    return socket.inet_ntoa(answer[20:24])
 
-    def _receive(self, peer, piece):
-        self.pg.recv([piece], peer, 0).wait(FOREVER)
-        tag, size = _HEAD.unpack(ctypes.string_at(piece.data_ptr(), _HEAD.size))
-        first = min(size, PIECE - _HEAD.size)
-        body = ctypes.string_at(piece.data_ptr() + _HEAD.size, first)
-        if size > first:
-            rest = torch.empty(size - first, dtype=torch.uint8)
-            self.pg.recv([rest], peer, 0).wait(self.timeout)
-            body += ctypes.string_at(rest.data_ptr(), size - first)
-        if tag < TAGS:
-            self.inbox.deliver(peer, tag, body)
-        return tag
 
-    def say_bye(self, peer, tag):
-        if not self.said_bye[peer]:
-            self.said_bye[peer] = True
-            try:
-                self._post(peer, tag, 0, 0)
-            except RuntimeError as error:
-                self.inbox.leave(peer, _why(error))
+def _address_towards(host):
+    """The address of this host that packets to another would carry, None where there is no way."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)
+            return probe.getsockname()[0]
+    except OSError:
+        return None
 
-    # ---- the library's calls
 
-    def _keep(self, request, handle):
-        self.number += 1
-        self.requests[self.number] = request
-        handle[0] = self.number
-        return 0
+def _own_addresses():
+    """What others may try, the likeliest first."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if interface:
+        return [_address_of(interface)]
+    ways = [_address_towards(os.environ.get("MASTER_ADDR", "localhost")),
+            _address_towards(ELSEWHERE), "127.0.0.1"]
+    return list(dict.fromkeys(way for way in ways if way is not None))
 
-    def send(self, _, peer, tag, data, size, handle):
-        if peer in self.inbox.gone:
-            return _explain(self.inbox.gone[peer])
+
+def _listen(nranks):
+    try:
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=nranks,
+                                    dualstack_ipv6=True)
+    except (OSError, ValueError):       # no IPv6 here
+        return socket.create_server(("", 0), backlog=nranks)
+
+
+# ---- connections
+
+class _Meeting:
+    """All ranks of a job connect to each other. Collective."""
+
+    def __init__(self, store, rank, nranks, timeout):
+        self.store, self.rank, self.nranks = store, rank, nranks
+        self.deadline, self.timeout = time.monotonic() + timeout, timeout
+        store.set_timeout(timedelta(seconds=timeout))
+        self.lines = {}     # rank: socket
+        if rank == 0:
+            store.set("secret", secrets.token_hex(16))
+
+    def hold(self):
         try:
-            self._post(peer, tag, data, size)
-        except RuntimeError as error:
-            self.inbox.leave(peer, _why(error))
-            return _explain(_why(error))
-        return self._keep(Request(capacity=size, done=True), handle)
+            with _listen(self.nranks) as door:
+                port = door.getsockname()[1]
+                self.store.set(f"rank{self.rank}", json.dumps([port, _own_addresses()]))
+                self.secret = self.store.get("secret")
+                for peer in range(self.rank):
+                    self.lines[peer] = self._call(peer)
+                while len(self.lines) < self.nranks - 1:
+                    self._answer(door)
+        except BaseException:
+            for line in self.lines.values():
+                line.close()
+            raise
+        return self.lines
 
-    def recv(self, _, peer, tag, data, capacity, handle):
-        request = Request(data, capacity)
-        self.inbox.expect(peer, tag, request)
-        return self._keep(request, handle)
+    def _left(self):
+        return max(0.01, self.deadline - time.monotonic())
 
-    def test(self, _, number, size):
-        request = self.requests[number]
-        if not request.done:
-            return 0
-        del self.requests[number]
-        size[0] = request.bytes
-        return 1 if request.error is None else _explain(request.error)
+    def _call(self, peer):
+        """Tries all addresses of a peer until it says that it is the one."""
+        port, addresses = json.loads(self.store.get(f"rank{peer}"))
+        error = None
+        while time.monotonic() < self.deadline:
+            for address in addresses:
+                try:
+                    return self._try((address, port))
+                except OSError as failure:
+                    error = failure
+            time.sleep(0.05)
+        raise TransportError(f"rank {peer} cannot be reached at {' or '.join(addresses)}, port "
+                             f"{port}, within {self.timeout:g} s: {error}. GLOO_SOCKET_IFNAME "
+                             "names the network interface to use")
 
-    def cancel(self, _, number):
-        self.inbox.forget(self.requests.pop(number))
+    def _try(self, where):
+        """One connection; a peer that is busy with others answers a later one."""
+        line = socket.create_connection(where, timeout=min(PATIENCE, self._left()))
+        try:
+            line.sendall(_HELLO.pack(self.secret, self.rank))
+            if line.recv(1) != YES:
+                raise ConnectionError("something else answers there")
+            line.sendall(YES)       # this try is the one that holds
+            return line
+        except BaseException:
+            line.close()
+            raise
 
-    def idle(self, _, microseconds):
-        _settle_thread()
-        self.inbox.idle(microseconds * 1e-6)
-
-    def close(self, _):
-        """Says bye, and waits a little for the others' answers: their threads live on."""
-        for peer in range(self.nranks):
-            if peer != self.rank and peer not in self.inbox.gone:
-                self.say_bye(peer, BYE)
-        deadline = time.monotonic() + 1.0
-        for thread in self.threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-
-_settled = threading.local()
-
-
-def _settle_thread():
-    """Lets the library's thread keep its Python state between calls. To make one for each call
-    costs ten times what the call does, most of it in the kernel."""
-    if not hasattr(_settled, "yes"):
-        _settled.yes = True
-        ctypes.pythonapi.PyGILState_Ensure()
-
-
-def _why(error):
-    return str(error).strip().splitlines()[0]
-
-
-def _explain(why):
-    return lib.tw_transport_explain(b"%s", why.encode(errors="replace"))
+    def _answer(self, door):
+        """Accepts one of the ranks after this one; strangers are sent away."""
+        door.settimeout(self._left())
+        try:
+            line, _ = door.accept()
+        except OSError:
+            missing = set(range(self.rank + 1, self.nranks)) - set(self.lines)
+            raise TransportError(f"nothing came from ranks {sorted(missing)} within "
+                                 f"{self.timeout:g} s; are they stopped or dead?")
+        try:
+            line.settimeout(PATIENCE)
+            hello = line.recv(_HELLO.size, socket.MSG_WAITALL)
+            secret, peer = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0)
+            if secret != self.secret or not self.rank < peer < self.nranks or peer in self.lines:
+                raise ConnectionError("a stranger")
+            line.sendall(YES)
+            if line.recv(1) != YES:
+                raise ConnectionError("it has given up, and will try again")
+            self.lines[peer] = line
+        except OSError:
+            line.close()
 
 
 def _store_for(group):
@@ -204,6 +177,8 @@ def ranks_of(group):
     return [dist.get_global_rank(group, rank) for rank in range(dist.get_world_size(group))]
 
 
+# ---- the transport
+
 class ProcessGroupTransport(Transport):
     """Collective over the group's ranks."""
 
@@ -211,33 +186,51 @@ class ProcessGroupTransport(Transport):
         rank, nranks = dist.get_rank(group), dist.get_world_size(group)
         key = "-".join(map(str, ranks_of(group)))
         _opened[key] = _opened.get(key, 0) + 1
-        store = dist.PrefixStore(f"thinwire/{key}/{_opened[key]}", _store_for(group))
-        self.pg = dist.ProcessGroupGloo(store, rank, nranks, timedelta(seconds=timeout))
-        self.wires = _Wires(self.pg, rank, nranks, timeout)
-        self.calls = library.TransportCalls(
-            b"process group", library.SEND(self.wires.send), library.RECV(self.wires.recv),
-            library.TEST(self.wires.test), library.CANCEL(self.wires.cancel),
-            library.IDLE(self.wires.idle), library.CLOSE(self.wires.close))
+        self.store = dist.PrefixStore(f"thinwire/{key}/{_opened[key]}", _store_for(group))
+        self.timeout, self.sums = timeout, None
+        lines = _Meeting(self.store, rank, nranks, timeout).hold()
+        # The library closes its own; these are for shutting down what it waits for.
+        self.lines = {peer: line.dup() for peer, line in lines.items()}
+        sockets = (ctypes.c_int * nranks)(*(lines[peer].detach() if peer != rank else -1
+                                            for peer in range(nranks)))
         handle = ctypes.c_void_p()
-        check(lib.tw_transport_custom(handle, self.calls, None, rank, nranks))
+        check(lib.tw_transport_sockets(handle, sockets, rank, nranks))
         super().__init__(handle)
 
     def sum(self, counts):
         """A small tensor on the host becomes its sum over all ranks. Collective."""
         try:
-            self.pg.allreduce([counts]).wait()
+            if self.sums is None:
+                self.sums = dist.ProcessGroupGloo(self.store, self.rank, self.nranks,
+                                                  timedelta(seconds=self.timeout))
+            self.sums.allreduce([counts]).wait()
         except RuntimeError as error:
-            time.sleep(0.1)         # the threads of the peers hear of it too
-            gone = ", ".join(map(str, sorted(self.wires.inbox.gone))) or "unknown"
-            raise TransportError(f"cannot sum over ranks; gone are: {gone}. {_why(error)}")
+            time.sleep(0.1)         # until it has come through everywhere
+            gone = ", ".join(str(peer) for peer in self.lines if self._is_gone(peer)) or "unknown"
+            raise TransportError(f"cannot sum over ranks; gone are: {gone}. "
+                                 f"{str(error).strip().splitlines()[0]}")
+
+    def _is_gone(self, peer):
+        try:
+            return not self.lines[peer].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def leave(self):
         """Tells the other ranks that this one does not go on: what waits for it fails at once,
         there and here."""
-        for peer in range(self.nranks):
-            if peer != self.rank:
-                self.wires.say_bye(peer, BYE)
-                self.wires.inbox.leave(peer, "this rank has closed its group")
+        for line in self.lines.values():
+            try:
+                line.shutdown(socket.SHUT_RDWR)
+            except OSError:     # it was the first to leave
+                pass
+
+    def close(self):
+        super().close()
+        for line in self.lines.values():
+            line.close()
 
 
 def transport_of(group, timeout):

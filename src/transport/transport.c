@@ -73,7 +73,7 @@ static int check_calls(const tw_transport_calls *calls) {
     return TW_OK;
 }
 
-static int check_ranks(int rank, int nranks) {
+int tw__transport_check_ranks(int rank, int nranks) {
     if (nranks < 1 || nranks > TW__MAX_RANKS)
         return tw__fail(TW_ERR_PARAM, "nranks: %d; accepted are 1 .. %d", nranks, TW__MAX_RANKS);
     if (rank < 0 || rank >= nranks)
@@ -87,7 +87,7 @@ int tw_transport_custom(tw_transport **transport, const tw_transport_calls *call
     TW_REQUIRE(transport, "transport");
     *transport = NULL;
     TW_TRY(check_calls(calls));
-    TW_TRY(check_ranks(rank, nranks));
+    TW_TRY(tw__transport_check_ranks(rank, nranks));
     size_t length = strlen(calls->name) + 1;
     tw_transport *t = calloc(1, sizeof *t + length);
     if (t == NULL)

@@ -4,6 +4,7 @@
  *   roll_call.c          who is missing, when a deadline has passed
  *   transport_self.c     the rank that is alone
  *   transport_threads.c  ranks as threads of one process
+ *   transport_sockets.c  over connected sockets
  *   clockwork.c          the time that messages between threads would take in a network
  *   transport_mpi.c      over MPI; a library of its own, made of the public calls alone
  *   transport_nccl.c     between GPUs by NCCL, beside another transport; likewise
@@ -81,6 +82,9 @@ int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
 /* What a negative result of one of the calls means: sets the text, returns TW_ERR_TRANSPORT. */
 int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error);
+
+/* Errors: TW_ERR_PARAM. */
+int tw__transport_check_ranks(int rank, int nranks);
 
 /* The transport keeps this clock, and frees it. */
 struct tw__clockwork;

@@ -13,6 +13,5 @@ int main(void) {
     TELL(tw_memory, "Memory", total);
     TELL(tw_traffic, "Traffic", messages_sent);
     TELL(tw_step_info, "StepInfo", apply_seconds);
-    TELL(tw_transport_calls, "TransportCalls", host);
     return 0;
 }
