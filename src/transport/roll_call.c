@@ -56,25 +56,23 @@ static int say(tw__roll *roll, int to, const tw__roll_message *words, size_t byt
     return tw__transport_failed(roll->calls, "send to", to, error);
 }
 
-static int listen_to(tw__roll *roll, int from) {
+/* A rank that is done may have closed its end: it has nothing to say then. Whoever waits for one
+ * that has gone too early learns it from what it waits for. */
+static void listen_to(tw__roll *roll, int from) {
     tw__roll_peer *peer = &roll->peers[from];
-    int error = roll->calls->recv(roll->context, from, TW__TAG_ROLL_CALL, &peer->heard,
-                                  sizeof peer->heard, &peer->listen);
-    if (error >= 0)
-        return TW_OK;
-    peer->listen = NULL;
-    return tw__transport_failed(roll->calls, "receive from", from, error);
+    if (roll->calls->recv(roll->context, from, TW__TAG_ROLL_CALL, &peer->heard, sizeof peer->heard,
+                          &peer->listen) < 0)
+        peer->listen = NULL;
 }
 
-static int listen_to_all(tw__roll *roll) {
+static void listen_to_all(tw__roll *roll) {
     if (roll->listening)
-        return TW_OK;
+        return;
     roll->listening = 1;
     memset(roll->peers, 0, (size_t)roll->nranks * sizeof *roll->peers);
     for (int i = 0; i < roll->nranks; i++)
         if (i != roll->rank)
-            TW_TRY(listen_to(roll, i));
-    return TW_OK;
+            listen_to(roll, i);
 }
 
 /* Whether a send is still under way. A failed one is over too: silence will tell. */
@@ -114,12 +112,10 @@ static int look_at(tw__roll *roll, int from) {
     int done = peer->listen == NULL ? 0 : roll->calls->test(roll->context, peer->listen, &bytes);
     if (done != 0)
         peer->listen = NULL;
-    if (done < 0)
-        return tw__transport_failed(roll->calls, "receive from", from, done);
     if (done > 0) {
         status = hear(roll, bytes, from);
         if (status == TW_OK)
-            status = listen_to(roll, from);
+            listen_to(roll, from);
     }
     if (peer->owed && !speaking(roll, &peer->answer)) {
         peer->owed = 0;
@@ -129,7 +125,8 @@ static int look_at(tw__roll *roll, int from) {
 }
 
 int tw__roll_look(tw__roll *roll) {
-    int status = listen_to_all(roll);
+    int status = TW_OK;
+    listen_to_all(roll);
     for (int i = 0; i < roll->nranks && status == TW_OK; i++)
         if (i != roll->rank)
             status = look_at(roll, i);
@@ -173,7 +170,7 @@ static int verdict(const tw__roll *roll, double seconds, const tw__message *awai
 
 /* What a single rank fails with means here that it is not there. */
 static void ask_all(tw__roll *roll) {
-    (void)listen_to_all(roll);
+    listen_to_all(roll);
     for (int i = 0; i < roll->nranks; i++) {
         tw__roll_peer *peer = &roll->peers[i];
         peer->present = 0;
@@ -203,7 +200,7 @@ int tw__roll_ask(tw__roll *roll, int64_t timeout, const tw__message *awaited) {
 
 /* What the calls may say about others that are gone is not why this rank leaves. */
 static void say_farewell(tw__roll *roll) {
-    (void)listen_to_all(roll);
+    listen_to_all(roll);
     for (int i = 0; i < roll->nranks; i++)
         if (i != roll->rank)
             (void)say(roll, i, &roll->farewell, roll->farewell_bytes, &roll->peers[i].farewell);

@@ -50,7 +50,7 @@ int tw__roll_create(tw__roll *roll, const tw_transport_calls *calls, void *conte
                     int nranks);
 void tw__roll_free(tw__roll *roll);
 
-/* Answer those who asked. Errors: TW_ERR_TRANSPORT; that of a rank which gave up. */
+/* Answer those who asked. Errors: TW_ERR_PROTOCOL; that of a rank which gave up. */
 int tw__roll_look(tw__roll *roll);
 
 /* After a wait of `timeout` nanoseconds for `awaited`: ask all ranks and wait for their answers.
