@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""DDP steps with and without thinwire.compress, ranks as processes of this machine over gloo.
+"""DDP steps with and without thinwire.compress, ranks as processes of this machine over gloo; or as
+one rank of a job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as by torchrun.
 
     bench/torch_hook.py [--ranks 4] [--width 1000] [--density 0.01] [--schemes oktopk,topka]
                         [--steps 20] [--device cpu]
@@ -72,6 +73,10 @@ def play(rank, options, store):
 
 def main():
     options = parse_arguments()
+    if "RANK" in os.environ:
+        options.ranks = int(os.environ["WORLD_SIZE"])
+        play(int(os.environ["RANK"]), options, "env://")
+        return
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(play, (options, f"file://{folder}/store"), options.ranks)
 

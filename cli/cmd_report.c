@@ -1,7 +1,7 @@
 /* cmd_report.c - `thinwire report RUN... --out report.html`: one page from the logs of runs
  *
  * Reads all logs, makes the page in memory, and writes it as a whole. The sections are in
- * report_*.c, in the order that report_page.h gives. --curves makes one plot instead.
+ * report_*.c, in the order that report_page.h gives. --curves and --accuracy make one plot instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +18,16 @@
 #define DEFAULT_OUT "report.html"
 #define DEFAULT_TITLE "Thinwire training report"
 #define CURVES_TITLE "Training loss per step"
+#define ACCURACY_TITLE "Test accuracy per step"
 #define LINE_WIDTH 2.0
 #define DASHES 5
 
 typedef struct report_settings {
-    const char *out;    /* the page; NULL: not given */
-    const char *curves; /* the plot in its place; NULL: not given */
-    const char *title;  /* NULL: not given */
-    char **paths;       /* [npaths] */
+    const char *out;      /* the page; NULL: not given */
+    const char *curves;   /* a plot in its place; NULL: not given */
+    const char *accuracy; /* another; likewise */
+    const char *title;    /* NULL: not given */
+    char **paths;         /* [npaths] */
     int npaths;
 } report_settings;
 
@@ -39,6 +41,9 @@ static int parse_options(report_settings *settings, int argc, char **argv, bool 
         {.name = "curves",
          TAKES_TEXT("FILE", &settings->curves),
          .help = "instead of the page write the training loss alone, as an SVG for a document"},
+        {.name = "accuracy",
+         TAKES_TEXT("FILE", &settings->accuracy),
+         .help = "the same of the accuracy on the test data"},
         {.name = "title",
          TAKES_TEXT("TEXT", &settings->title),
          .help = "headline of the page; of curves what a reader who cannot see them is told"},
@@ -100,19 +105,24 @@ static int parse(report_settings *settings, int argc, char **argv) {
     } else if (status == OPTIONS_CONTINUE && settings->npaths > MAX_RUNS) {
         status = usage_error("report: %d runs are too many for one page; give at most %d",
                              settings->npaths, MAX_RUNS);
-    } else if (status == OPTIONS_CONTINUE && settings->out != NULL && settings->curves != NULL) {
-        status = usage_error("report: give --out or --curves, not both");
+    } else if (status == OPTIONS_CONTINUE &&
+               (settings->out != NULL) + (settings->curves != NULL) + (settings->accuracy != NULL) >
+                   1) {
+        status = usage_error("report: give one of --out, --curves and --accuracy");
     }
     return status;
 }
 
 /* Fill in what was not given. */
 static void settle(report_settings *settings) {
+    const char *title = settings->curves != NULL     ? CURVES_TITLE
+                        : settings->accuracy != NULL ? ACCURACY_TITLE
+                                                     : DEFAULT_TITLE;
+    settings->title = settings->title != NULL ? settings->title : title;
     if (settings->out == NULL) {
-        settings->out = settings->curves != NULL ? settings->curves : DEFAULT_OUT;
-    }
-    if (settings->title == NULL) {
-        settings->title = settings->curves != NULL ? CURVES_TITLE : DEFAULT_TITLE;
+        settings->out = settings->curves != NULL     ? settings->curves
+                        : settings->accuracy != NULL ? settings->accuracy
+                                                     : DEFAULT_OUT;
     }
 }
 
@@ -188,7 +198,9 @@ static int write_file(const report_settings *settings, report_page *page) {
     if (page->out == NULL) {
         return failure("report: out of memory");
     }
-    int status = settings->curves != NULL ? curves_write(page) : page_write(page);
+    int status = settings->curves != NULL     ? curves_write(page)
+                 : settings->accuracy != NULL ? curves_write_accuracy(page)
+                                              : page_write(page);
     if (fclose(page->out) != 0 && status == STATUS_OK) {
         status = failure("report: out of memory for %s", settings->out);
     }

@@ -1,6 +1,6 @@
-/* report_curves.c - the training loss of all runs as one SVG file, for documents
+/* report_curves.c - training loss or test accuracy of all runs as one SVG file, for documents
  *
- * The first plot of a page, larger, with the names of the runs in it and nothing around it.
+ * A plot of the page, larger, with the names of the runs in it and nothing around it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,17 +14,23 @@
 #define CURVES_WIDTH 640
 #define CURVES_HEIGHT 360
 
+/* window: steps that the loss is the mean of; 0: accuracy */
 static int add_lines(const report_page *page, plot *drawing, int64_t window) {
     series *curve = calloc(1, sizeof *curve);
     if (curve == NULL) {
         return failure("report: out of memory");
     }
     for (int i = 0; i < page->nruns; i++) {
-        series_smoothed(curve, &page->runs[i], AXIS_STEP, step_loss, window);
+        if (window > 0) {
+            series_smoothed(curve, &page->runs[i], AXIS_STEP, step_loss, window);
+        } else {
+            series_accuracy(curve, &page->runs[i], AXIS_STEP);
+        }
         plot_line(drawing, curve->x, curve->y, curve->count, page->styles[i]);
     }
     free(curve);
-    return plot_is_empty(drawing) ? failure("report: the logs hold no training loss to draw")
+    return plot_is_empty(drawing) ? failure("report: the logs hold no %s to draw",
+                                            window > 0 ? "training loss" : "test accuracy")
                                   : STATUS_OK;
 }
 
@@ -50,19 +56,14 @@ static int draw(report_page *page, plot *drawing) {
     return STATUS_OK;
 }
 
-int curves_write(report_page *page) {
-    page->has_gnuplot = gnuplot_available();
-    if (!page->has_gnuplot) {
-        return failure("report: --curves needs gnuplot; install gnuplot-nox");
-    }
-    int64_t window = series_window(page->runs, page->nruns);
-    char loss[64] = "training loss";
-    if (window > 1) {
-        snprintf(loss, sizeof loss, "training loss, mean of %lld steps", (long long)window);
-    }
+static int write_curves(report_page *page, int64_t window, const char *label) {
     plot drawing;
     int status = STATUS_OK;
-    if (plot_begin(&drawing, CURVES_WIDTH, CURVES_HEIGHT, "step", loss)) {
+    page->has_gnuplot = gnuplot_available();
+    if (!page->has_gnuplot) {
+        return failure("report: curves need gnuplot; install gnuplot-nox");
+    }
+    if (plot_begin(&drawing, CURVES_WIDTH, CURVES_HEIGHT, "step", label)) {
         plot_key(&drawing);
         status = add_lines(page, &drawing, window);
     } else {
@@ -73,4 +74,17 @@ int curves_write(report_page *page) {
     }
     plot_end(&drawing);
     return status;
+}
+
+int curves_write(report_page *page) {
+    int64_t window = series_window(page->runs, page->nruns);
+    char loss[64] = "training loss";
+    if (window > 1) {
+        snprintf(loss, sizeof loss, "training loss, mean of %lld steps", (long long)window);
+    }
+    return write_curves(page, window, loss);
+}
+
+int curves_write_accuracy(report_page *page) {
+    return write_curves(page, 0, "test accuracy, %");
 }

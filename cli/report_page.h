@@ -33,6 +33,7 @@ int page_write(report_page *page);
 
 /* Write the loss curves alone, as an SVG file. Returns as page_write does. */
 int curves_write(report_page *page);
+int curves_write_accuracy(report_page *page);
 
 /* ---- For the sections */
 

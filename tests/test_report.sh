@@ -152,7 +152,8 @@ refused 2 "--title" report "$dir/dense.jsonl" --nonsense
 refused 2 "--out" report "$dir/dense.jsonl" --out
 refused 2 "one of the logs" report "$dir/dense.jsonl" --out "$dir/dense.jsonl"
 refused 2 "one of the logs" report "$dir/dense.jsonl" --curves "$dir/dense.jsonl"
-refused 2 "not both" report "$dir/dense.jsonl" --out "$dir/page.html" --curves "$dir/loss.svg"
+refused 2 "give one of" report "$dir/dense.jsonl" --out "$dir/page.html" --curves "$dir/loss.svg"
+refused 2 "give one of" report "$dir/dense.jsonl" --accuracy "$dir/a.svg" --curves "$dir/loss.svg"
 
 # ---- an ordinary page
 
@@ -212,6 +213,13 @@ if [ $plots = yes ]; then
     [ -z "$keep" ] || cp "$dir/loss.svg" "$keep"
     sed 's/"loss":[0-9.]*/"loss":null/' "$dir/dense.jsonl" >"$dir/no-loss.jsonl"
     refused 1 "no training loss" report "$dir/no-loss.jsonl" --curves "$dir/no-loss.svg"
+    run report "$dir/dense.jsonl" "$dir/long.jsonl" --accuracy "$dir/accuracy.svg"
+    [ $status -eq 0 ] || fail "accuracy: status $status, expected 0"
+    for text in 'aria-label="Test accuracy per step"' ">step<" ">test accuracy, %<" ">dense<"; do
+        grep -qF -- "$text" "$dir/accuracy.svg" || fail "the accuracy does not say: $text"
+    done
+    grep -v '"kind":"evaluation"' "$dir/dense.jsonl" >"$dir/no-test.jsonl"
+    refused 1 "no test accuracy" report "$dir/no-test.jsonl" --accuracy "$dir/no-test.svg"
 fi
 
 # ---- runs that were cut off, resumed, or hardly began
