@@ -72,6 +72,7 @@ static void check_written(const tw__wire_body *body, const tw__list *list, const
                           const float *want_rounded, size_t bytes) {
     uint8_t *out = malloc(bytes);
     float *rounded = check_alloc(list->count + 1, sizeof *rounded);
+    memset(out, 0xee, bytes); /* what nobody writes shows */
     for (int64_t word = 0; word < bitmap_words(body); word++)
         tw__bitmap_store(tw__bitmap_word(body, list->at, word), word, out + body->low_bytes,
                          body->bit_bytes);
