@@ -1,13 +1,14 @@
 /* bench_wire.c - `thinwire bench wire`: how small messages get, how fast, and what rounding costs
  *
- * The top k of a vector are encoded and decoded by each format, on one core. Every repetition is
- * checked: what comes back must be what the sender was told, bit for bit. Messages are no part of
- * the public interface, so this file alone looks into the library.
+ * The top k of a vector are encoded and decoded by each format, on one core or a GPU. Every
+ * repetition is checked: what comes back must be what the sender was told, bit for bit. Messages are
+ * no part of the public interface, so this file and bench_wire_gpu.c alone look into the library.
  */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
+#include "bench_wire_gpu.h"
 #include "buffer.h"
 #include "command.h"
 #include "data.h"
@@ -15,6 +16,7 @@
 #include "json.h"
 #include "median.h"
 #include "options.h"
+#include "place.h"
 #include "progress.h"
 #include "table.h"
 #include "timer.h"
@@ -31,9 +33,12 @@ typedef struct wire_bench {
     int data; /* position of the kind */
     int64_t repeats;
     int64_t seed;
+    int device; /* tw_device */
     const char *json_path;
 
     const tw__kernels *kernels;
+    const char *where;  /* it runs: the kernels' name, or the GPU's */
+    wire_gpu gpu;       /* of the density under way */
     tw__list selected;  /* [count], of the density under way */
     tw__entry *decoded; /* [count] */
     float *rounded;     /* [count] */
@@ -54,19 +59,22 @@ typedef struct wire_result {
 /* ---- Options -------------------------------------------------------------------------------- */
 
 static const char help_summary[] =
-    "Encode and decode the top k of a vector in each wire format, on one core. Bits per entry are "
+    "Encode and decode the top k of a vector in each wire format, on one core or a GPU. Bits per "
+    "entry are "
     "those of indices, with the header of 8 bytes, and of values, with their levels; GB/s count "
     "the raw entries of 8 bytes each; the error is the norm of what rounding took away, relative "
     "to that of the values.";
 
 static const char help_notes[] =
     "JSON: one object per row, times as medians. wrong counts entries that came back otherwise "
-    "than the sender was told, over all repetitions: 0, or the command fails.";
+    "than the sender was told, over all repetitions: 0, or the command fails. On a GPU entries and "
+    "messages lie in its memory, and the times are those of calls that wait for it.";
 
 static const char help_examples[] =
     "  thinwire bench wire                                    all formats, VGG-16's size\n"
     "  thinwire bench wire --format bf16,q4 --density 0.05    two rows\n"
-    "  thinwire bench wire --data power5 --json -\n";
+    "  thinwire bench wire --data power5 --json -\n"
+    "  thinwire bench wire --device cuda --n 133547324        on the GPU, BERT's size\n";
 
 static const char *format_at(int position) {
     const tw__wire *format = tw__wire_at(position);
@@ -90,6 +98,9 @@ static int parse(wire_bench *bench, int argc, char **argv) {
         {.name = "repeats",
          TAKES_INTEGER("N", &bench->repeats, 1, 1e6),
          .help = "timed repetitions, after 3 that are not (default 50)"},
+        {.name = "device",
+         TAKES_CHOICE("DEVICE", &bench->device, place_kind_name),
+         .help = "where messages are written and read (default cpu)."},
         OPTION_ROW_SEED(&bench->seed, "of the data (default 1)"),
         OPTION_ROW_JSON(&bench->json_path),
     };
@@ -136,17 +147,38 @@ static double relative_error(const wire_bench *bench) {
     return whole > 0.0 ? sqrt(lost / whole) : 0.0;
 }
 
+static int encode(wire_bench *bench, const tw__wire *format, size_t *bytes) {
+    if (bench->device != TW_CPU) {
+        return wire_gpu_encode(&bench->gpu, format, bench->n, bytes);
+    }
+    *bytes = tw__wire_encode(bench->kernels, format, &bench->selected, 0, bench->n, bench->message,
+                             bench->rounded);
+    return TW_OK;
+}
+
+static int decode(wire_bench *bench, size_t bytes, int64_t *count) {
+    if (bench->device != TW_CPU) {
+        return wire_gpu_decode(&bench->gpu, bytes, bench->n, count);
+    }
+    return tw__wire_decode(bench->kernels, bench->message, bytes, 0, bench->n,
+                           bench->selected.count, bench->decoded, count, 0);
+}
+
 /* One encode and decode; the times go to sample `at`, if that is not negative. */
 static int repeat_once(wire_bench *bench, const tw__wire *format, int64_t at, wire_result *result) {
     int64_t count = 0;
     int64_t begin = timer_ns();
-    result->bytes = tw__wire_encode(bench->kernels, format, &bench->selected, 0, bench->n,
-                                    bench->message, bench->rounded);
+    int error = encode(bench, format, &result->bytes);
     double encode_us = timer_us_since(begin);
+    if (error != TW_OK) {
+        return library_failure("encoding", error);
+    }
     begin = timer_ns();
-    int error = tw__wire_decode(bench->kernels, bench->message, result->bytes, 0, bench->n,
-                                bench->selected.count, bench->decoded, &count, 0);
+    error = decode(bench, result->bytes, &count);
     double decode_us = timer_us_since(begin);
+    if (error == TW_OK && bench->device != TW_CPU) {
+        error = wire_gpu_fetch(&bench->gpu, bench->decoded, bench->rounded);
+    }
     if (error != TW_OK) {
         return library_failure("decoding", error);
     }
@@ -206,7 +238,8 @@ static void report(const wire_bench *bench, const tw__wire *format, double densi
     table_real(rows, decode, 2);
     table_real(rows, result->error, 6);
     jsonl_text(json, "format", format->name);
-    jsonl_text(json, "arch", bench->kernels->name);
+    jsonl_text(json, "arch", bench->device == TW_CPU ? bench->kernels->name : "cuda");
+    jsonl_text(json, "device", bench->device == TW_CPU ? "cpu" : bench->where);
     jsonl_text(json, "data", data_kind_name(bench->data));
     jsonl_integer(json, "n", bench->n);
     jsonl_integer(json, "k", bench->selected.count);
@@ -227,6 +260,7 @@ static void report(const wire_bench *bench, const tw__wire *format, double densi
 /* ---- The sweep ------------------------------------------------------------------------------ */
 
 static void buffers_free(wire_bench *bench) {
+    wire_gpu_close(&bench->gpu);
     free(bench->selected.at);
     free(bench->decoded);
     free(bench->rounded);
@@ -256,7 +290,9 @@ static int buffers_fill(wire_bench *bench, const tw_sparse *sparse) {
     for (int64_t i = 0; i < sparse->count; i++) {
         bench->selected.at[i] = (tw__entry){sparse->idx[i], sparse->val[i]};
     }
-    return STATUS_OK;
+    int error =
+        bench->device != TW_CPU ? wire_gpu_open(&bench->gpu, &bench->selected, bytes) : TW_OK;
+    return error == TW_OK ? STATUS_OK : library_failure("preparing", error);
 }
 
 static int select_entries(wire_bench *bench, const float *values, double density) {
@@ -308,8 +344,9 @@ static int run_bench(wire_bench *bench, jsonl *json) {
         table rows;
         FILE *stream = jsonl_table_stream(json);
         data_fill(bench->data, values, bench->n, (uint64_t)bench->seed);
-        fprintf(stream, "bench wire: n %" PRId64 ", data %s, kernels %s, 1 thread\n\n", bench->n,
-                data_kind_name(bench->data), bench->kernels->name);
+        fprintf(stream, "bench wire: n %" PRId64 ", data %s, %s %s\n\n", bench->n,
+                data_kind_name(bench->data),
+                bench->device == TW_CPU ? "1 thread, kernels" : "device", bench->where);
         table_begin(&rows, stream, columns, sizeof columns / sizeof columns[0]);
         progress_begin("bench wire", (int64_t)bench->densities.count * bench->formats.count);
         status = sweep(bench, values, &rows, json);
@@ -329,6 +366,12 @@ int bench_wire(int argc, char **argv) {
     }
     settle(&bench);
     int error = tw__kernels_choose(&bench.kernels);
+    if (error == TW_OK) {
+        bench.where = bench.kernels->name;
+    }
+    if (error == TW_OK && bench.device != TW_CPU) {
+        error = tw_cuda_device(0, &bench.where);
+    }
     if (error != TW_OK) {
         return library_failure("preparing", error);
     }

@@ -298,9 +298,9 @@ typedef int tw_device_exchange(void *context, const tw_device_message *messages,
 
 /* Groups on a GPU: have entries go from GPU to GPU by a way of your own; what ranks tell each other
  * beside still goes by the transport. Without one, entries pass through the host's memory, or, with
- * ranks that are threads, are copied directly. All ranks must have one, or none. Wire formats,
- * butterfly (with which oktopk serves k < 8P), twolevel and "auto" go through the host all the same.
- * NCCL's is in thinwire_nccl.h.
+ * ranks that are threads, are copied directly. All ranks must have one, or none. Butterfly
+ * (with which oktopk serves k < 8P), twolevel and "auto" go through the host all the same. NCCL's is
+ * in thinwire_nccl.h.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);

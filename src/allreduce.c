@@ -316,6 +316,7 @@ static void make_jobs(step *s) {
         s->jobs[j] = (tw__job){.transport = g->transport,
                                .cargo = there ? TW__DEVICE : TW__PAYLOAD,
                                .lists = there ? g->lists_there : g->lists,
+                               .codec = there ? &tw__wire_cuda : &tw__wire_host,
                                .kernels = g->kernels,
                                .rank = g->rank,
                                .shape.nranks = g->nranks,
@@ -379,16 +380,6 @@ static int check_sums(const step *s) {
     return TW_OK;
 }
 
-/* Sums may be rounded to nothing. */
-static void drop_zeros(tw__list *list) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < list->count; i++) {
-        list->at[kept] = list->at[i];
-        kept += list->at[i].val != 0.0f;
-    }
-    list->count = kept;
-}
-
 static int exchange_all(step *s) {
     tw_group *g = s->g;
     tw__arena host = {g->host_memory, 0}, here = {g->lists_memory, 0}, there = {g->memory_there, 0};
@@ -403,8 +394,8 @@ static int exchange_all(step *s) {
         tw__job_begin(job);
         TW_TRY(gather_own(s, j));
         TW_TRY(s->exchanges[j]->run(job));
-        if (job->shape.wire != NULL)
-            drop_zeros(&job->result);
+        if (job->shape.wire != NULL) /* sums may be rounded to nothing */
+            TW_TRY(tw__list_keep_above(&job->lists, &job->result, 0, 0));
         host = job->room.host;
         *lists = job->room.lists;
     }

@@ -84,6 +84,14 @@ typedef struct tw__list_calls {
                 uint32_t *bits, int64_t *count);
     /* Entries from one place to another, which may overlap. */
     int (*move)(void *context, tw__entry *to, const tw__entry *from, int64_t count);
+    /* The list's values to val[count], and from there. */
+    int (*get_values)(void *context, const tw__list *list, float *val);
+    int (*set_values)(void *context, const tw__list *list, const float *val);
+    /* What of each value is left without val[i], appended to out; zeros are left out. */
+    int (*subtract)(void *context, const tw__list *list, const float *val, tw__list *out);
+    /* A few bytes from where lists lie to the host's memory, and back. */
+    int (*peek)(void *context, const void *from, size_t bytes, void *to);
+    int (*poke)(void *context, void *to, const void *from, size_t bytes);
     /* The entry's value becomes NaN. */
     int (*spoil)(void *context, tw__entry *entry);
     /* Entries of lo .. lo+range-1 as a plain vector, and the non-zeros of one as entries. *count is

@@ -264,6 +264,39 @@ static int move(void *context, tw__entry *to, const tw__entry *from, int64_t man
     return TW_OK;
 }
 
+static int get_values(void *context, const tw__list *list, float *val) {
+    (void)context;
+    for (int64_t i = 0; i < list->count; i++)
+        val[i] = list->at[i].val;
+    return TW_OK;
+}
+
+static int set_values(void *context, const tw__list *list, const float *val) {
+    (void)context;
+    for (int64_t i = 0; i < list->count; i++)
+        list->at[i].val = val[i];
+    return TW_OK;
+}
+
+static int subtract(void *context, const tw__list *list, const float *val, tw__list *out) {
+    (void)context;
+    for (int64_t i = 0; i < list->count; i++)
+        append(out, (tw__entry){list->at[i].idx, list->at[i].val - val[i]});
+    return TW_OK;
+}
+
+static int peek(void *context, const void *from, size_t bytes, void *to) {
+    (void)context;
+    memcpy(to, from, bytes);
+    return TW_OK;
+}
+
+static int poke(void *context, void *to, const void *from, size_t bytes) {
+    (void)context;
+    memcpy(to, from, bytes);
+    return TW_OK;
+}
+
 static int spoil(void *context, tw__entry *entry) {
     (void)context;
     entry->val = tw__from_bits(TW__MAGNITUDE_MASK);
@@ -304,6 +337,11 @@ const tw__list_calls tw__lists_host = {
     .count_bins = count_bins,
     .pick = pick,
     .move = move,
+    .get_values = get_values,
+    .set_values = set_values,
+    .subtract = subtract,
+    .peek = peek,
+    .poke = poke,
     .spoil = spoil,
     .spread = spread,
     .collect = collect,

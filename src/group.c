@@ -147,11 +147,11 @@ static int check_gpu(const tw_group *g, const tw__tensor *t) {
 #endif
 
 /* Whether entries stay on the GPU: not if they are few, unless the caller has lent a way between
- * GPUs. Wire formats are the CPU's to write, also for `auto`. */
+ * GPUs; nor with `auto`, whose predictions are the CPU's. */
 static int stays_on_gpu(const tw_group *g) {
     void *context;
     int lent = tw__transport_device(g->transport, &context) != NULL;
-    int all = !g->automatic && !g->exchange->on_host && g->wire == NULL;
+    int all = !g->automatic && !g->exchange->on_host;
     int64_t entries = 0;
     for (int t = 0; t < g->ntensors; t++) {
         all &= tw__on_gpu(&g->tensors[t]);

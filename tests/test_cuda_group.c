@@ -36,6 +36,24 @@ typedef struct post {
 static post mail;
 static int seats[MOST_RANKS]; /* each rank's context: its number */
 
+/* What becomes of the first message from rank 1 to rank 0: `bytes` of it, from `at` on or, where
+ * that is negative, from there before its end, become `value`. */
+typedef struct forgery {
+    const char *what;
+    int64_t at;
+    size_t bytes;
+    int value;
+} forgery;
+
+static const forgery *forged; /* NULL: all are honest */
+
+static void forge(const tw_device_message *m) {
+    int64_t at = forged->at >= 0 ? forged->at : (int64_t)m->bytes + forged->at;
+    (void)cudaMemset((char *)m->data + at, forged->value, forged->bytes);
+    (void)cudaDeviceSynchronize();
+    forged = NULL;
+}
+
 /* Waits until the sender's place is taken, or free. */
 static const tw_device_message *post_wait(int sender, int receiver, int taken) {
     while ((mail.from[sender][receiver] != NULL) != taken) {
@@ -50,6 +68,9 @@ static int post_copy(const tw_device_message *m, int rank, cudaStream_t stream) 
                 cudaMemcpyAsync(m->data, sent->data, m->bytes, cudaMemcpyDeviceToDevice, stream) !=
                     cudaSuccess ||
                 cudaStreamSynchronize(stream) != cudaSuccess;
+    if (!error && forged != NULL && m->peer == 1 && rank == 0) {
+        forge(m);
+    }
     mail.from[m->peer][rank] = NULL;
     pthread_cond_broadcast(&mail.changed);
     return error ? tw_transport_explain("test: %zu bytes came, %zu were expected", sent->bytes,
@@ -267,50 +288,153 @@ static void test_long_lists(void **state) {
     }
 }
 
-/* Wire formats: entries are coded by the CPU. */
-static void test_wires(void **state) {
-    (void)state;
-    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
-    for (int s = 0; s < 4; s++) {
-        tw_group_params params = params_of(schemes[s], 0.02);
-        params.wire = s % 2 ? "q4" : "bf16";
-        pair p;
-        pair_open(&p, 3, 20011, &params);
-        for (int step = 0; step < STEPS; step++) {
-            check_scene("scheme=%s wire=%s step=%d", schemes[s], params.wire, step);
-            rows_fill(p.grads, 3, 20011, DATA_GAUSS, step);
-            pair_step(&p, 1);
-        }
-        compare_residuals(&p);
-        pair_close(&p);
+/* ---- wire formats: lists so short that the CPU codes them, unless a way is lent, and long ones */
+
+static void compare_payload(const pair *p) {
+    for (int r = 0; r < p->nranks; r++) {
+        tw_step_info here, there;
+        check_ok(tw_group_info(p->here.groups[r], 0, &here));
+        check_ok(tw_group_info(p->there.groups[r], 0, &there));
+        check_int("payload sent", there.traffic.payload_sent, here.traffic.payload_sent);
+        check_int("payload received", there.traffic.payload_received,
+                  here.traffic.payload_received);
     }
 }
 
-/* Sums that no float holds: refused alike. */
+static void run_wire(const char *scheme, const char *wire, way how, int nranks, int64_t n,
+                     double density, int steps) {
+    tw_group_params params = params_of(scheme, density);
+    params.wire = wire;
+    pair p;
+    check_scene("scheme=%s wire=%s %s P=%d n=%lld open", scheme, wire, way_names[how], nranks,
+                (long long)n);
+    pair_open_by(&p, nranks, n, &params, how);
+    for (int step = 0; step < steps; step++) {
+        check_scene("scheme=%s wire=%s %s P=%d n=%lld density=%g step=%d", scheme, wire,
+                    way_names[how], nranks, (long long)n, density, step);
+        rows_fill(p.grads, nranks, n, step == 1 ? DATA_POWER5 : DATA_GAUSS, step);
+        pair_step(&p, 1);
+        if (n < 100000) { /* longer lists may be cut, and go from rank to rank, on the CPU alone */
+            compare_payload(&p);
+        }
+    }
+    compare_residuals(&p);
+    pair_close(&p);
+}
+
+static const char *wire_at(int position) {
+    const char *name = NULL;
+    return tw_wire(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+static void test_wires(void **state) {
+    (void)state;
+    static const int counts[] = {1, 2, 3, 8};
+    const char *scheme;
+    for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
+        int coded = strcmp(scheme, "auto") != 0 && strcmp(scheme, "dense") != 0;
+        for (int w = 1; wire_at(w) != NULL && coded; w++) {
+            for (int c = 0; c < 4; c++) {
+                run_wire(scheme, wire_at(w), LENT, counts[c], 5003, 0.1, 3);
+            }
+            run_wire(scheme, wire_at(w), DIRECT, 3, 20011, 0.02, 3);
+        }
+    }
+}
+
+/* Entries stay on the GPU all three ways. */
+static void test_long_wires(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    for (way how = DIRECT; how < WAYS; how++) {
+        for (int s = 0; s < 4; s++) {
+            for (int w = 1; wire_at(w) != NULL; w++) {
+                run_wire(schemes[s], wire_at(w), how, 3, 250007, 0.1, 2);
+            }
+        }
+        /* From 32768 entries on, regions are cut into batches. */
+        run_wire("oktopk", "bf16", how, 4, 1000003, 0.05, 3);
+        run_wire("oktopk", "q4", how, 4, 1000003, 0.05, 3);
+        run_wire("oktopk", "q2", how, 2, 1000003, 0.05, 3);
+        run_wire("topkdsa", "q8", how, 2, 900000, 0.4, 2); /* bitmaps */
+    }
+}
+
+static int zeros(const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] != 0.0f) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* A letter that no honest rank sends: an error that names the rank, and nothing is lost. */
+static void test_forged_letters(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    static const forgery forgeries[] = {
+        {"kind", 0, 1, 9},    {"version", 8, 1, 77}, {"format", 9, 1, 6},
+        {"width", 10, 1, 31}, {"unused", 11, 1, 1},  {"count", 12, 4, 255},
+        {"fewer", 12, 4, 0},  {"nan", -4, 4, 255},   {"indices", 16, 40, 255}};
+    for (int s = 0; s < 4; s++) {
+        for (int f = 0; f < 9; f++) {
+            tw_group_params params = params_of(schemes[s], 0.1);
+            params.wire = "f32";
+            pair p;
+            memset((void *)mail.from, 0, sizeof mail.from);
+            pair_open_by(&p, 3, 5003, &params, LENT);
+            check_scene("forged %s, scheme=%s", forgeries[f].what, schemes[s]);
+            rows_fill(p.grads, 3, 5003, DATA_GAUSS, 1);
+            pair_upload(&p);
+            forged = &forgeries[f];
+            ranks_allreduce(&p.there, 0, p.gpu_grads, p.gpu_outs);
+            check_true(forged == NULL);
+            check_int("status", p.there.status[0], TW_ERR_PROTOCOL);
+            check_contains(p.there.text[0], "rank 1: sent");
+            ranks_get_residuals(&p.there, 0, p.residuals[1], p.n);
+            check_true(zeros(p.residuals[1][0], p.n));
+            pair_close(&p);
+        }
+    }
+}
+
+/* Sums that no float holds: refused alike. With lent ways, entries are on the GPU. */
+static void run_overflow(const char *scheme, const char *wire, way how) {
+    tw_group_params params = params_of(scheme, 0.02);
+    params.wire = wire;
+    pair p;
+    pair_open_by(&p, 3, 3001, &params, how);
+    for (int step = 0; step < STEPS; step++) {
+        check_scene("overflow, scheme=%s wire=%s %s step=%d", scheme, wire, way_names[how], step);
+        rows_fill(p.grads, 3, 3001, DATA_GAUSS, step);
+        for (int r = 0; r < 3 && step % 2; r++) {
+            for (int64_t i = 0; i < 3001; i++) {
+                p.grads[r][i] *= 1e37f;
+            }
+            p.grads[r][7] = step == STEPS - 1 ? 3e38f : p.grads[r][7];
+        }
+        pair_upload(&p);
+        ranks_allreduce(&p.here, 0, (void *const *)p.grads, p.outs);
+        ranks_allreduce(&p.there, 0, p.gpu_grads, p.gpu_outs);
+        for (int r = 0; r < 3; r++) {
+            check_int("status", p.there.status[r], p.here.status[r]);
+        }
+        compare_residuals(&p);
+    }
+    ranks_error(&p.there, TW_ERR_NUMBER); /* the last one */
+    pair_close(&p);
+}
+
 static void test_overflow(void **state) {
     (void)state;
-    static const char *const schemes[] = {"topka", "gtopk", "oktopk"};
-    for (int s = 0; s < 3; s++) {
-        tw_group_params params = params_of(schemes[s], 0.02);
-        pair p;
-        pair_open(&p, 3, 3001, &params);
-        for (int step = 0; step < STEPS; step++) {
-            check_scene("overflow, scheme=%s step=%d", schemes[s], step);
-            rows_fill(p.grads, 3, 3001, DATA_GAUSS, step);
-            for (int64_t i = 0; i < 3001 && step % 2; i++) {
-                for (int r = 0; r < 3; r++) {
-                    p.grads[r][i] *= 1e37f;
-                }
-            }
-            pair_upload(&p);
-            ranks_allreduce(&p.here, 0, (void *const *)p.grads, p.outs);
-            ranks_allreduce(&p.there, 0, p.gpu_grads, p.gpu_outs);
-            for (int r = 0; r < 3; r++) {
-                check_int("status", p.there.status[r], p.here.status[r]);
-            }
-            compare_residuals(&p);
+    static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    static const char *const wires[] = {"raw", "bf16", "q2"};
+    for (int s = 0; s < 4; s++) {
+        for (int w = 0; w < 3; w++) {
+            run_overflow(schemes[s], wires[w], DIRECT);
+            run_overflow(schemes[s], wires[w], LENT);
         }
-        pair_close(&p);
     }
 }
 
@@ -497,8 +621,8 @@ static void test_state(void **state) {
     unlink(name);
 }
 
-/* With `quick`, for tools that are many times slower: every scheme, once, with its entries on the
- * GPU. */
+/* With `quick`, for tools that are many times slower: every scheme and wire format, once, with
+ * entries on the GPU. */
 static void test_quick(void **state) {
     (void)state;
     const char *scheme;
@@ -506,6 +630,10 @@ static void test_quick(void **state) {
         if (strcmp(scheme, "auto") != 0) { /* goes by time, which is not the same here and there */
             run_scheme(scheme, LENT, 3, 5003, 0.1);
         }
+    }
+    static const char *const coded[] = {"topka", "topkdsa", "gtopk", "oktopk"};
+    for (int w = 1; wire_at(w) != NULL; w++) {
+        run_wire(coded[w % 4], wire_at(w), LENT, 3, 5003, 0.1, 2);
     }
     run_background("oktopk", many, MANY);
 }
@@ -520,6 +648,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_schemes), cmocka_unit_test(test_options),
         cmocka_unit_test(test_long_lists),  cmocka_unit_test(test_wires),
+        cmocka_unit_test(test_long_wires),  cmocka_unit_test(test_forged_letters),
         cmocka_unit_test(test_overflow),    cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_background),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_state),
@@ -527,6 +656,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest few[] = {cmocka_unit_test(test_quick)};
     if (argc > 1 && strcmp(argv[1], "quick") == 0) {
         return cmocka_run_group_tests(few, NULL, NULL);
+    }
+    if (argc > 1) { /* or a pattern: those of this name */
+        cmocka_set_test_filter(argv[1]);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
  *   scatter.cu   what was sent leaves the residual
  *   lane.cu      groups: what comes before and after an exchange
  *   lists.cu     groups: work on lists of entries, for exchanges
+ *   wire.cu      groups: entries in wire formats
  *   dense.cu     groups: whole vectors, for the dense exchange
  *   carrier.c    groups: entries from GPU to GPU
  *   step.cuh     what these share in device memory
@@ -23,6 +24,7 @@
 
 #include "entries.h"
 #include "thinwire.h"
+#include "wire/wire.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -131,6 +133,8 @@ int tw__device_peek(tw__device_selector *d, int64_t index, float *value);
 
 typedef struct tw__device_lists tw__device_lists;
 extern const tw__list_calls tw__lists_cuda;
+/* wire.cu: messages there; context: tw__device_lists. */
+extern const tw__wire_calls tw__wire_cuda;
 /* For lists of `most` entries in all. Where it fails, what was made is
  * there to be freed. */
 int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most);

@@ -2,7 +2,7 @@
  *
  *   gradients --select--> entries --exchange--> lists --> residual, out
  *
- * Lists lie on the GPU, or, with a wire format, in pinned memory of the host. A lane is a stream of
+ * Lists lie on the GPU, or, where they are short, in pinned memory of the host. A lane is a stream of
  * the group's own: it waits for the caller's stream where that has made a gradient ready, and is
  * waited for before a call returns. */
 #include "cuda/failure.cuh"

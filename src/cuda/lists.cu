@@ -365,6 +365,76 @@ int move(void *context, tw__entry *to, const tw__entry *from, int64_t count) {
     return finish(d, error, "moving entries");
 }
 
+__global__ void copy_values(const tw__entry *entries, int64_t count, float *val) {
+    int64_t i = thread_number();
+    if (i < count)
+        val[i] = entries[i].val;
+}
+
+int get_values(void *context, const tw__list *list, float *val) {
+    tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
+    if (list->count == 0)
+        return TW_OK;
+    copy_values<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count,
+                                                                           val);
+    return finish(d, cudaSuccess, "copying values");
+}
+
+__global__ void replace_values(tw__entry *entries, int64_t count, const float *val) {
+    int64_t i = thread_number();
+    if (i < count)
+        entries[i].val = val[i];
+}
+
+int set_values(void *context, const tw__list *list, const float *val) {
+    tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
+    if (list->count == 0)
+        return TW_OK;
+    replace_values<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count,
+                                                                              val);
+    return finish(d, cudaSuccess, "rounding values");
+}
+
+__global__ void flag_rest(const tw__entry *entries, int64_t count, const float *val, Word *words,
+                          uint8_t *flags) {
+    int64_t i = thread_number();
+    if (i >= count)
+        return;
+    float rest = __fsub_rn(entries[i].val, val[i]);
+    reinterpret_cast<tw__entry *>(words)[i] = tw__entry{entries[i].idx, rest};
+    flags[i] = rest != 0.0f;
+}
+
+int subtract(void *context, const tw__list *list, const float *val, tw__list *out) {
+    tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
+    int64_t many = 0;
+    if (list->count == 0)
+        return TW_OK;
+    flag_rest<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, val,
+                                                                         d->words[0], d->flags);
+    TW_TRY(finish(d, gather_flagged(d, d->words[0], list->count, out->at + out->count, &many),
+                  "keeping what rounding took"));
+    out->count += many;
+    return TW_OK;
+}
+
+int peek(void *context, const void *from, size_t bytes, void *to) {
+    tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
+    return finish(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_of(d)),
+                  "looking at a message");
+}
+
+int poke(void *context, void *to, const void *from, size_t bytes) {
+    tw__device_lists *d = of(context);
+    Guard guard(d->lane->ordinal);
+    return finish(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(d)),
+                  "beginning a message");
+}
+
 __global__ void make_nan(tw__entry *entry) {
     entry->val = __uint_as_float(TW__MAGNITUDE_MASK);
 }
@@ -470,6 +540,7 @@ int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *d);
     *lists = d;
     d->lane = lane;
+    d->most = most;
     cudaError_t error = temporary_of(most, &d->temporary_bytes);
     error = obtain(error, &d->words[0], most);
     error = obtain(error, &d->words[1], most);
@@ -500,6 +571,6 @@ void tw__device_lists_free(tw__device_lists *d) {
 }
 
 const tw__list_calls tw__lists_cuda = {
-    cut,        find_misfit, find_edge, take,  reduce, intersect, count,
-    count_bins, pick,        move,      spoil, spread, collect,
+    cut,  find_misfit, find_edge,  take,     reduce, intersect, count, count_bins, pick,
+    move, get_values,  set_values, subtract, peek,   poke,      spoil, spread,     collect,
 };

@@ -19,6 +19,8 @@ struct Answer {
     unsigned long long number, other;
     int64_t misfit;
     tw__entry at, before;
+    int huge;                /* of a message: values that it cannot have */
+    int misplaced, infinite; /* of a message: indices, values */
     uint32_t bins[TW__BINS];
     int64_t bounds[MOST_CUTS];
     int64_t positions[MOST_CUTS];
@@ -28,6 +30,7 @@ struct Answer {
 
 struct tw__device_lists {
     tw__device_lane *lane;
+    int64_t most;
     tw::Word *words[2]; /* [most] */
     uint8_t *flags;     /* [most] */
     uint32_t *orders;   /* [most] */

@@ -186,6 +186,7 @@ int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
 }
 
 const tw__list_calls tw__lists_cuda = {0};
+const tw__wire_calls tw__wire_cuda = {0};
 
 int tw__device_lists_create(tw__device_lists **lists, tw__device_lane *lane, int64_t most) {
     (void)lists, (void)lane, (void)most;

@@ -64,6 +64,7 @@ typedef struct tw__job {
     tw_transport *transport;
     tw__cargo cargo; /* of entries: TW__PAYLOAD, or TW__DEVICE where they lie on a GPU */
     tw__lists lists; /* who works on entries */
+    const tw__wire_calls *codec; /* and who writes them in wire formats */
     const tw__kernels *kernels;
     int rank;
     tw__shape shape;       /* of this job */
@@ -192,16 +193,21 @@ size_t tw__letter_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t
 size_t tw__letter_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
 /* A list within lo .. hi-1 as a parcel, written at *mail, which moves on; without a wire format it
  * is the list itself. rounded[count] gets the values as others will see them; without, nothing. */
-tw__parcel tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi,
-                            char **mail, float *rounded);
+int tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **mail,
+                     float *rounded, tw__parcel *parcel);
 /* The list of a parcel from `rank`, of `most` entries at most: where it lies, or decoded to room.
  * Errors: TW_ERR_PROTOCOL. */
 int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, int64_t hi,
                     int64_t most, int rank, tw__entry *room, tw__list *list);
+/* Without a wire format, the following do nothing. */
+
 /* What rounding took away of a list, appended to out. */
-void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out);
+int tw__letter_remainders(const tw__job *job, const tw__list *list, const float *rounded,
+                          tw__list *out);
 /* The list as others see it. */
-void tw__letter_round(tw__list *list, const float *rounded);
+int tw__letter_round(const tw__job *job, const tw__list *list, const float *rounded);
+/* Values that are not sent, and so not rounded. */
+int tw__letter_keep(const tw__job *job, const tw__list *list, float *rounded);
 
 /* ---- deal.c: butterfly's order of indices */
 

@@ -65,7 +65,8 @@ static tw__effort effort(const tw__shape *s) {
 static int gather(tw__job *job, space *w) {
     const tw__shape *s = &job->shape;
     char *mail = w->sent;
-    tw__parcel own = tw__letter_write(job, &job->own, 0, s->span, &mail, w->rounded);
+    tw__parcel own;
+    TW_TRY(tw__letter_write(job, &job->own, 0, s->span, &mail, w->rounded, &own));
     for (int r = 0; r < s->nranks; r++) {
         tw__entry *room = w->received + r * s->most;
         w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
@@ -86,9 +87,7 @@ static int run(tw__job *job) {
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
     job->left = job->own;
     job->kept.at = w.kept;
-    if (job->shape.wire != NULL)
-        tw__letter_remainders(&job->own, w.rounded, &job->kept);
-    return TW_OK;
+    return tw__letter_remainders(job, &job->own, w.rounded, &job->kept);
 }
 
 const tw__exchange tw__exchange_allgather = {

@@ -260,10 +260,8 @@ static int write_part(tw__job *job, space *w, const tw__level *l, int part, cons
     extent(job, l, part, &lo, &hi);
     TW_TRY(select_places(job, list, tw__level_first(l, part), tw__level_size(l, part),
                          tw__level_size(l, part), whole(l), out, &w->drops));
-    *letter = tw__letter_write(job, out, lo, hi, mail, w->rounded);
-    if (job->shape.wire != NULL)
-        tw__letter_remainders(out, w->rounded, &w->drops);
-    return TW_OK;
+    TW_TRY(tw__letter_write(job, out, lo, hi, mail, w->rounded, letter));
+    return tw__letter_remainders(job, out, w->rounded, &w->drops);
 }
 
 /* Own places' entries of this rank and of its clients, in the order of ranks. */
@@ -355,10 +353,10 @@ static int gather(tw__job *job, space *w, const tw__level *l, tw__list *list, in
     tw__entry *room = w->received;
     int64_t lo, hi;
     extent(job, l, l->part, &lo, &hi);
-    if (!*refuse)
-        letter = tw__letter_write(job, list, lo, hi, &r.sent, w->rounded);
-    if (!*refuse && job->shape.wire != NULL)
-        tw__letter_round(list, w->rounded);
+    if (!*refuse) {
+        TW_TRY(tw__letter_write(job, list, lo, hi, &r.sent, w->rounded, &letter));
+        TW_TRY(tw__letter_round(job, list, w->rounded));
+    }
     int begun = begin_gather(job, l, &letter, &r);
     TW_TRY(end_round(job, &r, begun));
     for (int i = 0; i < r.receives; i++)

@@ -111,14 +111,7 @@ static int64_t range_start(const tw__job *job, int rank) {
     return tw__part_start(job->shape.span, rank, job->shape.nranks);
 }
 
-/* Own entries of the own range are not sent, so they are not rounded. */
-static void keep_as_is(const tw__job *job, space *w, const tw__list *own) {
-    float *rounded = w->rounded + (own->at - job->own.at);
-    for (int64_t i = 0; i < own->count && job->shape.wire != NULL; i++)
-        rounded[i] = own->at[i].val;
-}
-
-/* Entries go to the rank that sums their range. */
+/* Entries go to the rank that sums their range; own ones stay. */
 static int split(tw__job *job, space *w, char **mail) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
@@ -126,19 +119,21 @@ static int split(tw__job *job, space *w, char **mail) {
         w->starts[r] = range_start(job, r);
     TW_TRY(tw__list_cut(&job->lists, &job->own, w->starts, s->nranks + 1, w->positions, w->runs));
     for (int r = 0; r < s->nranks; r++) {
-        w->out[r] = tw__letter_write(job, &w->runs[r], w->starts[r], w->starts[r + 1], mail,
-                                     w->rounded + (w->runs[r].at - job->own.at));
+        float *rounded = w->rounded + (w->runs[r].at - job->own.at);
+        if (r == job->rank)
+            TW_TRY(tw__letter_keep(job, &w->runs[r], rounded));
+        else
+            TW_TRY(tw__letter_write(job, &w->runs[r], w->starts[r], w->starts[r + 1], mail, rounded,
+                                    &w->out[r]));
         w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
                                                         : (void *)(w->received + r * piece(s)),
                                 .capacity = tw__letter_bound(s->wire, piece(s), lo, hi)};
     }
-    tw__list own = w->runs[job->rank];
     TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         if (r != job->rank)
             TW_TRY(tw__letter_read(job, &w->in[r], lo, hi, piece(s), r, w->received + r * piece(s),
                                    &w->runs[r]));
-    keep_as_is(job, w, &own);
     return TW_OK;
 }
 
@@ -197,7 +192,8 @@ static int gather(tw__job *job, space *w, const tw__list *sums) {
 static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **mail) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
-    tw__parcel mine = tw__letter_write(job, sums, lo, hi, mail, w->rounded + s->most);
+    tw__parcel mine;
+    TW_TRY(tw__letter_write(job, sums, lo, hi, mail, w->rounded + s->most, &mine));
     for (int r = 0; r < s->nranks; r++) {
         int64_t from = range_start(job, r), to = range_start(job, r + 1);
         w->in[r] = (tw__parcel){.data = w->mail + (size_t)r * letter(s),
@@ -210,7 +206,8 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
         TW_TRY(tw__letter_read(job, r == job->rank ? &mine : &w->in[r], range_start(job, r),
                                range_start(job, r + 1), room, r, result->at + result->count,
                                &part));
-        memmove(result->at + result->count, part.at, sizeof(tw__entry) * (size_t)part.count);
+        TW_TRY(job->lists.calls->move(job->lists.context, result->at + result->count, part.at,
+                                      part.count));
         result->count += part.count;
     }
     return TW_OK;
@@ -220,8 +217,8 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
 static int keep_remainders(tw__job *job, space *w, const tw__list *sums) {
     tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
     job->kept.at = w->kept[2];
-    tw__letter_remainders(&job->own, w->rounded, &entries);
-    tw__letter_remainders(sums, w->rounded + job->shape.most, &of_sums);
+    TW_TRY(tw__letter_remainders(job, &job->own, w->rounded, &entries));
+    TW_TRY(tw__letter_remainders(job, sums, w->rounded + job->shape.most, &of_sums));
     return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
 }
 

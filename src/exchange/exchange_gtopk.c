@@ -101,16 +101,13 @@ static int send_letter(tw__job *job, int peer, const tw__parcel *letter) {
 }
 
 /* Writes the list; what rounding takes away is dropped here, after `merges` others. */
-static tw__parcel write_list(tw__job *job, space *w, tw__list *list, int merges) {
+static int write_list(tw__job *job, space *w, tw__list *list, int merges, tw__parcel *letter) {
     char *mail = w->mail[0];
-    tw__parcel letter = tw__letter_write(job, list, 0, job->shape.span, &mail, w->rounded);
     tw__list *remainders = &w->drops[merges];
     *remainders = (tw__list){w->dropped + merges * job->shape.k, 0};
-    if (job->shape.wire == NULL)
-        return letter;
-    tw__letter_remainders(list, w->rounded, remainders);
-    tw__letter_round(list, w->rounded);
-    return letter;
+    TW_TRY(tw__letter_write(job, list, 0, job->shape.span, &mail, w->rounded, letter));
+    TW_TRY(tw__letter_remainders(job, list, w->rounded, remainders));
+    return tw__letter_round(job, list, w->rounded);
 }
 
 /* Of the merged list, each segment's k best go to list, the others to dropped. */
@@ -133,14 +130,14 @@ static int select_again(tw__job *job, const tw__list *merged, tw__list *list, tw
  * all sums, so it reaches the result. */
 static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__parcel *letter) {
     int yes = 0;
-    *letter = write_list(job, w, list, merges);
+    TW_TRY(write_list(job, w, list, merges, letter));
     job->kept.at = w->kept;
     job->left = job->own;
     TW_TRY(tw__list_reduce(&job->lists, w->drops, merges + 1, &job->kept));
     TW_TRY(tw__job_overflows(job, &yes));
     if (yes && list->count > 0) {
         TW_TRY(job->lists.calls->spoil(job->lists.context, list->at));
-        *letter = write_list(job, w, list, merges);
+        TW_TRY(write_list(job, w, list, merges, letter));
     }
     return TW_OK;
 }

@@ -61,8 +61,11 @@ typedef struct space {
     void *global;
 } space;
 
+/* A GPU that sums cannot send meanwhile. But where values are rounded by blocks, how lists are cut
+ * shows in the sums, which are to be the CPU's. */
 static int batches_of(const tw__shape *s) {
-    return s->k < BATCH_K || s->on_gpu ? 1 : BATCHES;
+    int by_blocks = s->wire != NULL && s->wire->levels_bytes > 0;
+    return s->k < BATCH_K || (s->on_gpu && !by_blocks) ? 1 : BATCHES;
 }
 
 static int64_t applied(const tw__shape *s) {
@@ -196,17 +199,16 @@ typedef struct cursor {
 } cursor;
 
 /* Own entries of a part, as a parcel for the rank that sums it; those that stay are not rounded. */
-static tw__parcel write_part(tw__job *job, space *w, int r, int part, cursor *c) {
+static int write_part(tw__job *job, space *w, int r, int part, cursor *c, tw__parcel *letter) {
     tw__list list = w->parts[part];
     float *rounded = w->rounded + (list.at - job->own.at);
-    if (r == job->rank) {
-        for (int64_t i = 0; i < list.count && job->shape.wire != NULL; i++)
-            rounded[i] = list.at[i].val;
-        return (tw__parcel){0};
-    }
+    *letter = (tw__parcel){0};
     if (list.count == 0)
-        return (tw__parcel){0}; /* the other end knows from the counts */
-    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent, rounded);
+        return TW_OK; /* the other end knows from the counts */
+    if (r == job->rank)
+        return tw__letter_keep(job, &list, rounded);
+    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent, rounded,
+                            letter);
 }
 
 /* Where rank r's entries for the own part arrive. */
@@ -229,7 +231,7 @@ static int begin_batch(tw__job *job, space *w, int b, int batches, cursor *c,
                        tw__rotation *rotation) {
     tw__parcel *out = w->out[b % 2], *in = w->in[b % 2];
     for (int r = 0; r < job->shape.nranks; r++) {
-        out[r] = write_part(job, w, r, r * batches + b, c);
+        TW_TRY(write_part(job, w, r, r * batches + b, c, &out[r]));
         in[r] = expect_part(job, w, r, job->rank * batches + b, b, batches, c);
     }
     return tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b % 2]);
@@ -381,9 +383,9 @@ static int gather_letters(tw__job *job, space *w, const tw__list *held, int batc
     const int64_t *bounds = w->bounds, *starts = w->starts;
     int rank = job->rank;
     char *sent = w->sent, *mail = w->mail;
-    tw__parcel own =
-        tw__letter_write(job, held, bounds[rank * batches], bounds[(rank + 1) * batches], &sent,
-                         w->rounded + job->shape.k);
+    tw__parcel own;
+    TW_TRY(tw__letter_write(job, held, bounds[rank * batches], bounds[(rank + 1) * batches], &sent,
+                            w->rounded + job->shape.k, &own));
     for (int r = 0; r < job->shape.nranks; r++) {
         int64_t count = w->holdings[r];
         w->out[0][r] = held->count > 0 ? own : (tw__parcel){0};
@@ -407,7 +409,8 @@ static int gather_letters(tw__job *job, space *w, const tw__list *held, int batc
         if (part.count != w->holdings[r])
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
                             (long long)part.count, (long long)w->holdings[r]);
-        memmove(w->result + starts[r], part.at, sizeof(tw__entry) * (size_t)part.count);
+        TW_TRY(
+            job->lists.calls->move(job->lists.context, w->result + starts[r], part.at, part.count));
     }
     return TW_OK;
 }
@@ -443,14 +446,10 @@ static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
 /* What rounding took of the own entries that were applied, and of the sums held here. An entry that
  * was not applied stays as it is. */
 static int keep_remainders(tw__job *job, space *w, const tw__list *held) {
-    tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
-    int64_t at = 0;
-    for (int64_t i = 0; i < job->left.count; i++, at++) {
-        while (job->own.at[at].idx != job->left.at[i].idx)
-            at++;
-        tw__letter_remainders(&(tw__list){&job->own.at[at], 1}, &w->rounded[at], &entries);
-    }
-    tw__letter_remainders(held, w->rounded + job->shape.k, &of_sums);
+    tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0}, all = {w->kept[2], 0};
+    TW_TRY(tw__letter_remainders(job, &job->own, w->rounded, &all));
+    TW_TRY(tw__list_intersect(&job->lists, &all, &job->left, &entries));
+    TW_TRY(tw__letter_remainders(job, held, w->rounded + job->shape.k, &of_sums));
     job->kept.at = w->kept[2];
     return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
 }

@@ -6,9 +6,6 @@
  * other ranks to refuse the step. */
 #include "exchange/exchange.h"
 
-#define HUGE_VALUE                                                                                 \
-    0x1p100f /* its rounding remainder may be 2^92; a float takes 2^103 without harm */
-
 typedef enum { PLAIN = 1, CODED = 2 } writing;
 #define HEAD 8 /* bytes; entries behind it stay aligned */
 
@@ -34,35 +31,33 @@ size_t tw__letter_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t
     return HEAD + tw__wire_bound(wire, count, lo, hi);
 }
 
-static int any_huge(const tw__list *list) {
-    for (int64_t i = 0; i < list->count; i++)
-        if (tw__magnitude(list->at[i].val) >= tw__magnitude(HUGE_VALUE))
-            return 1;
-    return 0;
+/* The list as it lies. */
+static int write_plain(const tw__job *job, const tw__list *list, char *letter, float *rounded) {
+    const tw__list_calls *calls = job->lists.calls;
+    const uint64_t word = PLAIN;
+    TW_TRY(calls->poke(job->lists.context, letter, &word, HEAD));
+    TW_TRY(calls->move(job->lists.context, (tw__entry *)(void *)(letter + HEAD), list->at,
+                       list->count));
+    return calls->get_values(job->lists.context, list, rounded);
 }
 
-static size_t write_plain(const tw__list *list, char *to, float *rounded) {
-    size_t bytes = sizeof(tw__entry) * (size_t)list->count;
-    memcpy(to, list->at, bytes);
-    for (int64_t i = 0; i < list->count; i++)
-        rounded[i] = list->at[i].val;
-    return bytes;
-}
-
-tw__parcel tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi,
-                            char **mail, float *rounded) {
-    const tw__wire *wire = job->shape.wire;
-    if (wire == NULL)
-        return (tw__parcel){list->at, sizeof(tw__entry) * (size_t)list->count, 0};
-    char *letter = *mail;
-    uint64_t head = any_huge(list) ? PLAIN : CODED;
-    memcpy(letter, &head, HEAD);
-    size_t bytes = head == PLAIN
-                       ? write_plain(list, letter + HEAD, rounded)
-                       : tw__wire_encode(job->kernels, wire, list, lo, hi, letter + HEAD, rounded);
-    bytes += HEAD;
-    *mail += (bytes + HEAD - 1) / HEAD * HEAD;
-    return (tw__parcel){letter, bytes, 0};
+int tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **mail,
+                     float *rounded, tw__parcel *parcel) {
+    size_t plain = sizeof(tw__entry) * (size_t)list->count;
+    int huge = 0;
+    *parcel = (tw__parcel){list->at, plain, 0};
+    if (job->shape.wire == NULL)
+        return TW_OK;
+    tw__wire_message m = tw__wire_plan(job->shape.wire, list->count, lo, hi);
+    m.head[1] = m.head[0];
+    m.head[0] = CODED;
+    m.head_bytes += HEAD;
+    TW_TRY(job->codec->encode(job->lists.context, job->kernels, &m, list, *mail, rounded, &huge));
+    if (huge)
+        TW_TRY(write_plain(job, list, *mail, rounded));
+    *parcel = (tw__parcel){*mail, HEAD + (huge ? plain : m.bytes), 0};
+    *mail += (parcel->bytes + HEAD - 1) / HEAD * HEAD;
+    return TW_OK;
 }
 
 static int too_many(int rank, int64_t count, int64_t most) {
@@ -79,34 +74,55 @@ static int read_entries(const tw__job *job, const tw__parcel *parcel, int64_t lo
     return tw__list_check(&job->lists, list, lo, hi, rank);
 }
 
+/* What a letter begins with, as far as it goes. */
+typedef struct opening {
+    uint64_t word;
+    uint8_t header[TW__WIRE_HEADER];
+} opening;
+
+static int read_coded(const tw__job *job, const tw__parcel *rest, const opening *o, int64_t lo,
+                      int64_t hi, int64_t most, int rank, tw__list *list) {
+    tw__wire_message m;
+    TW_TRY(tw__wire_open(o->header, rest->bytes, lo, hi, most, rank, &m));
+    list->count = m.count;
+    return job->codec->decode(job->lists.context, job->kernels, &m,
+                              (const char *)rest->data + m.head_bytes, list->at, rank);
+}
+
 int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, int64_t hi,
                     int64_t most, int rank, tw__entry *room, tw__list *list) {
-    uint64_t head = 0;
+    opening o = {0};
     if (job->shape.wire == NULL)
         return read_entries(job, parcel, lo, hi, most, rank, list);
     if (parcel->bytes < HEAD)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a letter of %zu bytes", rank,
                         parcel->bytes);
-    memcpy(&head, parcel->data, HEAD);
+    size_t begins = parcel->bytes < sizeof o ? parcel->bytes : sizeof o;
+    TW_TRY(job->lists.calls->peek(job->lists.context, parcel->data, begins, &o));
     tw__parcel rest = {(char *)parcel->data + HEAD, parcel->bytes - HEAD, 0};
     *list = (tw__list){room, 0};
-    if (head == CODED)
-        return tw__wire_decode(job->kernels, rest.data, rest.bytes, lo, hi, most, room,
-                               &list->count, rank);
-    if (head != PLAIN)
+    if (o.word == CODED)
+        return read_coded(job, &rest, &o, lo, hi, most, rank, list);
+    if (o.word != PLAIN)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a letter of an unknown kind", rank);
     return read_entries(job, &rest, lo, hi, most, rank, list);
 }
 
-void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out) {
-    for (int64_t i = 0; i < list->count; i++) {
-        float remainder = list->at[i].val - rounded[i];
-        out->at[out->count] = (tw__entry){list->at[i].idx, remainder};
-        out->count += remainder != 0.0f;
-    }
+int tw__letter_remainders(const tw__job *job, const tw__list *list, const float *rounded,
+                          tw__list *out) {
+    if (job->shape.wire == NULL)
+        return TW_OK;
+    return job->lists.calls->subtract(job->lists.context, list, rounded, out);
 }
 
-void tw__letter_round(tw__list *list, const float *rounded) {
-    for (int64_t i = 0; i < list->count; i++)
-        list->at[i].val = rounded[i];
+int tw__letter_round(const tw__job *job, const tw__list *list, const float *rounded) {
+    if (job->shape.wire == NULL)
+        return TW_OK;
+    return job->lists.calls->set_values(job->lists.context, list, rounded);
+}
+
+int tw__letter_keep(const tw__job *job, const tw__list *list, float *rounded) {
+    if (job->shape.wire == NULL)
+        return TW_OK;
+    return job->lists.calls->get_values(job->lists.context, list, rounded);
 }

@@ -12,6 +12,8 @@
 #ifndef TW_KERNELS_KERNELS_H
 #define TW_KERNELS_KERNELS_H
 
+#include "base/both.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -23,13 +25,13 @@
 #define TW__SLACK 64
 #define TW__WORD 64 /* elements whose bits a kernel looks at together */
 
-static inline uint32_t tw__to_bits(float x) {
+TW__BOTH static inline uint32_t tw__to_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline uint32_t tw__magnitude(float x) {
+TW__BOTH static inline uint32_t tw__magnitude(float x) {
     return tw__to_bits(x) & TW__MAGNITUDE_MASK;
 }
 
@@ -39,7 +41,7 @@ static inline uint32_t tw__threshold(float magnitude) {
     return bits < 1 ? 1 : bits;
 }
 
-static inline float tw__from_bits(uint32_t bits) {
+TW__BOTH static inline float tw__from_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;

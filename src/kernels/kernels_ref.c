@@ -4,6 +4,7 @@
  * are none. */
 #include "kernels/kernels_loops.h"
 #include "kernels/wire_kernels.h"
+#include "kernels/wire_numbers.h"
 
 static void append(tw__entries *entries, int32_t idx, float val) {
     entries->idx[entries->count] = idx;
@@ -51,20 +52,9 @@ static void ref_scan(const void *src, int64_t len, int32_t base, tw__collector *
         collect(collector, base + (int32_t)i, load_f32(src, i));
 }
 
-/* binary16 has 5 exponent and 10 mantissa bits, and an exponent that counts from 15, not 127. */
-static float widen_half(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-    uint32_t exponent = half >> 10 & 0x1fu, mantissa = half & 0x3ffu;
-    if (exponent == 0) /* subnormal: no float32 is, so that flushing modes do not matter */
-        return tw__from_bits(sign | tw__to_bits((float)mantissa * 0x1p-24f));
-    if (exponent == 0x1f) /* infinity or NaN */
-        return tw__from_bits(sign | TW__INFINITY_BITS | mantissa << 13);
-    return tw__from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
 static void ref_widen_f16(float *dst, const void *src, int64_t len) {
     for (int64_t i = 0; i < len; i++)
-        dst[i] = widen_half(load_u16(src, i));
+        dst[i] = tw__from_f16(load_u16(src, i));
 }
 
 static inline void add_moment(tw__moments *m, int lane, float value) {

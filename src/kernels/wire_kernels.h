@@ -7,6 +7,8 @@
 #ifndef TW_KERNELS_WIRE_KERNELS_H
 #define TW_KERNELS_WIRE_KERNELS_H
 
+#include "base/both.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,7 +18,7 @@
 #define TW__WIRE_LEVELS_BYTES 4 /* before the codes of a block of quantized values */
 
 /* Bytes that `count` numbers of `bits` bits take. */
-static inline size_t tw__bits_bytes(int64_t count, int bits) {
+TW__BOTH static inline size_t tw__bits_bytes(int64_t count, int bits) {
     return ((size_t)count * (size_t)bits + 7) / 8;
 }
 
@@ -39,7 +41,7 @@ typedef struct tw__wire_kernels {
 } tw__wire_kernels;
 
 /* Bytes of a block that pack makes: slices of 8, 4, 2 and 1 bits, each of whole bytes. */
-static inline size_t tw__packed_bytes(int64_t count, int width) {
+TW__BOTH static inline size_t tw__packed_bytes(int64_t count, int width) {
     size_t bytes = (size_t)count * (size_t)(width / 8);
     for (int bits = 4; bits >= 1; bits /= 2)
         if (width & bits)

@@ -12,10 +12,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/wire_kernels.h"
-
-#define TW__LARGEST_F16 0x7bffu
-#define TW__LARGEST_BF16 0x7f7fu
-#define TW__SMALLEST_BF16 0x0080u /* of the normal ones: 2^-126 */
+#include "kernels/wire_numbers.h"
 
 /* Strides of less than a block end up to 7 numbers behind it. */
 #define PIECES (TW__WIRE_BLOCK + 8)
@@ -118,78 +115,23 @@ static void loop_unpack(const uint8_t *in, int count, int width, uint32_t *x) {
 
 /* ---- Values of 16 bits ---------------------------------------------------------------------- */
 
-/* bits / 2^drop, to nearest, ties to even. */
-static inline uint32_t round_bits(uint32_t bits, int drop) {
-    return (bits + (1u << (drop - 1)) - 1 + (bits >> drop & 1)) >> drop;
-}
-
-static inline uint32_t bf16_of(uint32_t magnitude) {
-    uint32_t code = round_bits(magnitude, 16);
-    return code < TW__LARGEST_BF16 ? code : TW__LARGEST_BF16;
-}
-
-/* Exponents count from 15 instead of 127. Numbers below 2^-14 are multiples of 2^-24, as are the
- * floats from 0.5 to 1: adding 0.5 rounds to them. Chosen by a mask, since compilers do not make
- * vector code of an addition that might not happen. */
-static inline uint32_t f16_of(uint32_t magnitude) {
-    uint32_t normal = round_bits(magnitude, 13) - (112u << 10);
-    uint32_t tiny = tw__to_bits(tw__from_bits(magnitude) + 0.5f) - tw__to_bits(0.5f);
-    uint32_t is_tiny = 0u - (uint32_t)(magnitude < tw__to_bits(0x1p-14f));
-    uint32_t code = (tiny & is_tiny) | (normal & ~is_tiny);
-    return code < TW__LARGEST_F16 ? code : TW__LARGEST_F16;
-}
-
-static inline uint32_t sign_of_16(float x) {
-    return tw__to_bits(x) >> 16 & 0x8000u;
-}
-
 static void loop_narrow_bf16(const float *val, int count, uint8_t *out) {
     uint16_t code[TW__WIRE_BLOCK];
     for (int i = 0; i < TW__WIRE_BLOCK; i++)
-        code[i] = (uint16_t)(sign_of_16(val[i]) | bf16_of(tw__magnitude(val[i])));
+        code[i] = (uint16_t)(tw__sign_of_16(val[i]) | tw__bf16_of(tw__magnitude(val[i])));
     memcpy(out, code, 2 * (size_t)count);
 }
 
 static void loop_narrow_f16(const float *val, int count, uint8_t *out) {
     uint16_t code[TW__WIRE_BLOCK];
     for (int i = 0; i < TW__WIRE_BLOCK; i++)
-        code[i] = (uint16_t)(sign_of_16(val[i]) | f16_of(tw__magnitude(val[i])));
+        code[i] = (uint16_t)(tw__sign_of_16(val[i]) | tw__f16_of(tw__magnitude(val[i])));
     memcpy(out, code, 2 * (size_t)count);
 }
 
 /* ---- Values of 8, 4 and 2 bits -------------------------------------------------------------- */
 
-/* The magnitudes that a block can express: base + level * step, level = 0 .. top. bf16, so that
- * level * step is exact and a fused multiply-add gives the same as two operations. */
-typedef struct wire_levels {
-    uint16_t base;
-    uint16_t step;
-} wire_levels;
-
-static inline float from_bf16(uint16_t code) {
-    return tw__from_bits((uint32_t)code << 16);
-}
-
-/* Whether the largest magnitude is finite. */
-static inline int levels_fit(wire_levels levels, int top) {
-    float largest = from_bf16(levels.base) + (float)top * from_bf16(levels.step);
-    return tw__magnitude(largest) < TW__INFINITY_BITS;
-}
-
-/* A step that can be divided by, and no infinity: rounding up may have overshot by one unit. */
-static inline wire_levels levels_settle(wire_levels levels, int top) {
-    if (levels.base < TW__SMALLEST_BF16)
-        levels.base = 0;
-    if (levels.step < TW__SMALLEST_BF16)
-        levels.step = TW__SMALLEST_BF16;
-    if (!levels_fit(levels, top))
-        levels.step--;
-    return levels;
-}
-
-/* From the smallest magnitude to the largest: base is rounded down and step up. Selected values
- * are all alike in magnitude; levels from 0 on would go unused. */
-static inline wire_levels levels_between(const float *val, int count, int top) {
+static inline tw__levels levels_between(const float *val, int count, int top) {
     int32_t least = INT32_MAX, most = 0; /* signed: SSE2 compares no other */
     for (int i = 0; i < TW__WIRE_BLOCK; i++) {
         int32_t magnitude = (int32_t)tw__magnitude(val[i]);
@@ -199,24 +141,14 @@ static inline wire_levels levels_between(const float *val, int count, int top) {
         int32_t magnitude = (int32_t)tw__magnitude(val[i]);
         least = magnitude < least ? magnitude : least;
     }
-    wire_levels levels = {.base = (uint16_t)(least >> 16)};
-    float range = tw__from_bits((uint32_t)most) - from_bf16(levels.base);
-    levels.step = (uint16_t)((tw__to_bits(range / (float)top) + 0xffffu) >> 16);
-    return levels_settle(levels, top);
+    return tw__levels_between((uint32_t)least, (uint32_t)most, top);
 }
 
-/* Sums of the magnitudes up to a border and of those above it, and how many are above. */
-typedef struct wire_shares {
-    double small;
-    double large;
-    int nlarge;
-} wire_shares;
-
 /* By masks: which side a value is on is anyone's guess. */
-static inline wire_shares shares_at(const float *val, float border) {
+static inline tw__shares shares_at(const float *val, float border) {
     const int32_t border_bits = (int32_t)tw__to_bits(border);
     double small[TW__LANES] = {0}, large[TW__LANES] = {0};
-    wire_shares shares = {0};
+    tw__shares shares = {0};
     for (int i = 0; i < TW__WIRE_BLOCK; i += TW__LANES)
         for (int lane = 0; lane < TW__LANES; lane++) {
             uint32_t magnitude = tw__magnitude(val[i + lane]);
@@ -233,38 +165,21 @@ static inline wire_shares shares_at(const float *val, float border) {
     return shares;
 }
 
-/* Two levels: the mean of the magnitudes up to the mean, and of those above. Means lose least, and
- * never more than there is: the squares of what remains sum to less than those of the values. The
- * best border for Gaussian tails, 1.6 times as far from the least magnitude, would leave 4 % less:
- * not worth looking for the least. */
-static inline wire_levels levels_of_means(const float *val, int count) {
+static inline tw__levels levels_of_means(const float *val, int count) {
     float mean = (float)(shares_at(val, 0.0f).large / count);
-    wire_shares shares = shares_at(val, mean);
-    float low = (float)(shares.small / (count - shares.nlarge)); /* the least is never above */
-    wire_levels levels = {.base = (uint16_t)bf16_of(tw__to_bits(low))};
-    if (shares.nlarge > 0) {
-        float range = (float)(shares.large / shares.nlarge) - from_bf16(levels.base);
-        levels.step = (uint16_t)(range > 0.0f ? bf16_of(tw__to_bits(range)) : 0);
-    }
-    return levels_settle(levels, 1);
+    return tw__levels_of_means(shares_at(val, mean), count);
 }
 
-static inline void codes_of(const float *val, wire_levels levels, int bits, uint8_t *code) {
-    const float base = from_bf16(levels.base), step = from_bf16(levels.step);
-    const float top = (float)((1 << (bits - 1)) - 1);
-    for (int i = 0; i < TW__WIRE_BLOCK; i++) {
-        float level = (tw__from_bits(tw__magnitude(val[i])) - base) / step;
-        level = level > 0.0f ? level : 0.0f;
-        level = level < top ? level : top;
-        uint32_t sign = tw__to_bits(val[i]) >> 31;
-        code[i] = (uint8_t)(sign << (bits - 1) | (uint32_t)(int32_t)(level + 0.5f));
-    }
+static inline void codes_of(const float *val, tw__levels levels, int bits, uint8_t *code) {
+    const float base = tw__from_bf16(levels.base), step = tw__from_bf16(levels.step);
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        code[i] = (uint8_t)tw__code_of(val[i], base, step, bits);
 }
 
 static void loop_quantize(const float *val, int count, int bits, uint8_t *out) {
     uint8_t code[PIECES] = {0};
-    wire_levels levels =
-        bits == 2 ? levels_of_means(val, count) : levels_between(val, count, (1 << (bits - 1)) - 1);
+    tw__levels levels =
+        bits == 2 ? levels_of_means(val, count) : levels_between(val, count, tw__top_level(bits));
     memcpy(out, &levels, sizeof levels);
     out += sizeof levels;
     codes_of(val, levels, bits, code);
@@ -278,7 +193,7 @@ static void loop_quantize(const float *val, int count, int bits, uint8_t *out) {
 
 static void loop_dequantize(const uint8_t *in, int count, int bits, float *val) {
     uint8_t code[PIECES] = {0};
-    wire_levels levels;
+    tw__levels levels;
     memcpy(&levels, in, sizeof levels);
     in += sizeof levels;
     if (bits == 8)
@@ -287,12 +202,9 @@ static void loop_dequantize(const uint8_t *in, int count, int bits, float *val) 
         unpack_known(in, count, 4, code);
     else
         unpack_known(in, count, 2, code);
-    const float base = from_bf16(levels.base), step = from_bf16(levels.step);
-    const unsigned sign = 1u << (bits - 1);
-    for (int i = 0; i < TW__WIRE_BLOCK; i++) {
-        float magnitude = base + (float)(int32_t)(code[i] & (sign - 1)) * step;
-        val[i] = tw__from_bits(tw__to_bits(magnitude) ^ (code[i] & sign) << (32 - bits));
-    }
+    const float base = tw__from_bf16(levels.base), step = tw__from_bf16(levels.step);
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        val[i] = tw__coded_value(code[i], base, step, bits);
 }
 
 #endif

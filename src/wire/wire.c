@@ -5,7 +5,6 @@
  * follow from the header and the span of indices, so a message is of the right length or refused
  * before anything is read from it. */
 #include "wire/wire.h"
-#include "wire/wire_index.h"
 
 #include <assert.h>
 
@@ -46,6 +45,22 @@ size_t tw__wire_bound(const tw__wire *format, int64_t count, int64_t lo, int64_t
     return message_bytes(format, count, &plan);
 }
 
+tw__wire_message tw__wire_plan(const tw__wire *format, int64_t count, int64_t lo, int64_t hi) {
+    assert(count <= hi - lo);
+    tw__wire_message m = {.format = format,
+                          .indices = tw__index_choose(count, hi - lo),
+                          .count = count,
+                          .lo = lo,
+                          .head_bytes = sizeof(header)};
+    header h = {.version = TW__WIRE_VERSION,
+                .format = (uint8_t)format->code,
+                .width = (uint8_t)m.indices.width,
+                .count = (uint32_t)count};
+    memcpy(m.head, &h, sizeof h);
+    m.bytes = message_bytes(format, count, &m.indices);
+    return m;
+}
+
 /* ---- Encoding ------------------------------------------------------------------------------- */
 
 static void take_apart(const tw__entry *entries, int64_t lo, block *b) {
@@ -57,29 +72,46 @@ static void take_apart(const tw__entry *entries, int64_t lo, block *b) {
     }
 }
 
-size_t tw__wire_encode(const tw__kernels *kernels, const tw__wire *format, const tw__list *list,
-                       int64_t lo, int64_t hi, void *out, float *rounded) {
-    assert(list->count <= hi - lo);
-    tw__index_plan plan = tw__index_choose(list->count, hi - lo);
-    header h = {.version = TW__WIRE_VERSION,
-                .format = (uint8_t)format->code,
-                .width = (uint8_t)plan.width,
-                .count = (uint32_t)list->count};
-    memcpy(out, &h, sizeof h);
-    uint8_t *indices = (uint8_t *)out + sizeof h;
-    uint8_t *values = indices + plan.low_bytes + plan.bit_bytes;
-    tw__index_writer writer = tw__index_write(kernels, &plan, indices);
+static void write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
+                       uint8_t *indices, float *rounded) {
+    uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
+    tw__index_writer writer = tw__index_write(kernels, &m->indices, indices);
     block b;
     for (int64_t at = 0; at < list->count; at += b.count) {
         b.count = block_count(list->count - at);
-        take_apart(list->at + at, lo, &b);
+        take_apart(list->at + at, m->lo, &b);
         tw__index_put(&writer, b.idx, b.count);
-        format->encode(kernels, b.val, b.count, values);
-        format->decode(kernels, values, b.count, b.val);
+        m->format->encode(kernels, b.val, b.count, values);
+        m->format->decode(kernels, values, b.count, b.val);
         memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
-        values += value_block_bytes(format, b.count);
+        values += value_block_bytes(m->format, b.count);
     }
-    return message_bytes(format, list->count, &plan);
+}
+
+static int any_huge(const tw__list *list) {
+    for (int64_t i = 0; i < list->count; i++)
+        if (tw__magnitude(list->at[i].val) >= tw__magnitude(TW__WIRE_HUGE))
+            return 1;
+    return 0;
+}
+
+static int encode(void *context, const tw__kernels *kernels, const tw__wire_message *m,
+                  const tw__list *list, void *out, float *rounded, int *huge) {
+    (void)context;
+    *huge = any_huge(list);
+    if (*huge)
+        return TW_OK;
+    memcpy(out, m->head, m->head_bytes);
+    write_body(kernels, m, list, (uint8_t *)out + m->head_bytes, rounded);
+    return TW_OK;
+}
+
+size_t tw__wire_encode(const tw__kernels *kernels, const tw__wire *format, const tw__list *list,
+                       int64_t lo, int64_t hi, void *out, float *rounded) {
+    tw__wire_message m = tw__wire_plan(format, list->count, lo, hi);
+    memcpy(out, m.head, m.head_bytes);
+    write_body(kernels, &m, list, (uint8_t *)out + m.head_bytes, rounded);
+    return m.bytes;
 }
 
 /* ---- Decoding ------------------------------------------------------------------------------- */
@@ -89,11 +121,11 @@ static int fail_length(int rank, size_t got, size_t expected) {
                     rank, got, expected);
 }
 
-static int read_header(const void *bytes, size_t size, int rank, header *h,
+static int read_header(const void *from, size_t size, int rank, header *h,
                        const tw__wire **format) {
     if (size < sizeof *h)
         return fail_length(rank, size, sizeof *h);
-    memcpy(h, bytes, sizeof *h);
+    memcpy(h, from, sizeof *h);
     *format = tw__wire_at(h->format);
     if (h->version != TW__WIRE_VERSION || h->unused != 0 || *format == NULL)
         return tw__fail(TW_ERR_PROTOCOL,
@@ -117,6 +149,31 @@ static int check_extent(const header *h, const tw__wire *format, size_t size, in
     return size == expected ? TW_OK : fail_length(rank, size, expected);
 }
 
+int tw__wire_open(const void *from, size_t size, int64_t lo, int64_t hi, int64_t most, int rank,
+                  tw__wire_message *m) {
+    header h = {0};
+    *m = (tw__wire_message){.lo = lo, .bytes = size, .head_bytes = sizeof h};
+    TW_TRY(read_header(from, size, rank, &h, &m->format));
+    TW_TRY(check_extent(&h, m->format, size, hi - lo, most, rank, &m->indices));
+    memcpy(m->head, &h, sizeof h);
+    m->count = h.count;
+    return TW_OK;
+}
+
+int tw__wire_fail_order(const tw__wire_message *m, int rank) {
+    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent indices that do not ascend within %lld .. %lld",
+                    rank, (long long)m->lo, (long long)m->lo + m->indices.span - 1);
+}
+
+int tw__wire_fail_surplus(const tw__wire_message *m, int rank) {
+    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent more indices than its %lld entries", rank,
+                    (long long)m->count);
+}
+
+int tw__wire_fail_number(int rank) {
+    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent NaN or infinity", rank);
+}
+
 static int all_finite(const block *b) {
     int others = 0;
     for (int i = 0; i < b->count; i++)
@@ -129,35 +186,34 @@ static void put_together(const block *b, int64_t lo, tw__entry *entries) {
         entries[i] = (tw__entry){(int32_t)(b->idx[i] + (uint32_t)lo), b->val[i]};
 }
 
+static int decode(void *context, const tw__kernels *kernels, const tw__wire_message *m,
+                  const void *body, tw__entry *entries, int rank) {
+    const uint8_t *indices = body;
+    const uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
+    tw__index_reader reader;
+    (void)context;
+    tw__index_read(&reader, kernels, &m->indices, indices);
+    block b;
+    for (int64_t at = 0; at < m->count; at += b.count) {
+        b.count = block_count(m->count - at);
+        if (!tw__index_get(&reader, b.idx, b.count))
+            return tw__wire_fail_order(m, rank);
+        m->format->decode(kernels, values, b.count, b.val);
+        if (!all_finite(&b))
+            return tw__wire_fail_number(rank);
+        put_together(&b, m->lo, entries + at);
+        values += value_block_bytes(m->format, b.count);
+    }
+    return tw__index_at_end(&reader) ? TW_OK : tw__wire_fail_surplus(m, rank);
+}
+
 int tw__wire_decode(const tw__kernels *kernels, const void *bytes, size_t size, int64_t lo,
                     int64_t hi, int64_t most, tw__entry *entries, int64_t *count, int rank) {
-    header h = {0};
-    const tw__wire *format = NULL;
-    tw__index_plan plan = {0};
-    TW_TRY(read_header(bytes, size, rank, &h, &format));
-    TW_TRY(check_extent(&h, format, size, hi - lo, most, rank, &plan));
-    const uint8_t *indices = (const uint8_t *)bytes + sizeof h;
-    const uint8_t *values = indices + plan.low_bytes + plan.bit_bytes;
-    tw__index_reader reader;
-    tw__index_read(&reader, kernels, &plan, indices);
-    block b;
-    for (int64_t at = 0; at < h.count; at += b.count) {
-        b.count = block_count(h.count - at);
-        if (!tw__index_get(&reader, b.idx, b.count))
-            return tw__fail(TW_ERR_PROTOCOL,
-                            "rank %d: entries %lld .. %lld of its message do not ascend within "
-                            "%lld .. %lld",
-                            rank, (long long)at, (long long)at + b.count - 1, (long long)lo,
-                            (long long)hi - 1);
-        format->decode(kernels, values, b.count, b.val);
-        if (!all_finite(&b))
-            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent NaN or infinity", rank);
-        put_together(&b, lo, entries + at);
-        values += value_block_bytes(format, b.count);
-    }
-    if (!tw__index_at_end(&reader))
-        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent more indices than its %lld entries", rank,
-                        (long long)h.count);
-    *count = h.count;
+    tw__wire_message m;
+    TW_TRY(tw__wire_open(bytes, size, lo, hi, most, rank, &m));
+    TW_TRY(decode(NULL, kernels, &m, (const uint8_t *)bytes + m.head_bytes, entries, rank));
+    *count = m.count;
     return TW_OK;
 }
+
+const tw__wire_calls tw__wire_host = {.encode = encode, .decode = decode};

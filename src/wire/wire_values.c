@@ -55,14 +55,15 @@ static void decode_q2(const tw__kernels *kernels, const uint8_t *in, int count, 
 }
 
 static const tw__wire formats[] = {
-    {"f32", "float32, as it is", 0, 32, 0, encode_f32, decode_f32},
-    {"f16", "binary16, clamped at 65504", 1, 16, 0, encode_f16, decode_f16},
-    {"bf16", "bfloat16: float32's range, 8 bits of precision", 2, 16, 0, encode_bf16, decode_bf16},
-    {"q8", "sign and 128 levels between a block's smallest and largest magnitude", 3, 8,
+    {"f32", "float32, as it is", TW__WIRE_F32, 32, 0, encode_f32, decode_f32},
+    {"f16", "binary16, clamped at 65504", TW__WIRE_F16, 16, 0, encode_f16, decode_f16},
+    {"bf16", "bfloat16: float32's range, 8 bits of precision", TW__WIRE_BF16, 16, 0, encode_bf16,
+     decode_bf16},
+    {"q8", "sign and 128 levels between a block's smallest and largest magnitude", TW__WIRE_Q8, 8,
      TW__WIRE_LEVELS_BYTES, encode_q8, decode_q8},
-    {"q4", "sign and 8 levels between a block's smallest and largest magnitude", 4, 4,
+    {"q4", "sign and 8 levels between a block's smallest and largest magnitude", TW__WIRE_Q4, 4,
      TW__WIRE_LEVELS_BYTES, encode_q4, decode_q4},
-    {"q2", "sign and 2 levels, the means of a block's small and large magnitudes", 5, 2,
+    {"q2", "sign and 2 levels, the means of a block's small and large magnitudes", TW__WIRE_Q2, 2,
      TW__WIRE_LEVELS_BYTES, encode_q2, decode_q2},
 };
 
