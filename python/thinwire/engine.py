@@ -45,7 +45,7 @@ class Engine:
     """parameters is [(name, parameter)], in the order in which gradients become ready."""
 
     def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=0.01, k=0,
-                 grad_scaler=None, bucket=0, threads=0, timeout=300.0, **options):
+                 dense_below=0, grad_scaler=None, bucket=0, threads=0, timeout=300.0, **options):
         _check(parameters)
         if grad_scaler is not None and bucket:
             raise ValueError("bucket: with grad_scaler a step is refused as a whole, so all of it "
@@ -55,7 +55,7 @@ class Engine:
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
-        self.under_way, self.scale = [], 1.0
+        self.under_way, self.scale, self.dense_below = [], 1.0, dense_below
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or 300.0      # 0 means default, as everywhere
         self.transport = transport_of(process_group, timeout)
@@ -79,7 +79,9 @@ class Engine:
                            stream=self.stream.cuda_stream)
         self.group = Group(self.transport, **options)
         for size, dtype in zip(self.sizes, self.dtypes):
-            self.group.add(size, type=library.F32 if self.scaler is not None else _TYPES[dtype])
+            kind = library.F32 if self.scaler is not None else _TYPES[dtype]
+            whole = dict(method=b"exact", density=1.0, warmup_steps=0, momentum=0.0)
+            self.group.add(size, type=kind, **(whole if size < self.dense_below else {}))
         self.group.open()
 
     def _time_dense(self):
