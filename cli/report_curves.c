@@ -65,6 +65,9 @@ static int write_curves(report_page *page, int64_t window, const char *label) {
     }
     if (plot_begin(&drawing, CURVES_WIDTH, CURVES_HEIGHT, "step", label)) {
         plot_key(&drawing);
+        if (window == 0) { /* accuracy ends where loss began */
+            plot_set(&drawing, "set key bottom right");
+        }
         status = add_lines(page, &drawing, window);
     } else {
         status = failure("report: out of memory");
