@@ -57,7 +57,8 @@ static int parse_options(report_settings *settings, int argc, char **argv, bool 
                    "goes. The page is replaced as a whole or not at all.",
         .examples = "  thinwire report dense.jsonl oktopk.jsonl --out report.html\n"
                     "  thinwire report runs/*.jsonl --title 'VGG-16, 8 workers'\n"
-                    "  thinwire report dense.jsonl oktopk.jsonl --curves loss.svg\n",
+                    "  thinwire report dense.jsonl oktopk.jsonl --curves loss.svg\n"
+                    "  thinwire report dense.jsonl oktopk.jsonl --accuracy accuracy.svg\n",
         .options = options,
         .noptions = sizeof options / sizeof options[0],
     };

@@ -14,23 +14,35 @@
 #define CURVES_WIDTH 640
 #define CURVES_HEIGHT 360
 
-/* window: steps that the loss is the mean of; 0: accuracy */
-static int add_lines(const report_page *page, plot *drawing, int64_t window) {
+/* What is drawn. */
+typedef struct subject {
+    const char *label; /* of the axis */
+    const char *name;  /* for the error when there is none of it */
+    const char *key;   /* where curves leave room for the names */
+    void (*compute)(series *curve, const run_log *run, int64_t window);
+} subject;
+
+static void compute_loss(series *curve, const run_log *run, int64_t window) {
+    series_smoothed(curve, run, AXIS_STEP, step_loss, window);
+}
+
+static void compute_accuracy(series *curve, const run_log *run, int64_t window) {
+    (void)window; /* evaluations are few */
+    series_accuracy(curve, run, AXIS_STEP);
+}
+
+static int add_lines(const report_page *page, plot *drawing, const subject *what) {
+    int64_t window = series_window(page->runs, page->nruns);
     series *curve = calloc(1, sizeof *curve);
     if (curve == NULL) {
         return failure("report: out of memory");
     }
     for (int i = 0; i < page->nruns; i++) {
-        if (window > 0) {
-            series_smoothed(curve, &page->runs[i], AXIS_STEP, step_loss, window);
-        } else {
-            series_accuracy(curve, &page->runs[i], AXIS_STEP);
-        }
+        what->compute(curve, &page->runs[i], window);
         plot_line(drawing, curve->x, curve->y, curve->count, page->styles[i]);
     }
     free(curve);
-    return plot_is_empty(drawing) ? failure("report: the logs hold no %s to draw",
-                                            window > 0 ? "training loss" : "test accuracy")
+    return plot_is_empty(drawing) ? failure("report: the logs hold no %s to draw", what->name)
                                   : STATUS_OK;
 }
 
@@ -56,19 +68,17 @@ static int draw(report_page *page, plot *drawing) {
     return STATUS_OK;
 }
 
-static int write_curves(report_page *page, int64_t window, const char *label) {
+static int write_curves(report_page *page, const subject *what) {
     plot drawing;
     int status = STATUS_OK;
     page->has_gnuplot = gnuplot_available();
     if (!page->has_gnuplot) {
         return failure("report: curves need gnuplot; install gnuplot-nox");
     }
-    if (plot_begin(&drawing, CURVES_WIDTH, CURVES_HEIGHT, "step", label)) {
+    if (plot_begin(&drawing, CURVES_WIDTH, CURVES_HEIGHT, "step", what->label)) {
         plot_key(&drawing);
-        if (window == 0) { /* accuracy ends where loss began */
-            plot_set(&drawing, "set key bottom right");
-        }
-        status = add_lines(page, &drawing, window);
+        plot_set(&drawing, "set key %s", what->key);
+        status = add_lines(page, &drawing, what);
     } else {
         status = failure("report: out of memory");
     }
@@ -81,13 +91,16 @@ static int write_curves(report_page *page, int64_t window, const char *label) {
 
 int curves_write(report_page *page) {
     int64_t window = series_window(page->runs, page->nruns);
-    char loss[64] = "training loss";
+    char label[64] = "training loss";
     if (window > 1) {
-        snprintf(loss, sizeof loss, "training loss, mean of %lld steps", (long long)window);
+        snprintf(label, sizeof label, "training loss, mean of %lld steps", (long long)window);
     }
-    return write_curves(page, window, loss);
+    const subject loss = {label, "training loss", "top right", compute_loss};
+    return write_curves(page, &loss);
 }
 
 int curves_write_accuracy(report_page *page) {
-    return write_curves(page, 0, "test accuracy, %");
+    const subject accuracy = {"test accuracy, %", "test accuracy", "bottom right",
+                              compute_accuracy};
+    return write_curves(page, &accuracy);
 }

@@ -31,7 +31,7 @@ typedef struct report_page {
 /* Write the whole page. Returns STATUS_OK, or prints why not and returns another status. */
 int page_write(report_page *page);
 
-/* Write the loss curves alone, as an SVG file. Returns as page_write does. */
+/* Write the curves of the loss, or of the accuracy, alone as an SVG file. Return as page_write does. */
 int curves_write(report_page *page);
 int curves_write_accuracy(report_page *page);
 

@@ -191,7 +191,7 @@ typedef struct tw_memory {
 
 /* One rank's end of a set of P ranks that can send bytes to each other. A transport moves bytes
  * and counts them; it knows nothing of gradients. It carries one group at a time and must outlive
- * it. Three kinds are built in; the header thinwire_mpi.h adds MPI, thinwire_nccl.h lets any of
+ * it. Four kinds are built in; the header thinwire_mpi.h adds MPI, thinwire_nccl.h lets any of
  * them use NCCL between GPUs. */
 typedef struct tw_transport tw_transport;
 

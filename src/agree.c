@@ -202,11 +202,6 @@ int tw__agree_params(tw_group *g) {
 
 /* ---- errors */
 
-/* What another rank says that its error is. */
-static int known(int32_t error) {
-    return error < TW_OK && error >= TW_ERR_DEVICE ? error : TW_ERR_PROTOCOL;
-}
-
 typedef struct error_record {
     int32_t error;
     char text[TW__TEXT - 4];
@@ -236,7 +231,7 @@ int tw__agree_error(tw_group *g, int error) {
     for (int r = 0; r < g->nranks; r++) {
         records[r].text[sizeof records[r].text - 1] = '\0';
         if (records[r].error != TW_OK)
-            return tw__fail(known(records[r].error), "rank %d: %s", r, records[r].text);
+            return tw__fail(tw__known_error(records[r].error), "rank %d: %s", r, records[r].text);
     }
     return TW_OK;
 }
@@ -269,8 +264,8 @@ static int explain(const step_record *record, int rank, const char *own) {
     if (record->error == TW_ERR_NULL)
         return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense or auto, is NULL",
                         rank, record->tensor);
-    return tw__fail(known(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
-                    own != NULL ? own : tw_error_text(known(record->error)));
+    return tw__fail(tw__known_error(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
+                    own != NULL ? own : tw_error_text(tw__known_error(record->error)));
 }
 
 int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members, int count,

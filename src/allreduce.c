@@ -178,8 +178,6 @@ static int follow_caller(tw_group *g, const tw__way *way, tw__tensor *t) {
 
 /* What the caller gave can be used. */
 static int prepare_one(step *s, tw__tensor *t) {
-    t->threshold_before = t->threshold;
-    t->has_result = 0;
     if (t->grad == NULL || ((is_dense(s->way) || s->g->automatic) && t->out == NULL))
         return TW_ERR_NULL;
     return follow_caller(s->g, s->way, t);
@@ -245,11 +243,13 @@ static int select_all(step *s) {
     double begin = tw__seconds(), took = HUGE_VAL;
     s->began = tw__transport_seconds(s->g->transport);
     for (int i = 0; i < s->count; i++) { /* of all, also where the first is refused */
-        int refused = prepare_one(s, &s->g->tensors[s->members[i]]);
-        if (error == TW_OK && refused != TW_OK) {
-            error = refused;
-            tensor = s->members[i];
-        }
+        tw__tensor *t = &s->g->tensors[s->members[i]];
+        t->threshold_before = t->threshold;
+        t->has_result = 0;
+    }
+    for (int i = 0; i < s->count && error == TW_OK; i++) {
+        tensor = s->members[i];
+        error = prepare_one(s, &s->g->tensors[tensor]);
     }
     if (error == TW_OK)
         error = select_each(s, &tensor, &bad, &took);
@@ -275,6 +275,8 @@ static void undo_open(step *s) {
             (void)tw_selector_undo(t->selector, t->grad);
         t->open = 0;
     }
+    if (s->g->lane != NULL) /* gradients are the caller's again */
+        (void)tw__lane_wait(s->g->lane);
 }
 
 static void undo_all(step *s) {

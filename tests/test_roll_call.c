@@ -56,6 +56,24 @@ static void test_chain(void **state) {
     check_texts(4, 3, "no answer within 0.3 s from rank 3; is it stopped or dead?");
 }
 
+/* The same with deadlines that come sooner the nearer to the end: each but the first hears of it from
+ * one that has gone when it looks. The reason must still be the one at the end. */
+static void play_ebb(member *m) {
+    if (m->rank == m->nranks - 1)
+        be_absent();
+    else
+        crew_true(m,
+                  await(m, m->rank + 1, m->rank == m->nranks - 2 ? 0.3 : 60.0) == TW_ERR_TIMEOUT);
+}
+
+static void test_ebb(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        crew_run(4, 0, play_ebb, crew);
+        check_texts(4, 3, "no answer within 0.3 s from rank 3; is it stopped or dead?");
+    }
+}
+
 /* One rank is impatient: those whose deadline is far off fail with its words. */
 static void play_impatient(member *m) {
     if (m->rank == 2) {
@@ -145,9 +163,10 @@ static void test_late(void **state) {
 int main(int argc, char **argv) {
     crew_on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),    cmocka_unit_test(test_impatient),
-        cmocka_unit_test(test_rotation), cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_crossed),  cmocka_unit_test(test_late),
+        cmocka_unit_test(test_chain),     cmocka_unit_test(test_ebb),
+        cmocka_unit_test(test_impatient), cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_alone),     cmocka_unit_test(test_crossed),
+        cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

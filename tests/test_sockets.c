@@ -1,26 +1,39 @@
-/* test_sockets.c - sockets that are none, peers that die or talk nonsense; the rest of what a
- * transport must do is in test_transport.c and test_roll_call.c, which run over sockets too */
-#include <arpa/inet.h>
+/* test_sockets.c - sockets that are none, peers that die or talk nonsense, messages that are given
+ * up halfway; the rest of what a transport must do is in test_transport.c and test_roll_call.c,
+ * which run over sockets too */
 #include <string.h>
 #include <unistd.h>
 
 #include "crew.h"
 
-/* One rank with a transport; the test itself is the other, with a bare socket. */
+/* ---- one rank with a transport; the test itself is the others, with bare sockets */
+
 typedef struct line {
     tw_transport *transport;
-    int other;
+    int other;           /* rank 1 */
+    int silent;          /* rank 2 */
+    tw__message nothing; /* from rank 2, which never comes */
+    char room[64];
 } line;
 
-static line connect_line(void) {
-    line l = {0};
-    int ends[2];
-    check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    const int sockets[2] = {-1, ends[0]};
-    check_ok(tw_transport_sockets(&l.transport, sockets, 0, 2));
-    tw__transport_set_timeout(l.transport, 5.0);
-    l.other = ends[1];
-    return l;
+static void line_open(line *l) {
+    int ends[2][2];
+    for (int i = 0; i < 2; i++) {
+        check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]) == 0);
+    }
+    const int sockets[3] = {-1, ends[0][0], ends[1][0]};
+    check_ok(tw_transport_sockets(&l->transport, sockets, 0, 3));
+    tw__transport_set_timeout(l->transport, 5.0);
+    l->other = ends[0][1];
+    l->silent = ends[1][1];
+    check_ok(tw__transport_recv(l->transport, 2, TW__PAYLOAD, l->room, 1, &l->nothing));
+}
+
+static void line_close(line *l) {
+    tw__transport_cancel(l->transport, &l->nothing, 1);
+    (void)close(l->other);
+    (void)close(l->silent);
+    tw_transport_free(l->transport); /* does not linger, as nobody is left */
 }
 
 /* As transport_sockets.c writes it. */
@@ -34,98 +47,133 @@ static void say(const line *l, const void *data, size_t bytes) {
     check_true(write(l->other, data, bytes) == (ssize_t)bytes);
 }
 
-static void expect_failure(line *l, const char *words) {
-    char room[64];
+/* Has the transport read what there is; whoever asks twice about a message wants the news. */
+static void look(line *l) {
+    int done = 0;
+    for (int i = 0; i < 2; i++) {
+        check_ok(tw__transport_test(l->transport, &l->nothing, &done));
+        check_int("done", done, 0);
+    }
+}
+
+/* A receive that was started before what is said, or after that was read. */
+static void expect_failure(const void *said, size_t bytes, int early, const char *words) {
+    line l;
     tw__message message;
-    int status = tw__transport_recv(l->transport, 1, TW__PAYLOAD, room, sizeof room, &message);
+    char room[64];
+    int status = TW_OK;
+    line_open(&l);
+    if (early) {
+        status = tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message);
+    }
+    check_ok(status);
+    say(&l, said, bytes);
+    check_true(shutdown(l.other, SHUT_WR) == 0);
+    look(&l);
+    if (!early) {
+        status = tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message);
+    }
     if (status == TW_OK) {
-        status = tw__transport_wait(l->transport, &message, 1);
+        status = tw__transport_wait(l.transport, &message, 1);
     }
     check_error(status, TW_ERR_TRANSPORT);
     check_contains(tw_last_error(), "sockets transport: cannot receive from rank 1: ");
     check_contains(tw_last_error(), words);
-    tw_transport_free(l->transport);
-    (void)close(l->other);
+    line_close(&l);
 }
 
 static void test_nonsense(void **state) {
     (void)state;
-    static const head wrong[] = {
-        {0, 0, 0x54415247}, {0, 4, MAGIC}, {UINT64_MAX, 0, MAGIC}, {UINT64_MAX / 2, 0, MAGIC}};
+    static const head wrong[] = {{0, 0, 0x54415247},
+                                 {0, 4, MAGIC},
+                                 {UINT64_MAX, 0, MAGIC},
+                                 {((uint64_t)1 << 36) + 1, 0, MAGIC}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        line l = connect_line();
         check_scene("nonsense %zu", i);
-        say(&l, &wrong[i], sizeof wrong[i]);
-        expect_failure(&l, i < 2 ? "Protocol error" : "");
+        expect_failure(&wrong[i], sizeof wrong[i], 1, "Protocol error");
+        expect_failure(&wrong[i], sizeof wrong[i], 0, "Protocol error");
     }
 }
 
 /* In the middle of a head, and of a body that is received, or that nobody waits for. */
 static void test_death(void **state) {
     (void)state;
-    const char body[40] = {0};
-    const head known = {sizeof body, 0, MAGIC};
-    for (size_t cut = 0; cut < sizeof known + sizeof body; cut += 7) {
-        line l = connect_line();
+    struct {
+        head head;
+        char body[40];
+    } said = {{sizeof said.body, 0, MAGIC}, ""};
+    for (size_t cut = 1; cut < sizeof said; cut += 5) {
         check_scene("cut at %zu", cut);
-        say(&l, &known, cut < sizeof known ? cut : sizeof known);
-        if (cut > sizeof known) {
-            say(&l, body, cut - sizeof known);
-        }
-        check_true(shutdown(l.other, SHUT_RDWR) == 0);
-        expect_failure(&l, "it has closed its connection");
+        expect_failure(&said, cut, 1, "it has closed its connection");
+        expect_failure(&said, cut, 0, "it has closed its connection");
     }
 }
 
-/* What was sent before the end is not lost, whether or not somebody waits for it. */
-static void test_last_words(void **state) {
-    (void)state;
-    line l = connect_line();
-    const head known = {5, 0, MAGIC};
+/* What was sent before the end is not lost, whether or not somebody waits for it, and although this
+ * rank finds out by a message of its own that there is nobody any more. */
+static void play_last_words(int send_first) {
+    static const head known = {5, 0, MAGIC};
     char first[8] = "", second[8] = "";
-    tw__message messages[2];
+    tw__message messages[3] = {0};
+    line l;
+    line_open(&l);
     check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, first, 8, &messages[0]));
     for (int i = 0; i < 2; i++) {
         say(&l, &known, sizeof known);
         say(&l, i == 0 ? "first" : "later", 5);
     }
     (void)close(l.other);
+    l.other = -1;
+    if (send_first) {
+        check_ok(tw__transport_send(l.transport, 1, TW__PAYLOAD, "hello", 5, &messages[2]));
+    }
     check_ok(tw__transport_wait(l.transport, messages, 1));
     check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, second, 8, &messages[1]));
     check_ok(tw__transport_wait(l.transport, &messages[1], 1));
     check_true(strcmp(first, "first") == 0 && strcmp(second, "later") == 0);
     check_true(messages[0].bytes == 5 && messages[1].bytes == 5);
+    check_error(tw__transport_wait(l.transport, &messages[2], send_first),
+                send_first ? TW_ERR_TRANSPORT : TW_OK);
     check_error(tw__transport_recv(l.transport, 1, TW__PAYLOAD, first, 8, &messages[0]),
                 TW_ERR_TRANSPORT);
     check_error(tw__transport_send(l.transport, 1, TW__PAYLOAD, first, 8, &messages[0]),
                 TW_ERR_TRANSPORT);
-    tw_transport_free(l.transport);
+    line_close(&l);
+}
+
+static void test_last_words(void **state) {
+    (void)state;
+    play_last_words(0);
+    play_last_words(1);
 }
 
 /* Byte by byte: messages may be cut anywhere. */
 static void test_drip(void **state) {
     (void)state;
-    line l = connect_line();
-    char sent[3 * (sizeof(head) + 9)], room[3][9];
-    tw__message messages[3];
-    for (size_t i = 0; i < 3; i++) {
-        const head h = {9, 0, MAGIC};
-        memcpy(sent + i * (sizeof h + 9), &h, sizeof h);
-        memset(sent + i * (sizeof h + 9) + sizeof h, 'a' + (int)i, 9);
-        check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room[i], 9, &messages[i]));
+    enum { MESSAGES = 3, BYTES = 9 };
+    char sent[MESSAGES * (sizeof(head) + BYTES)], room[MESSAGES][BYTES];
+    tw__message messages[MESSAGES];
+    line l;
+    line_open(&l);
+    for (size_t i = 0; i < MESSAGES; i++) {
+        const head h = {BYTES, 0, MAGIC};
+        memcpy(sent + i * (sizeof h + BYTES), &h, sizeof h);
+        memset(sent + i * (sizeof h + BYTES) + sizeof h, 'a' + (int)i, BYTES);
+        check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room[i], BYTES, &messages[i]));
     }
     for (size_t at = 0; at < sizeof sent; at++) {
         const tw__message *pending = NULL;
         say(&l, sent + at, 1);
-        check_ok(tw__transport_test_all(l.transport, messages, 3, &pending));
-        check_int("done early", pending == NULL, at + 1 == sizeof sent);
+        check_ok(tw__transport_test_all(l.transport, messages, MESSAGES, &pending));
+        check_int("all have come", pending == NULL, at + 1 == sizeof sent);
     }
-    for (int i = 0; i < 27; i++) {
-        check_int("byte", room[i / 9][i % 9], 'a' + i / 9);
+    for (int i = 0; i < MESSAGES * BYTES; i++) {
+        check_int("byte", room[i / BYTES][i % BYTES], 'a' + i / BYTES);
     }
-    tw_transport_free(l.transport);
-    (void)close(l.other);
+    line_close(&l);
 }
+
+/* ---- two ranks */
 
 /* Both ranks send more than the sockets hold, and only then receive. */
 static void play_flood(member *m) {
@@ -163,12 +211,74 @@ static void test_flood(void **state) {
     crew_run(2, 0, play_flood, NULL);
 }
 
+/* A long message, of which a part has gone when its sender gives it up, or its receiver: the memory
+ * of those may go at once, and the next message arrives all the same. */
+static void give_up_halfway(int expected, int sender_leaves, int receiver_leaves) {
+    enum { BYTES = 3000000 };
+    tw_transport *ends[2];
+    char *out = malloc(BYTES), *in = malloc(BYTES), last[5] = "";
+    tw__message sends[2], receives[2];
+    int done = 0, all = 0;
+    memset(out, 7, BYTES);
+    crew_connect(ends, 2);
+    if (expected) {
+        check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, in, BYTES, &receives[0]));
+    }
+    check_ok(tw__transport_send(ends[0], 1, TW__PAYLOAD, out, BYTES, &sends[0]));
+    if (expected) {
+        check_ok(tw__transport_test(ends[1], &receives[0], &done));
+    }
+    check_int("done at once", done, 0);
+    if (sender_leaves) {
+        tw__transport_cancel(ends[0], sends, 1);
+        memset(out, 9, BYTES);
+    }
+    if (receiver_leaves) {
+        tw__transport_cancel(ends[1], receives, 1);
+        free(in);
+        in = NULL;
+    }
+    check_ok(tw__transport_send(ends[0], 1, TW__PAYLOAD, "last", 5, &sends[1]));
+    if (!expected) {
+        check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, in, BYTES, &receives[0]));
+    }
+    check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, last, 5, &receives[1]));
+    for (int i = 0; i < 100000 && !all; i++) {
+        const tw__message *pending = NULL;
+        check_ok(tw__transport_test_all(ends[0], sends, 2, &pending));
+        check_ok(tw__transport_test_all(ends[1], receives, 2, &pending));
+        all = pending == NULL;
+    }
+    check_true(all && strcmp(last, "last") == 0);
+    for (int i = 0; i < BYTES && in != NULL; i++) {
+        check_int("byte", in[i], 7);
+    }
+    tw_transport_free(ends[0]);
+    tw_transport_free(ends[1]);
+    free(out);
+    free(in);
+}
+
+static void test_halfway(void **state) {
+    (void)state;
+    for (int expected = 0; expected <= 1; expected++) {
+        for (int leaves = 0; leaves <= 1; leaves++) {
+            check_scene("expected %d, sender leaves %d", expected, leaves);
+            give_up_halfway(expected, leaves, 0);
+        }
+    }
+    give_up_halfway(1, 0, 1);
+    give_up_halfway(1, 1, 1);
+}
+
+/* ---- creation */
+
 static void test_bad_sockets(void **state) {
     (void)state;
     tw_transport *t = NULL;
     int ends[2], lone = socket(AF_INET, SOCK_STREAM, 0), packets = socket(AF_INET, SOCK_DGRAM, 0);
     check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    const int bad[] = {-1, 9999, lone, packets, STDIN_FILENO};
+    const int bad[] = {-1, 9999, lone, packets};
     check_error(tw_transport_sockets(NULL, ends, 0, 2), TW_ERR_NULL);
     check_error(tw_transport_sockets(&t, NULL, 0, 2), TW_ERR_NULL);
     check_error(tw_transport_sockets(&t, ends, 2, 2), TW_ERR_PARAM);
@@ -184,9 +294,10 @@ static void test_bad_sockets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nonsense),   cmocka_unit_test(test_death),
-        cmocka_unit_test(test_last_words), cmocka_unit_test(test_drip),
-        cmocka_unit_test(test_flood),      cmocka_unit_test(test_bad_sockets),
+        cmocka_unit_test(test_nonsense),    cmocka_unit_test(test_death),
+        cmocka_unit_test(test_last_words),  cmocka_unit_test(test_drip),
+        cmocka_unit_test(test_flood),       cmocka_unit_test(test_halfway),
+        cmocka_unit_test(test_bad_sockets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,9 @@ class Engine:
         if grad_scaler is not None and bucket:
             raise ValueError("bucket: with grad_scaler a step is refused as a whole, so all of it "
                              "travels as one bucket; leave it out")
+        if dense_below < 0 or (dense_below and options.get("momentum")):
+            raise ValueError(f"dense_below: {dense_below}; accepted are counts of elements, and 0 "
+                             "together with momentum, which is for values that wait")
         self.names = [name for name, _ in parameters]
         self.sizes = [parameter.numel() for _, parameter in parameters]
         self.dtypes = [parameter.dtype for _, parameter in parameters]

@@ -29,7 +29,7 @@ SIOCGIFADDR = 0x8915
 ELSEWHERE = "192.0.2.1"     # reserved for documentation: nothing is sent there
 PATIENCE = 5.0              # seconds for an answer, at both ends of one try
 YES = b"y"
-_HELLO = struct.Struct("!32sI")     # the job's secret, the caller's rank
+_HELLO = struct.Struct("!32sII")    # the job's secret, the caller's rank, whom it calls
 _opened = {}                # how many transports a set of ranks has made so far
 
 
@@ -67,6 +67,9 @@ def _own_addresses():
 
 
 def _listen(nranks):
+    """At the interface that was named, else at all."""
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return socket.create_server((_own_addresses()[0], 0), backlog=nranks)
     try:
         return socket.create_server(("", 0), family=socket.AF_INET6, backlog=nranks,
                                     dualstack_ipv6=True)
@@ -82,7 +85,6 @@ class _Meeting:
     def __init__(self, store, rank, nranks, timeout):
         self.store, self.rank, self.nranks = store, rank, nranks
         self.deadline, self.timeout = time.monotonic() + timeout, timeout
-        store.set_timeout(timedelta(seconds=timeout))
         self.lines = {}     # rank: socket
         if rank == 0:
             store.set("secret", secrets.token_hex(16))
@@ -92,7 +94,7 @@ class _Meeting:
             with _listen(self.nranks) as door:
                 port = door.getsockname()[1]
                 self.store.set(f"rank{self.rank}", json.dumps([port, _own_addresses()]))
-                self.secret = self.store.get("secret")
+                self.secret = self._read("secret", 0)
                 for peer in range(self.rank):
                     self.lines[peer] = self._call(peer)
                 while len(self.lines) < self.nranks - 1:
@@ -106,14 +108,23 @@ class _Meeting:
     def _left(self):
         return max(0.01, self.deadline - time.monotonic())
 
+    def _read(self, key, peer):
+        """What a peer has written into the store. The store's own timeout is the script's."""
+        try:
+            self.store.wait([key], timedelta(seconds=self._left()))
+            return self.store.get(key)
+        except RuntimeError as error:
+            raise TransportError(f"rank {peer} has not come within {self.timeout:g} s; is it "
+                                 f"stopped or dead? {str(error).strip().splitlines()[0]}")
+
     def _call(self, peer):
         """Tries all addresses of a peer until it says that it is the one."""
-        port, addresses = json.loads(self.store.get(f"rank{peer}"))
+        port, addresses = json.loads(self._read(f"rank{peer}", peer))
         error = None
         while time.monotonic() < self.deadline:
             for address in addresses:
                 try:
-                    return self._try((address, port))
+                    return self._try((address, port), peer)
                 except OSError as failure:
                     error = failure
             time.sleep(0.05)
@@ -121,11 +132,11 @@ class _Meeting:
                              f"{port}, within {self.timeout:g} s: {error}. GLOO_SOCKET_IFNAME "
                              "names the network interface to use")
 
-    def _try(self, where):
+    def _try(self, where, peer):
         """One connection; a peer that is busy with others answers a later one."""
         line = socket.create_connection(where, timeout=min(PATIENCE, self._left()))
         try:
-            line.sendall(_HELLO.pack(self.secret, self.rank))
+            line.sendall(_HELLO.pack(self.secret, self.rank, peer))
             if line.recv(1) != YES:
                 raise ConnectionError("something else answers there")
             line.sendall(YES)       # this try is the one that holds
@@ -140,14 +151,23 @@ class _Meeting:
         try:
             line, _ = door.accept()
         except OSError:
-            missing = set(range(self.rank + 1, self.nranks)) - set(self.lines)
-            raise TransportError(f"nothing came from ranks {sorted(missing)} within "
-                                 f"{self.timeout:g} s; are they stopped or dead?")
+            line = None
+        if time.monotonic() >= self.deadline:
+            if line is not None:
+                line.close()
+            missing = sorted(set(range(self.rank + 1, self.nranks)) - set(self.lines))
+            raise TransportError(f"nothing came from rank {', '.join(map(str, missing))} within "
+                                 f"{self.timeout:g} s; is it stopped or dead?")
+        if line is not None:
+            self._welcome(line)
+
+    def _welcome(self, line):
         try:
-            line.settimeout(PATIENCE)
-            hello = line.recv(_HELLO.size, socket.MSG_WAITALL)
-            secret, peer = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0)
-            if secret != self.secret or not self.rank < peer < self.nranks or peer in self.lines:
+            line.settimeout(min(PATIENCE, self._left()))
+            hello = _receive(line, _HELLO.size)
+            secret, peer, called = _HELLO.unpack(hello)
+            known = secret == self.secret and called == self.rank < peer < self.nranks
+            if not known or peer in self.lines:
                 raise ConnectionError("a stranger")
             line.sendall(YES)
             if line.recv(1) != YES:
@@ -155,6 +175,16 @@ class _Meeting:
             self.lines[peer] = line
         except OSError:
             line.close()
+
+
+def _receive(line, size):
+    data = b""
+    while len(data) < size:
+        part = line.recv(size - len(data))
+        if not part:
+            raise ConnectionError("it has hung up")
+        data += part
+    return data
 
 
 def _store_for(group):
@@ -188,14 +218,31 @@ class ProcessGroupTransport(Transport):
         _opened[key] = _opened.get(key, 0) + 1
         self.store = dist.PrefixStore(f"thinwire/{key}/{_opened[key]}", _store_for(group))
         self.timeout, self.sums = timeout, None
-        lines = _Meeting(self.store, rank, nranks, timeout).hold()
-        # The library closes its own; these are for shutting down what it waits for.
-        self.lines = {peer: line.dup() for peer, line in lines.items()}
-        sockets = (ctypes.c_int * nranks)(*(lines[peer].detach() if peer != rank else -1
-                                            for peer in range(nranks)))
-        handle = ctypes.c_void_p()
-        check(lib.tw_transport_sockets(handle, sockets, rank, nranks))
-        super().__init__(handle)
+        self.lines = _Meeting(self.store, rank, nranks, timeout).hold()
+        try:
+            super().__init__(self._lend(rank, nranks))
+        except BaseException:
+            self._close_lines()
+            raise
+
+    def _lend(self, rank, nranks):
+        """Copies of the sockets to the library, which closes them; these here are for shutting
+        down what it waits for."""
+        handle, copies = ctypes.c_void_p(), {}
+        try:
+            for peer, line in self.lines.items():
+                line.setblocking(False)
+                copies[peer] = line.dup()
+            sockets = (ctypes.c_int * nranks)(*(copies[peer].fileno() if peer != rank else -1
+                                                for peer in range(nranks)))
+            check(lib.tw_transport_sockets(handle, sockets, rank, nranks))
+        except BaseException:
+            for copy in copies.values():
+                copy.close()
+            raise
+        for copy in copies.values():
+            copy.detach()
+        return handle
 
     def sum(self, counts):
         """A small tensor on the host becomes its sum over all ranks. Collective."""
@@ -229,6 +276,9 @@ class ProcessGroupTransport(Transport):
 
     def close(self):
         super().close()
+        self._close_lines()
+
+    def _close_lines(self):
         for line in self.lines.values():
             line.close()
 

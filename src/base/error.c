@@ -14,6 +14,17 @@ int tw__fail(int error, const char *format, ...) {
     return error;
 }
 
+int tw__known_error(int error) {
+    switch (error) {
+#define TW_ERROR_CASE(name, value, text) case name:
+        TW_ERRORS(TW_ERROR_CASE)
+#undef TW_ERROR_CASE
+        return error != TW_OK ? error : TW_ERR_PROTOCOL;
+    default:
+        return TW_ERR_PROTOCOL;
+    }
+}
+
 int tw__fail_number(int64_t index) {
     return tw__fail(TW_ERR_NUMBER,
                     "grad: element %lld is NaN or infinite, or overflows with the residual; "

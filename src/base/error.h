@@ -16,6 +16,9 @@ __attribute__((format(printf, 2, 3)))
 #endif
 int tw__fail(int error, const char *format, ...);
 
+/* What another rank says that its error is; TW_ERR_PROTOCOL where there is none such. */
+int tw__known_error(int error);
+
 /* TW_ERR_NUMBER about this element of a gradient. */
 int tw__fail_number(int64_t index);
 

@@ -61,8 +61,10 @@ static int say(tw__roll *roll, int to, const tw__roll_message *words, size_t byt
 static void listen_to(tw__roll *roll, int from) {
     tw__roll_peer *peer = &roll->peers[from];
     if (roll->calls->recv(roll->context, from, TW__TAG_ROLL_CALL, &peer->heard, sizeof peer->heard,
-                          &peer->listen) < 0)
-        peer->listen = NULL;
+                          &peer->listen) >= 0)
+        return;
+    peer->listen = NULL;
+    tw__transport_forget_failure();
 }
 
 static void listen_to_all(tw__roll *roll) {
@@ -85,9 +87,8 @@ static int speaking(const tw__roll *roll, void **request) {
 
 /* Another rank's reason becomes ours: what it waited for will not come for us either. */
 static int hear_farewell(const tw__roll_message *words, size_t bytes, int from) {
-    int known = words->status <= TW_ERR_MEMORY && words->status >= TW_ERR_DAMAGED;
-    return tw__fail(known ? words->status : TW_ERR_TRANSPORT, "%.*s (says rank %d)",
-                    (int)(bytes - HEAD), words->text, from);
+    return tw__fail(tw__known_error(words->status), "%.*s (says rank %d)", (int)(bytes - HEAD),
+                    words->text, from);
 }
 
 static int hear(tw__roll *roll, size_t bytes, int from) {
@@ -112,6 +113,8 @@ static int look_at(tw__roll *roll, int from) {
     int done = peer->listen == NULL ? 0 : roll->calls->test(roll->context, peer->listen, &bytes);
     if (done != 0)
         peer->listen = NULL;
+    if (done < 0)
+        tw__transport_forget_failure();
     if (done > 0) {
         status = hear(roll, bytes, from);
         if (status == TW_OK)

@@ -47,12 +47,16 @@ int tw_transport_explain(const char *format, ...) {
     return tw__fail(TW_ERR_TRANSPORT, "%s", explanation);
 }
 
+void tw__transport_forget_failure(void) {
+    explanation[0] = '\0';
+}
+
 int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error) {
     if (explanation[0] == '\0')
         snprintf(explanation, sizeof explanation, "error %d, not explained", error);
     (void)tw__fail(TW_ERR_TRANSPORT, "%s transport: cannot %s rank %d: %s", calls->name, what, peer,
                    explanation);
-    explanation[0] = '\0';
+    tw__transport_forget_failure();
     return TW_ERR_TRANSPORT;
 }
 
@@ -360,8 +364,20 @@ void tw__transport_cancel(tw_transport *t, tw__message *messages, int many) {
 
 /* ---- waiting */
 
+/* A rank that gave up has said why before it closed its end: its reason goes before what became of
+ * its messages. */
+static int reason_of(tw_transport *t, int status) {
+    char words[512];
+    if (status != TW_ERR_TRANSPORT)
+        return status;
+    snprintf(words, sizeof words, "%s", tw_last_error());
+    int told = tw__roll_look(&t->roll);
+    return told != TW_OK ? told : tw__fail(status, "%s", words);
+}
+
 int tw__transport_give_up(tw_transport *t, int status) {
     t->failed = 1;
+    status = reason_of(t, status);
     tw__roll_leave(&t->roll, status);
     return status;
 }

@@ -12,7 +12,7 @@
  *
  * A transport is a table of calls (tw_transport_calls) with a context. Everything above it goes
  * through the functions here, which count bytes and keep deadlines. Nothing here knows what the
- * bytes mean, and nothing is allocated after tw_transport_custom. */
+ * bytes mean, and nothing here is allocated after tw_transport_custom. */
 #ifndef TW_TRANSPORT_TRANSPORT_H
 #define TW_TRANSPORT_TRANSPORT_H
 
@@ -82,6 +82,8 @@ int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
 /* What a negative result of one of the calls means: sets the text, returns TW_ERR_TRANSPORT. */
 int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error);
+/* It means nothing: what it said is not for the next one that fails. */
+void tw__transport_forget_failure(void);
 
 /* Errors: TW_ERR_PARAM. */
 int tw__transport_check_ranks(int rank, int nranks);

@@ -4,9 +4,10 @@
  *   socket -> buffer of the peer -> receive        or kept, where none waits for it yet
  *
  * A message is a head and its body; long bodies go past the buffer. Nothing blocks but idle, which
- * waits for all sockets in one poll(). Requests come from a pool: a step allocates nothing but
- * room for messages that come before they are expected. */
+ * waits for all sockets in one poll(). Requests come from a pool: a step allocates nothing but room
+ * for messages that come before they are expected. */
 #include "transport/transport.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -22,12 +23,13 @@
 #define TAGS 4
 #define MAGIC 0x54574d31u /* of a head: what follows is ours */
 #define BUFFER ((size_t)64 << 10)
-#define REQUESTS 64 /* of a block of the pool */
+/* No message is longer: all of 2^31 elements as entries, four times over. */
+#define LONGEST (SIZE_MAX / 2 < (uint64_t)1 << 36 ? SIZE_MAX / 2 : (uint64_t)1 << 36)
 /* A message mostly comes soon: so often others may run before this rank sleeps. As measured for
  * MPI, see transport_mpi.c. */
 #define YIELDS 32
 /* After a failure: for the last words to arrive, before the socket is closed under them. */
-#define LINGER_MS 200
+#define LINGER (TW__SECOND / 5)
 
 typedef struct head {
     uint64_t bytes;
@@ -77,7 +79,8 @@ typedef struct peer {
 
 typedef struct block {
     struct block *next;
-    request requests[REQUESTS];
+    int count;
+    request requests[];
 } block;
 
 typedef struct sockets {
@@ -93,18 +96,25 @@ typedef struct sockets {
 
 /* ---- requests and queues */
 
-static int take(sockets *s, request **taken) {
-    if (s->unused == NULL) {
-        block *b = calloc(1, sizeof *b);
-        if (b == NULL)
-            return tw_transport_explain("out of memory for requests");
-        b->next = s->blocks;
-        s->blocks = b;
-        for (int i = 0; i < REQUESTS; i++) {
-            b->requests[i].next = s->unused;
-            s->unused = &b->requests[i];
-        }
+/* For the receives of three rotations, their sends, and a roll call. */
+static int add_block(sockets *s) {
+    int count = 7 * s->nranks + 64;
+    block *b = calloc(1, sizeof *b + (size_t)count * sizeof(request));
+    if (b == NULL)
+        return tw_transport_explain("out of memory for %d requests", count);
+    b->next = s->blocks;
+    b->count = count;
+    s->blocks = b;
+    for (int i = 0; i < count; i++) {
+        b->requests[i].next = s->unused;
+        s->unused = &b->requests[i];
     }
+    return TW_OK;
+}
+
+static int take(sockets *s, request **taken) {
+    if (s->unused == NULL)
+        TW_TRY(add_block(s));
     *taken = s->unused;
     s->unused = s->unused->next;
     return TW_OK;
@@ -172,39 +182,8 @@ static int explain_loss(int why) {
     return tw_transport_explain("%s", why < 0 ? "it has closed its connection" : strerror(why));
 }
 
-/* ---- out */
-
-static ssize_t write_some(int fd, request *r) {
-    size_t of_head = r->moved < sizeof r->head ? sizeof r->head - r->moved : 0;
-    size_t done = r->moved + of_head - sizeof r->head; /* of the body */
-    struct iovec parts[2] = {
-        {(char *)&r->head + (sizeof r->head - of_head), of_head},
-        {r->data + done, r->bytes - done},
-    };
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
 static int would_block(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-}
-
-static void flush(sockets *s, int number) {
-    peer *p = s->peers[number];
-    struct pollfd *at = &s->fds[number];
-    while (p->gone == 0 && p->sends.first != NULL) {
-        request *r = p->sends.first;
-        ssize_t sent = write_some(at->fd, r);
-        if (sent < 0 && !would_block())
-            lose(s, number, errno);
-        if (sent < 0)
-            break;
-        r->moved += (size_t)sent;
-        if (r->moved == sizeof r->head + r->bytes)
-            finish(s, pop(&p->sends), DONE);
-    }
-    if (p->gone == 0)
-        at->events = (short)(POLLIN | (p->sends.first != NULL ? POLLOUT : 0));
 }
 
 /* ---- in */
@@ -236,7 +215,7 @@ static void keep(peer *p, letter *l) {
 
 /* The head was read: where does the body go? */
 static int open_message(peer *p) {
-    if (p->head.magic != MAGIC || p->head.tag >= TAGS || p->head.bytes > SIZE_MAX / 2)
+    if (p->head.magic != MAGIC || p->head.tag >= TAGS || p->head.bytes > LONGEST)
         return EPROTO;
     queue *waiting = &p->receives[p->head.tag];
     p->inside = 1;
@@ -327,6 +306,43 @@ static void drink(sockets *s, int number) {
     }
 }
 
+/* ---- out */
+
+static ssize_t write_some(int fd, request *r) {
+    size_t of_head = r->moved < sizeof r->head ? sizeof r->head - r->moved : 0;
+    size_t done = r->moved + of_head - sizeof r->head; /* of the body */
+    struct iovec parts[2] = {
+        {(char *)&r->head + (sizeof r->head - of_head), of_head},
+        {r->data + done, r->bytes - done},
+    };
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* What the peer has said before it went is heard first. */
+static void break_off(sockets *s, int number, int why) {
+    drink(s, number);
+    lose(s, number, why);
+}
+
+static void flush(sockets *s, int number) {
+    peer *p = s->peers[number];
+    struct pollfd *at = &s->fds[number];
+    while (p->gone == 0 && p->sends.first != NULL) {
+        request *r = p->sends.first;
+        ssize_t sent = write_some(at->fd, r);
+        if (sent < 0 && !would_block())
+            break_off(s, number, errno);
+        if (sent < 0)
+            break;
+        r->moved += (size_t)sent;
+        if (r->moved == sizeof r->head + r->bytes)
+            finish(s, pop(&p->sends), DONE);
+    }
+    if (p->gone == 0)
+        at->events = (short)(POLLIN | (p->sends.first != NULL ? POLLOUT : 0));
+}
+
 /* ---- the calls */
 
 /* Looks at all sockets; waits so long at most until there is something to see. */
@@ -365,6 +381,7 @@ static int sockets_send(void *context, int number, int tag, const void *data, si
         return explain_loss(p->gone);
     TW_TRY(start(s, number, tag, (void *)data, bytes, &r));
     r->sending = 1;
+    s->failed |= tag == TW__TAG_ROLL_CALL; /* whoever speaks there is in trouble */
     *handle = r;
     push(&p->sends, r);
     if (p->sends.first == r)
@@ -415,9 +432,9 @@ static int sockets_test(void *context, void *handle, size_t *bytes) {
     return result;
 }
 
-/* A message of which the peer has a part already must go on; a copy of the rest does. */
+/* A message of which the peer has a part already must go on, and does so from a copy. */
 static int send_on(request *r) {
-    r->copy = malloc(r->bytes > 0 ? r->bytes : 1);
+    r->copy = malloc(r->bytes + 1); /* never NULL for nothing */
     if (r->copy == NULL)
         return 0;
     memcpy(r->copy, r->data, r->bytes);
@@ -471,7 +488,8 @@ static int say_goodbye(sockets *s) {
 
 /* After a failure others may be told of it yet: until they close, too, or a moment has passed. */
 static void linger(sockets *s) {
-    for (int i = 0; i < LINGER_MS && say_goodbye(s) > 0; i++)
+    int64_t deadline = tw__clock() + LINGER;
+    while (say_goodbye(s) > 0 && tw__clock() < deadline)
         (void)look(s, 1);
 }
 
@@ -497,7 +515,7 @@ static void free_context(sockets *s) {
     while (s->blocks != NULL) {
         block *b = s->blocks;
         s->blocks = b->next;
-        for (int i = 0; i < REQUESTS; i++)
+        for (int i = 0; i < b->count; i++)
             free(b->requests[i].copy);
         free(b);
     }
@@ -551,6 +569,8 @@ static int fill(sockets *s, const int *fds, int rank, int nranks) {
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", nranks);
     s->nranks = nranks;
     s->rank = rank;
+    if (add_block(s) != TW_OK)
+        return TW_ERR_MEMORY;
     for (int number = 0; number < nranks; number++)
         TW_TRY(add_peer(s, number, fds[number]));
     return TW_OK;

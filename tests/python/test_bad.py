@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from known import Known, gradient
 from ranks import loss, main, model, run
+from thinwire.process_group import transport_of
 
 
 def refused(kind, words, call):
@@ -98,6 +99,21 @@ def test_rank_dies():
         assert kind == "TransportError" and "rank 1" in words and seconds < 30, result
 
 
+def dies_before_a_sum(rank, nranks):
+    transport, counts = transport_of(None, 20.0), torch.tensor([rank, 1])
+    transport.sum(counts)
+    assert counts.tolist() == [3, 3]
+    if rank == 1:
+        os._exit(3)
+    begin = time.monotonic()
+    refused(thinwire.TransportError, "gone are: 1.", lambda: transport.sum(counts))
+    assert time.monotonic() - begin < 10
+
+
+def test_rank_dies_before_a_sum():
+    run(dies_before_a_sum, 3, may_die=(1,))
+
+
 def stops(rank, nranks):
     return train_until(rank, 1, lambda: time.sleep(9), timeout=3.0)
 
@@ -174,5 +190,6 @@ def test_processes_end_in_peace():
 
 
 if __name__ == "__main__":
-    main([test_bad_arguments, test_changed_size, test_rank_dies, test_rank_stops,
+    main([test_bad_arguments, test_changed_size, test_rank_dies,
+          test_rank_dies_before_a_sum, test_rank_stops,
           test_world_size_one, test_warning_when_dense_is_faster, test_processes_end_in_peace])

@@ -49,31 +49,33 @@ def knock(store, hello):
     """A stranger at the door of rank 0: it gets no answer, or is sent away."""
     port = json.loads(store.get("rank0"))[0]
     with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
-        line.sendall(hello)
-        line.shutdown(socket.SHUT_WR)
         try:
+            line.sendall(hello)
+            line.shutdown(socket.SHUT_WR)
             return line.recv(1)
-        except ConnectionResetError:    # not even all of its words were heard
+        except OSError:     # not even all of its words were heard
             return b""
 
 
 def test_strangers():
-    """Nonsense, a wrong secret, a rank that is none, and one that gives up in the middle."""
+    """Nonsense, a wrong secret, ranks that are none, one that wants another rank, and one that gives
+    up in the middle."""
     store, answers = dist.HashStore(), []
 
     def pester():
         secret = store.get("secret")
-        for hello in (b"", b"GET / HTTP/1.0\r\n\r\n" * 9, _HELLO.pack(b"?" * 32, 1),
-                      _HELLO.pack(secret, 0), _HELLO.pack(secret, 77)):
+        for hello in (b"", b"GET / HTTP/1.0\r\n\r\n" * 9, _HELLO.pack(b"?" * 32, 1, 0),
+                      _HELLO.pack(secret, 0, 0), _HELLO.pack(secret, 77, 0),
+                      _HELLO.pack(secret, 1, 1)):
             answers.append(knock(store, hello))
-        answers.append(knock(store, _HELLO.pack(secret, 1)))
+        answers.append(knock(store, _HELLO.pack(secret, 1, 0)))
         _Meeting(store, 1, 2, 20.0).hold()[0].sendall(b"hello")
 
     stranger = threading.Thread(target=pester)
     stranger.start()
     lines = meet(2, store, absent=(1,))[0]
     stranger.join()
-    assert answers == [b""] * 5 + [YES], answers
+    assert answers == [b""] * 6 + [YES], answers
     assert lines[1].recv(5) == b"hello"
 
 
@@ -88,7 +90,7 @@ def test_busy_door():
         thread = threading.Thread(target=caller.hold)
         thread.start()
         line, _ = door.accept()
-        assert _HELLO.unpack(line.recv(_HELLO.size)) == (b"s" * 32, 1)
+        assert _HELLO.unpack(line.recv(_HELLO.size)) == (b"s" * 32, 1, 0)
         line.sendall(YES)
         assert line.recv(1) == YES
         thread.join()
@@ -97,9 +99,39 @@ def test_busy_door():
 def test_absent():
     begin, store = time.monotonic(), dist.HashStore()
     results = meet(4, store, absent=(2,), timeout=2.0)
-    for rank, words in ((0, "[2]"), (1, "[2]")):
-        assert isinstance(results[rank], TransportError) and words in str(results[rank]), results
-    assert results[3] is not None and time.monotonic() - begin < 30
+    for rank in (0, 1, 3):
+        assert isinstance(results[rank], TransportError), results
+        assert "rank 2" in str(results[rank]), results
+    assert time.monotonic() - begin < 10
+
+
+def test_silent_strangers():
+    """Who says nothing does not hold up the deadline."""
+    store, ended = dist.HashStore(), threading.Event()
+
+    def linger():
+        port, lines = json.loads(store.get("rank0"))[0], []
+        while not ended.wait(0.2):
+            try:
+                lines.append(socket.create_connection(("127.0.0.1", port), timeout=1))
+            except OSError:
+                return
+
+    stranger, begin = threading.Thread(target=linger), time.monotonic()
+    stranger.start()
+    error = meet(2, store, absent=(1,), timeout=1.0)[0]
+    ended.set()
+    stranger.join()
+    assert isinstance(error, TransportError) and "rank 1" in str(error), error
+    assert time.monotonic() - begin < 5
+
+
+def test_store_is_the_scripts():
+    """Its timeout stays what the script has set."""
+    store = dist.HashStore()
+    before = store.timeout
+    check_lines(meet(2, dist.PrefixStore("ours", store), timeout=2.0))
+    assert store.timeout == before
 
 
 def test_wrong_interface():
@@ -114,4 +146,5 @@ def test_wrong_interface():
 
 
 if __name__ == "__main__":
-    main([test_all_meet, test_strangers, test_busy_door, test_absent, test_wrong_interface])
+    main([test_all_meet, test_strangers, test_busy_door, test_absent, test_silent_strangers,
+          test_store_is_the_scripts, test_wrong_interface])
