@@ -20,11 +20,8 @@ typedef struct latency_row {
 } latency_row;
 
 static const latency_row latencies[] = {
-    {"dense", 0, 2, false},
-    {"allgather", 0, 1, false},
-    {"dsa", 1, 2, true},
-    {"gtopk", 0, 2, false},
-    {"oktopk", 2, 2, true},
+    {"dense", 0, 2, false},           {"allgather", 0, 1, false}, {"dsa", 1, 2, true},
+    {"gtopk", 0, 2, false},           {"oktopk", 2, 2, true},     {"fulltopk", 2, 4, true},
     {"butterfly", 0, 14.0 / 3, true}, /* 7 messages for each of log8 P rounds, both ways */
     {"twolevel", 0, 14.0 / 3, true},
 };

@@ -431,6 +431,7 @@ static int deliver_there(tw__tensor *t, const tw__list *result, const tw__list *
                          const tw__list *kept, int64_t base, const tw__job *job) {
     const tw__device_outcome outcome = {.base = base,
                                         .there = job->shape.on_gpu,
+                                        .left_more = job->left_more,
                                         .selected = t->selected,
                                         .left = *left,
                                         .kept = *kept,

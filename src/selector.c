@@ -409,6 +409,14 @@ int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, cons
     return TW_OK;
 }
 
+int tw__selector_peek(tw_selector *s, const tw__list *list, int64_t base, float *values) {
+    if (s->device != NULL)
+        return tw__device_gather(s->device, list, base, values);
+    for (int64_t i = 0; i < list->count; i++)
+        values[i] = s->residual[list->at[i].idx - base];
+    return TW_OK;
+}
+
 /* The entries that leave take the place of the selection, which nobody needs any more. */
 void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept,
                         const tw__list *applied, int64_t base) {

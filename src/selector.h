@@ -158,6 +158,9 @@ int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound);
  * GPU if `there`. Indices are those of the vector plus base. Errors: TW_ERR_DEVICE. */
 int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, const tw__list *sent,
                            int64_t base, int *yes);
+/* acc at the indices of a list, in an open step with feedback, to values[list->count]; where the
+ * vector is a GPU's, both lie in pinned memory. Errors: TW_ERR_DEVICE. */
+int tw__selector_peek(tw_selector *s, const tw__list *list, int64_t base, float *values);
 /* The open step is over; its GPU has ended it. */
 void tw__selector_count(tw_selector *s);
 /* For a step that sends all of acc: fold, and select nothing. On the CPU, with feedback. The step is
@@ -165,7 +168,7 @@ void tw__selector_count(tw_selector *s);
  * Errors: as tw_selector_run. */
 int tw__selector_fold(tw_selector *s, const void *grad);
 void tw__selector_close_whole(tw_selector *s);
-/* End the open step as an exchange says: `left`, a part of the selection, leaves the residual, then
+/* End the open step as an exchange says: `left`, at most k elements, leaves the residual, then
  * `kept` is added to it. What left for good loses its velocity: all that is not kept, and of that
  * what is in `applied`. Indices are those of the vector plus base. */
 void tw__selector_close(tw_selector *s, const tw__list *left, const tw__list *kept,

@@ -6,8 +6,8 @@
 
 #include "thinwire.h"
 
-const char *const oracle_exchanges[ORACLE_EXCHANGES] = {"dense",  "allgather", "dsa",     "gtopk",
-                                                        "oktopk", "butterfly", "twolevel"};
+const char *const oracle_exchanges[ORACLE_EXCHANGES] = {
+    "dense", "allgather", "dsa", "gtopk", "oktopk", "fulltopk", "butterfly", "twolevel"};
 
 static void *allocate(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count, (size_t)size);
@@ -184,6 +184,24 @@ static void exchange_oktopk(exchange_oracle *o) {
         for (int64_t j = 0; j < o->lists[r].count; j++)
             if (o->present[o->lists[r].idx[j]])
                 leave(o, r, o->lists[r].idx[j]);
+}
+
+static void exchange_fulltopk(exchange_oracle *o) {
+    int64_t count = 0;
+    sum_all_lists(o);
+    keep_best(o, &o->applied, o->k);
+    for (int64_t j = 0; j < o->applied.count; j++) {
+        const int32_t i = o->applied.idx[j];
+        float sum = o->residual[0][i];
+        for (int r = 1; r < o->nranks; r++)
+            sum += o->residual[r][i];
+        o->applied.idx[count] = i;
+        o->applied.val[count] = sum;
+        count += sum != 0.0f;
+        for (int r = 0; sum != 0.0f && r < o->nranks; r++)
+            leave(o, r, i);
+    }
+    o->applied.count = count;
 }
 
 /* Rank r takes in the list of rank s. */
@@ -399,13 +417,16 @@ static void step_dense(exchange_oracle *o, float *const *grads) {
 }
 
 static void step_sparse(exchange_oracle *o, float *const *grads) {
-    const int small = strcmp(o->exchange, "oktopk") == 0 && o->k < o->oktopk_from;
+    const int bounded = strcmp(o->exchange, "oktopk") == 0 || strcmp(o->exchange, "fulltopk") == 0;
+    const int small = bounded && o->k < o->oktopk_from;
     o->used = small ? "butterfly" : o->exchange;
     for (int r = 0; r < o->nranks; r++)
         fold_and_select(o, r, grads[r]);
     if (strcmp(o->used, "gtopk") == 0)
         exchange_gtopk(o);
-    else if (strcmp(o->used, "oktopk") == 0)
+    else if (strcmp(o->used, "fulltopk") == 0 && o->feedback == TW_FEEDBACK_ON)
+        exchange_fulltopk(o);
+    else if (strcmp(o->used, "oktopk") == 0 || strcmp(o->used, "fulltopk") == 0)
         exchange_oktopk(o);
     else if (strcmp(o->used, "butterfly") == 0 || strcmp(o->used, "twolevel") == 0)
         exchange_butterfly(o);

@@ -10,6 +10,7 @@
  *              merges the list of rank r + d into its own and keeps the best k; what it drops is
  *              added up in the order of merging and goes to its own residual
  *   oktopk     the best k of the sums; of its selection a rank loses what is in the result
+ *   fulltopk   the same indices; sums over all of acc there, which every rank loses
  *   butterfly  elements are dealt into piles, the piles laid end to end and cut into a stretch for
  *              each rank; groups of ranks part into up to 8 groups, whose ranks send each other what
  *              is in the other's stretches, down to single ranks; then the sums of groups are laid
@@ -26,7 +27,7 @@
 
 /* ---- The exchanges --------------------------------------------------------------------------- */
 
-enum { ORACLE_EXCHANGES = 7 };
+enum { ORACLE_EXCHANGES = 8 };
 extern const char *const oracle_exchanges[ORACLE_EXCHANGES]; /* all; the first is dense */
 
 typedef struct oracle_entries {

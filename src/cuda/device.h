@@ -114,7 +114,8 @@ int tw__device_fetch(tw__device_selector *d, int64_t count, int64_t base, tw__en
 typedef struct tw__device_outcome {
     int64_t base;
     int64_t selected;
-    int there; /* the lists lie on the GPU, else in pinned memory */
+    int there;     /* the lists lie on the GPU, else in pinned memory */
+    int left_more; /* see tw__job */
     tw__list left, kept, result;
     float divisor;
     int32_t *idx; /* the result, in the GPU's memory */
@@ -126,6 +127,8 @@ int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o);
 /* See tw__selector_overflows. Waits. */
 int tw__device_overflows(tw__device_selector *d, const tw__list *kept, const tw__list *sent,
                          int64_t base, int *yes);
+/* acc at the indices of a list, to values[list->count], both in pinned memory. Waits. */
+int tw__device_gather(tw__device_selector *d, const tw__list *list, int64_t base, float *values);
 /* One element of acc. Waits. */
 int tw__device_peek(tw__device_selector *d, int64_t index, float *value);
 

@@ -184,7 +184,7 @@ __global__ void nothing_leaves(Learned *learned) {
  * which the next pass recognises; what is kept comes in. */
 static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) {
     const Step &s = d->step;
-    bool all_left = o->left.count == o->selected && o->kept.count == 0;
+    bool all_left = !o->left_more && o->left.count == o->selected && o->kept.count == 0;
     if (all_left)
         return tw__device_commit(d);
     if (s.acc != nullptr) {
@@ -230,6 +230,23 @@ int tw__device_apply(tw__device_selector *d, const tw__device_outcome *o) {
             hand_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
                 entries, count, o->base, o->divisor, o->idx + done, o->val + done, o->out);
         });
+}
+
+__global__ void look_up(const tw__entry *entries, int64_t count, int64_t base, const float *acc,
+                        float *values) {
+    int64_t i = thread_number();
+    if (i < count)
+        values[i] = acc[entries[i].idx - base];
+}
+
+int tw__device_gather(tw__device_selector *d, const tw__list *list, int64_t base, float *values) {
+    Guard guard(d->params.ordinal);
+    if (list->count == 0)
+        return TW_OK;
+    look_up<<<blocks_of(list->count), LIST_THREADS, 0, d->stream>>>(list->at, list->count, base,
+                                                                    d->step.acc, values);
+    TW_TRY(failure(cudaGetLastError(), "reading the residual"));
+    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
 }
 
 int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {

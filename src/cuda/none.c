@@ -180,6 +180,11 @@ int tw__device_overflows(tw__device_selector *d, const tw__list *kept, const tw_
     return NONE;
 }
 
+int tw__device_gather(tw__device_selector *d, const tw__list *list, int64_t base, float *values) {
+    (void)d, (void)list, (void)base, (void)values;
+    return NONE;
+}
+
 int tw__device_peek(tw__device_selector *d, int64_t index, float *value) {
     (void)d, (void)index, (void)value;
     return NONE;

@@ -10,7 +10,8 @@
  *                         ---> kept     sums that this rank dropped and must keep (gtopk,
  *                                       butterfly), and what rounding to a wire format took away
  *
- * so that over all ranks: result + kept + (own - left) = own.
+ * so that over all ranks: result + kept + (own - left) = own. fulltopk takes more from residuals than
+ * was selected: there own stands for all of them.
  *
  * To add one: a file exchange_<name>.c, a line here, a row in exchanges.c, a build line. */
 #ifndef TW_EXCHANGE_EXCHANGE_H
@@ -81,6 +82,7 @@ typedef struct tw__job {
     tw__list result;
     tw__list left;
     tw__list kept;
+    int left_more; /* left has elements that this rank had not selected (fulltopk) */
 } tw__job;
 
 typedef struct tw__exchange {
@@ -104,6 +106,7 @@ extern const tw__exchange tw__exchange_allgather;
 extern const tw__exchange tw__exchange_dsa;
 extern const tw__exchange tw__exchange_gtopk;
 extern const tw__exchange tw__exchange_oktopk;
+extern const tw__exchange tw__exchange_fulltopk;
 extern const tw__exchange tw__exchange_butterfly;
 extern const tw__exchange tw__exchange_twolevel;
 
@@ -135,7 +138,7 @@ int tw__scheme_find(const char *name, const tw__scheme **scheme);
 /* NULL for "raw". */
 int tw__wire_name_find(const char *name, const tw__wire **wire);
 
-/* oktopk keeps its bound from k = 8P on; tensors below that go by butterfly. */
+/* oktopk keeps its bound from k = 8P on; tensors below that go by butterfly, of fulltopk too. */
 int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
 
 /* A received message as entries. Errors: TW_ERR_PROTOCOL for a length that is not a whole number

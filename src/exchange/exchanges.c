@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 static const tw__exchange *const exchanges[] = {
-    &tw__exchange_dense,  &tw__exchange_allgather, &tw__exchange_dsa,      &tw__exchange_gtopk,
-    &tw__exchange_oktopk, &tw__exchange_butterfly, &tw__exchange_twolevel,
+    &tw__exchange_dense,  &tw__exchange_allgather, &tw__exchange_dsa,       &tw__exchange_gtopk,
+    &tw__exchange_oktopk, &tw__exchange_fulltopk,  &tw__exchange_butterfly, &tw__exchange_twolevel,
 };
 #define EXCHANGES ((int)(sizeof exchanges / sizeof exchanges[0]))
 
@@ -20,6 +20,7 @@ static const tw__scheme schemes[] = {
     {"dgc", "dgc", "allgather", "threshold from a sample (Deep Gradient Compression)"},
     {"randomk", "random", "allgather", "k random entries: the baseline"},
     {"oktopk", "reuse", "oktopk", "reused threshold, balanced regions, global top-k (Ok-Topk)"},
+    {"fulltopk", "reuse", "fulltopk", "oktopk's choice, summed over what all ranks hold of it"},
     {"logtopk", "exact", "butterfly", "exact top-k, summed and selected again in log P rounds"},
     {"twolevel", "exact", "twolevel", "the same, ranks of a host summed first"},
     {"auto", "exact", TW__AUTO, "the fastest here, dense included: measured, predicted and tried"},
@@ -77,7 +78,8 @@ int tw__scheme_find(const char *name, const tw__scheme **scheme) {
 }
 
 int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks) {
-    return exchange != &tw__exchange_oktopk || k >= 8 * (int64_t)nranks;
+    int bounded = exchange == &tw__exchange_oktopk || exchange == &tw__exchange_fulltopk;
+    return !bounded || k >= 8 * (int64_t)nranks;
 }
 
 int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list) {
