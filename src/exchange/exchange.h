@@ -150,6 +150,8 @@ int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
 int tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank);
+/* The latter alone. */
+int tw__job_check_counts(tw__job *job, const tw__list *list, int rank);
 
 /* Whether job->kept would overflow this rank's residual, which loses job->left. */
 int tw__job_overflows(tw__job *job, int *yes);

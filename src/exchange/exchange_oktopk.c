@@ -9,6 +9,9 @@
  *   balance  where holdings differ, entries move so that all hold the same
  *   gather   everyone sends its share to everyone
  *
+ * In a wire format nothing is balanced: whoever rounds a sum keeps the remainder, and it is written
+ * once. What came of a region is settled while the next ones travel.
+ *
  * In entries, with T <= k in the result, T = qP + m, and k >= 8P:
  *
  *              sent                         received
@@ -55,6 +58,8 @@ typedef struct space {
     char *sent, *mail;   /* letters: own ones; those of others, [2k] entries, then [k] */
     float *rounded;      /* [k] of own entries, [k] of sums held here */
     tw__entry *kept[3];  /* remainders of these, and both together */
+    tw__list *left_of;   /* [nranks]: of each region's own entries, what is in its sums */
+    tw__list *kept_of;   /* [nranks]: and their remainders; of the own region, those of sums */
     int64_t *cuts;       /* [parts + 1] */
     tw__list *parts;     /* [parts]: own entries of each part */
     void *partition;
@@ -92,6 +97,8 @@ static space layout(tw__room *room, const tw__shape *s) {
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, 2 * rounds, sizeof(tw__entry))},
+        .left_of = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .kept_of = tw__arena_take(host, s->nranks, sizeof(tw__list)),
         .cuts = tw__arena_take(host, parts + 1, sizeof(int64_t)),
         .parts = tw__arena_take(host, parts, sizeof(tw__list)),
         .partition = tw__arena_take(host, 1, tw__partition_memory(s->nranks)),
@@ -195,18 +202,13 @@ typedef struct cursor {
     tw__entry *decoded;  /* of letters read */
 } cursor;
 
-/* Own entries of a part, as a parcel for the rank that sums it; those that stay are not rounded. */
+/* Own entries of a part, as a parcel for the rank that sums it. */
 static tw__parcel write_part(tw__job *job, space *w, int r, int part, cursor *c) {
     tw__list list = w->parts[part];
-    float *rounded = w->rounded + (list.at - job->own.at);
-    if (r == job->rank) {
-        for (int64_t i = 0; i < list.count && job->shape.wire != NULL; i++)
-            rounded[i] = list.at[i].val;
-        return (tw__parcel){0};
-    }
-    if (list.count == 0)
+    if (r == job->rank || list.count == 0)
         return (tw__parcel){0}; /* the other end knows from the counts */
-    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent, rounded);
+    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
+                            w->rounded + (list.at - job->own.at));
 }
 
 /* Where rank r's entries for the own part arrive. */
@@ -311,11 +313,10 @@ static int skewed(const int64_t *holdings, int nranks, int64_t total) {
 }
 
 /* Where each rank's share of the result starts: as they are held, or all alike, the odd ones to
- * the ranks after the one with the largest holding. What is rounded is not moved: whoever rounds a
- * sum keeps the remainder, and it is written once. */
+ * the ranks after the one with the largest holding. */
 static void assign_shares(const tw__job *job, space *w, int64_t total) {
     int nranks = job->shape.nranks;
-    if (job->shape.wire != NULL || !skewed(w->holdings, nranks, total)) {
+    if (!skewed(w->holdings, nranks, total)) {
         memcpy(w->shares, w->starts, sizeof(int64_t) * (size_t)(nranks + 1));
         return;
     }
@@ -376,42 +377,6 @@ static int gather(tw__job *job, space *w) {
     return check_lengths(job, w->in[0]);
 }
 
-/* The same as letters, each about the region of its sender. */
-static int gather_letters(tw__job *job, space *w, const tw__list *held, int batches) {
-    const int64_t *bounds = w->bounds, *starts = w->starts;
-    int rank = job->rank;
-    char *sent = w->sent, *mail = w->mail;
-    tw__parcel own =
-        tw__letter_write(job, held, bounds[rank * batches], bounds[(rank + 1) * batches], &sent,
-                         w->rounded + job->shape.k);
-    for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t count = w->holdings[r];
-        w->out[0][r] = held->count > 0 ? own : (tw__parcel){0};
-        w->in[0][r] = (tw__parcel){0};
-        if (count == 0 || r == rank)
-            continue;
-        w->in[0][r] =
-            (tw__parcel){.data = mail,
-                         .capacity = tw__letter_bound(job->shape.wire, count, bounds[r * batches],
-                                                      bounds[(r + 1) * batches])};
-        mail += tw__letter_room(job->shape.wire, count, 1);
-    }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
-    for (int r = 0; r < job->shape.nranks; r++) {
-        tw__list part = {0};
-        if (w->holdings[r] == 0)
-            continue;
-        TW_TRY(tw__letter_read(job, r == rank ? &own : &w->in[0][r], bounds[r * batches],
-                               bounds[(r + 1) * batches], w->holdings[r], r, w->result + starts[r],
-                               &part));
-        if (part.count != w->holdings[r])
-            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
-                            (long long)part.count, (long long)w->holdings[r]);
-        memmove(w->result + starts[r], part.at, sizeof(tw__entry) * (size_t)part.count);
-    }
-    return TW_OK;
-}
-
 /* What is wrong is looked for where it came from. */
 static int check_result(tw__job *job, const space *w) {
     int error = tw__job_check_list(job, &job->result, job->rank);
@@ -422,6 +387,119 @@ static int check_result(tw__job *job, const space *w) {
     return error;
 }
 
+static int spread_raw(tw__job *job, space *w, const tw__list *held) {
+    assign_shares(job, w, w->starts[job->shape.nranks]);
+    TW_TRY(balance(job, w, held));
+    TW_TRY(gather(job, w));
+    job->result = (tw__list){w->result, w->starts[job->shape.nranks]};
+    TW_TRY(check_result(job, w));
+    job->left.at = w->left;
+    return tw__list_intersect(&job->lists, &job->own, &job->result, &job->left);
+}
+
+/* ---- the same as letters, each about the region of its sender */
+
+static tw__list own_entries(const space *w, int region, int batches) {
+    const tw__list *first = &w->parts[region * batches], *last = first + batches - 1;
+    return (tw__list){first->at, last->at + last->count - first->at};
+}
+
+/* Which own entries the sums of a region have taken in, and what rounding took of those: at their
+ * places among the own entries, wherever other regions are. An entry that was not applied stays as
+ * it is. */
+static int settle_region(tw__job *job, space *w, int region, const tw__list *sums, int batches) {
+    tw__list own = own_entries(w, region, batches);
+    tw__list *left = &w->left_of[region], *kept = &w->kept_of[region];
+    int64_t place = own.at - job->own.at, at = 0;
+    *left = (tw__list){w->left + place, 0};
+    TW_TRY(tw__list_intersect(&job->lists, &own, sums, left));
+    if (region == job->rank)
+        return TW_OK; /* they did not travel */
+    *kept = (tw__list){w->kept[0] + place, 0};
+    for (int64_t i = 0; i < left->count; i++, at++) {
+        while (own.at[at].idx != left->at[i].idx)
+            at++;
+        tw__letter_remainders(&(tw__list){&own.at[at], 1}, &w->rounded[place + at], kept);
+    }
+    return TW_OK;
+}
+
+static int take_letter(tw__job *job, space *w, int r, const tw__parcel *letter, int batches) {
+    tw__entry *to = w->result + w->starts[r];
+    tw__list part = {0};
+    TW_TRY(tw__letter_read(job, letter, w->bounds[r * batches], w->bounds[(r + 1) * batches],
+                           w->holdings[r], r, to, &part));
+    if (part.count != w->holdings[r])
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
+                        (long long)part.count, (long long)w->holdings[r]);
+    memmove(to, part.at, sizeof *to * (size_t)part.count);
+    return settle_region(job, w, r, &(tw__list){to, part.count}, batches);
+}
+
+/* Where letters arrive; where there is none, nothing of the region is in the result. */
+static void expect_letters(const tw__job *job, space *w, const tw__parcel *own, int batches) {
+    char *mail = w->mail;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int64_t count = w->holdings[r];
+        w->left_of[r] = w->kept_of[r] = (tw__list){0};
+        w->out[0][r] = w->holdings[job->rank] > 0 ? *own : (tw__parcel){0};
+        w->in[0][r] = (tw__parcel){0};
+        if (count == 0 || r == job->rank)
+            continue;
+        w->in[0][r].data = mail;
+        w->in[0][r].capacity = tw__letter_bound(job->shape.wire, count, w->bounds[r * batches],
+                                                w->bounds[(r + 1) * batches]);
+        mail += tw__letter_room(job->shape.wire, count, 1);
+    }
+}
+
+/* Every letter is read while the next ones travel, the own one first. */
+static int gather_letters(tw__job *job, space *w, const tw__list *held, int batches) {
+    int rank = job->rank, error = TW_OK;
+    char *sent = w->sent;
+    float *rounded = w->rounded + job->shape.k;
+    tw__parcel own = tw__letter_write(job, held, w->bounds[rank * batches],
+                                      w->bounds[(rank + 1) * batches], &sent, rounded);
+    tw__rotation rotation;
+    expect_letters(job, w, &own, batches);
+    TW_TRY(tw__rotation_begin(&rotation, job->transport, job->cargo, w->out[0], w->in[0],
+                              w->rotation[0]));
+    if (held->count > 0)
+        error = take_letter(job, w, rank, &own, batches);
+    w->kept_of[rank] = (tw__list){w->kept[1], 0};
+    tw__letter_remainders(held, rounded, &w->kept_of[rank]);
+    for (int from = 0; error == TW_OK;) {
+        TW_TRY(tw__rotation_next(&rotation, &from));
+        if (from < 0)
+            return TW_OK;
+        error = take_letter(job, w, from, &w->in[0][from], batches);
+    }
+    tw__rotation_cancel(&rotation);
+    return error;
+}
+
+/* The regions' lists, one behind the other; `to` may be where the first of them is. */
+static tw__list join(const tw__list *parts, int count, tw__entry *to) {
+    tw__list all = {to, 0};
+    for (int i = 0; i < count; i++) {
+        if (parts[i].count > 0)
+            memmove(to + all.count, parts[i].at, sizeof *to * (size_t)parts[i].count);
+        all.count += parts[i].count;
+    }
+    return all;
+}
+
+static int spread_letters(tw__job *job, space *w, const tw__list *held, int batches) {
+    int nranks = job->shape.nranks;
+    TW_TRY(gather_letters(job, w, held, batches));
+    job->result = (tw__list){w->result, w->starts[nranks]};
+    job->left = join(w->left_of, nranks, w->left);
+    job->kept = join(w->kept_of, nranks, w->kept[2]);
+    return tw__job_check_counts(job, &job->result, job->rank);
+}
+
+/* ---- all of it */
+
 static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
     int nranks = job->shape.nranks;
     add_up(w->holdings, nranks, w->starts);
@@ -429,30 +507,8 @@ static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
     if (total > job->shape.k || w->holdings[job->rank] != held->count)
         return tw__fail(TW_ERR_PROTOCOL, "ranks hold %lld sums; possible are %lld",
                         (long long)total, (long long)job->shape.k);
-    assign_shares(job, w, total);
-    if (job->shape.wire != NULL) {
-        TW_TRY(gather_letters(job, w, held, batches));
-    } else {
-        TW_TRY(balance(job, w, held));
-        TW_TRY(gather(job, w));
-    }
-    job->result = (tw__list){w->result, total};
-    return check_result(job, w);
-}
-
-/* What rounding took of the own entries that were applied, and of the sums held here. An entry that
- * was not applied stays as it is. */
-static int keep_remainders(tw__job *job, space *w, const tw__list *held) {
-    tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
-    int64_t at = 0;
-    for (int64_t i = 0; i < job->left.count; i++, at++) {
-        while (job->own.at[at].idx != job->left.at[i].idx)
-            at++;
-        tw__letter_remainders(&(tw__list){&job->own.at[at], 1}, &w->rounded[at], &entries);
-    }
-    tw__letter_remainders(held, w->rounded + job->shape.k, &of_sums);
-    job->kept.at = w->kept[2];
-    return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
+    return job->shape.wire != NULL ? spread_letters(job, w, held, batches)
+                                   : spread_raw(job, w, held);
 }
 
 static int run(tw__job *job) {
@@ -466,10 +522,7 @@ static int run(tw__job *job) {
     TW_TRY(announce(job, &w, batches));
     TW_TRY(split_and_reduce(job, &w, batches, &reduced));
     TW_TRY(tw__global_select(job, &reduced, CONTROL_MESSAGES - rounds, w.holdings, w.global));
-    TW_TRY(spread(job, &w, &reduced, batches));
-    job->left.at = w.left;
-    TW_TRY(tw__list_intersect(&job->lists, &job->own, &job->result, &job->left));
-    return job->shape.wire != NULL ? keep_remainders(job, &w, &reduced) : TW_OK;
+    return spread(job, &w, &reduced, batches);
 }
 
 const tw__exchange tw__exchange_oktopk = {

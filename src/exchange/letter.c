@@ -99,11 +99,13 @@ int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, in
 }
 
 void tw__letter_remainders(const tw__list *list, const float *rounded, tw__list *out) {
+    int64_t count = out->count;
     for (int64_t i = 0; i < list->count; i++) {
         float remainder = list->at[i].val - rounded[i];
-        out->at[out->count] = (tw__entry){list->at[i].idx, remainder};
-        out->count += remainder != 0.0f;
+        out->at[count] = (tw__entry){list->at[i].idx, remainder};
+        count += remainder != 0.0f;
     }
+    out->count = count;
 }
 
 void tw__letter_round(tw__list *list, const float *rounded) {

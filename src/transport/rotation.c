@@ -1,7 +1,8 @@
 /* rotation.c - what all ranks do together; see transport.h
  *
  * Receives are all started at once, so that a message finds its place when it comes; sends are
- * started in turn, TW__WINDOW at a time. With P = 4, one row per turn, sender -> receiver:
+ * started in turn, TW__WINDOW at a time, long ones when the turn before the last has brought what it
+ * brings. With P = 4, one row per turn, sender -> receiver:
  *
  *     turn 1:  0->1  1->2  2->3  3->0
  *     turn 2:  0->2  1->3  2->0  3->1
@@ -46,9 +47,18 @@ static int start_receives(tw__rotation *r) {
     return TW_OK;
 }
 
+/* Whether what goes out in a turn may go: it never waits for a later turn of anyone, so not all
+ * wait. */
+static int may_start(const tw__rotation *r, int turn) {
+    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
+    int from = (rank - turn + TW__AHEAD + nranks) % nranks;
+    return turn <= TW__AHEAD || r->out[(rank + turn) % nranks].bytes < TW__LONG_MESSAGE ||
+           r->recvs[from].request == NULL;
+}
+
 static int start_sends(tw__rotation *r) {
     int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    for (int i = 0; i < TW__WINDOW && !done_sending(r); i++) {
+    for (int i = 0; i < TW__WINDOW && !done_sending(r) && may_start(r, r->started + 1); i++) {
         if (r->sends[i].request != NULL)
             continue;
         int to = (rank + ++r->started) % nranks;
@@ -63,16 +73,15 @@ static int start_sends(tw__rotation *r) {
 /* Receives are tested while sends are waited for, and the other way round: a transport may move
  * only what it is asked about, and ranks that do not receive would stop each other's sends. */
 static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
-    int before = 0;
-    *receiving = NULL;
+    int before = 0, nranks = tw__transport_nranks(r->transport);
     do { /* what was just started may be done already: nothing rings for that */
         before = r->started;
-        *sending = NULL;
+        *sending = *receiving = NULL;
+        TW_TRY(tw__transport_test_all(r->transport, r->recvs, nranks, receiving));
         TW_TRY(tw__transport_test_all(r->transport, r->sends, TW__WINDOW, sending));
         TW_TRY(start_sends(r));
     } while (r->started != before);
-    return tw__transport_test_all(r->transport, r->recvs, tw__transport_nranks(r->transport),
-                                  receiving);
+    return TW_OK;
 }
 
 /* All at once, where a carrier moves them. */
@@ -119,7 +128,7 @@ static int wait_for(tw__rotation *r, int all) {
             return TW_OK;
         if (status == TW_OK)
             status = tw__transport_pause(r->transport, &patience,
-                                         all && receiving ? receiving : sending);
+                                         (all && receiving) || !sending ? receiving : sending);
         if (status != TW_OK)
             return fail_with(r, status);
     }
@@ -127,6 +136,38 @@ static int wait_for(tw__rotation *r, int all) {
 
 int tw__rotation_flush(tw__rotation *r) {
     return wait_for(r, 0);
+}
+
+/* The first message that has come and that nobody was told of; -1 if there is none. */
+static int take_one(tw__rotation *r) {
+    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
+    for (int turn = 1; turn < nranks; turn++) {
+        int from = (rank - turn + nranks) % nranks;
+        tw__message *message = &r->recvs[from];
+        if (r->in[from].data == NULL || message->request != NULL || message->taken)
+            continue;
+        message->taken = 1;
+        r->in[from].bytes = message->bytes;
+        return from;
+    }
+    return -1;
+}
+
+int tw__rotation_next(tw__rotation *r, int *from) {
+    tw__patience patience = {0};
+    for (;;) {
+        const tw__message *receiving = NULL, *sending = NULL;
+        int status = progress(r, &receiving, &sending);
+        *from = status == TW_OK ? take_one(r) : -1;
+        if (*from >= 0)
+            return TW_OK;
+        if (status == TW_OK && receiving == NULL)
+            return tw__rotation_end(r);
+        if (status == TW_OK)
+            status = tw__transport_pause(r->transport, &patience, receiving);
+        if (status != TW_OK)
+            return fail_with(r, status);
+    }
 }
 
 int tw__rotation_end(tw__rotation *r) {
