@@ -4,7 +4,7 @@
  *
  *   split    the index space is cut into P regions that hold about as many entries of all ranks
  *            each (partition.c); the entries of region j go to rank j, which sums them in the order
- *            of ranks. Regions are cut into batches: one is summed while the next travels.
+ *            of ranks. Regions are cut into batches: one is summed while the next ones travel.
  *   select   the k largest of all sums (global.c); everyone learns how many every rank holds
  *   balance  where holdings differ, entries move so that all hold the same
  *   gather   everyone sends its share to everyone
@@ -40,16 +40,16 @@
 #define CONTROL_MESSAGES (TW__PARTITION_ROUNDS + TW__GLOBAL_ROUNDS)
 
 typedef struct space {
-    int64_t *bounds;    /* [parts + 1] */
-    int64_t *most;      /* [nranks] */
-    int64_t *holdings;  /* [nranks] */
-    int64_t *starts;    /* [nranks + 1]: of holdings, then of shares, in the result */
-    int64_t *shares;    /* [nranks + 1] */
-    uint32_t *expect;   /* [nranks][batches]: entries that will come */
-    uint32_t *counts;   /* [nranks][batches]: entries that will go */
-    tw__parcel *out[2]; /* [nranks] each: of two batches at a time */
-    tw__parcel *in[2];
-    void *rotation[2];
+    int64_t *bounds;          /* [parts + 1] */
+    int64_t *most;            /* [nranks] */
+    int64_t *holdings;        /* [nranks] */
+    int64_t *starts;          /* [nranks + 1]: of holdings, then of shares, in the result */
+    int64_t *shares;          /* [nranks + 1] */
+    uint32_t *expect;         /* [nranks][batches]: entries that will come */
+    uint32_t *counts;         /* [nranks][batches]: entries that will go */
+    tw__parcel *out[BATCHES]; /* [nranks] each: of the batches */
+    tw__parcel *in[BATCHES];
+    void *rotation[BATCHES];
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [2k] */
     tw__entry *reduced;  /* [3k]: sums of the own region */
@@ -104,7 +104,7 @@ static space layout(tw__room *room, const tw__shape *s) {
         .partition = tw__arena_take(host, 1, tw__partition_memory(s->nranks)),
         .global = tw__arena_take(host, 1, tw__global_memory(s->nranks, s->nsegments)),
     };
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < batches_of(s); i++) {
         w.out[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
         w.in[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
         w.rotation[i] = tw__arena_take(host, 1, tw__rotation_memory(s->nranks));
@@ -226,15 +226,16 @@ static tw__parcel expect_part(const tw__job *job, const space *w, int r, int own
     return in;
 }
 
-/* Sets off batch b. */
+/* Sets off batch b, all its messages. */
 static int begin_batch(tw__job *job, space *w, int b, int batches, cursor *c,
                        tw__rotation *rotation) {
-    tw__parcel *out = w->out[b % 2], *in = w->in[b % 2];
+    tw__parcel *out = w->out[b], *in = w->in[b];
     for (int r = 0; r < job->shape.nranks; r++) {
         out[r] = write_part(job, w, r, r * batches + b, c);
         in[r] = expect_part(job, w, r, job->rank * batches + b, b, batches, c);
     }
-    return tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b % 2]);
+    TW_TRY(tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b]));
+    return tw__rotation_flush(rotation);
 }
 
 /* Sums what came in batch b, and the own entries, behind what earlier batches left. */
@@ -248,7 +249,7 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
             w->runs[r] = w->parts[part];
         if (r == job->rank || count == 0)
             continue;
-        TW_TRY(tw__letter_read(job, &w->in[b % 2][r], lo, hi, count, r, c->decoded, &w->runs[r]));
+        TW_TRY(tw__letter_read(job, &w->in[b][r], lo, hi, count, r, c->decoded, &w->runs[r]));
         if (w->runs[r].count != count)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, announced were %lld", r,
                             (long long)w->runs[r].count, (long long)count);
@@ -257,37 +258,30 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
     tw__list sums = {reduced->at + reduced->count, 0};
     TW_TRY(tw__list_reduce(&job->lists, w->runs, job->shape.nranks, &sums));
     reduced->count += sums.count;
-    return TW_OK;
+    return tw__global_count(job, &sums, w->global);
 }
 
-/* Batch after batch, one travelling while the one before is summed. */
+/* Batch after batch, AHEAD of them under way while one is summed. More would fill the links before
+ * the counts have reached everyone: those came 5 ms later (P = 8, 100 Mbit/s). */
+#define AHEAD 2
+
 static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduced) {
-    tw__rotation rotations[2];
+    tw__rotation rotations[BATCHES];
     cursor c = {w->sent, w->mail, w->received, w->received};
-    TW_TRY(begin_batch(job, w, 0, batches, &c, &rotations[0]));
-    for (int b = 0; b < batches; b++) {
-        tw__rotation *now = &rotations[b % 2], *after = &rotations[(b + 1) % 2];
-        int more = b + 1 < batches;
-        if (more) {
-            TW_TRY(tw__rotation_flush(now));
-            int error = begin_batch(job, w, b + 1, batches, &c, after);
-            if (error != TW_OK) {
-                tw__rotation_cancel(now);
-                return error;
-            }
+    int error = TW_OK, begun = 0;
+    for (int b = -AHEAD; b < batches && error == TW_OK; b++) {
+        if (b >= 0)
+            error = tw__rotation_end(&rotations[b]);
+        if (error == TW_OK && begun < batches) {
+            error = begin_batch(job, w, begun, batches, &c, &rotations[begun]);
+            begun++;
         }
-        int error = tw__rotation_end(now);
-        if (error == TW_OK && more)
-            error = tw__rotation_poke(after); /* it travels on while this one is summed */
-        if (error == TW_OK)
+        if (error == TW_OK && b >= 0)
             error = reduce_batch(job, w, b, batches, &c, reduced);
-        if (error != TW_OK) {
-            if (more)
-                tw__rotation_cancel(after);
-            return error;
-        }
     }
-    return TW_OK;
+    for (int b = 0; b < begun && error != TW_OK; b++)
+        tw__rotation_cancel(&rotations[b]);
+    return error;
 }
 
 /* ---- balance and gather */
@@ -513,15 +507,16 @@ static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
 
 static int run(tw__job *job) {
     space w = layout(&job->room, &job->shape);
-    int batches = batches_of(&job->shape), rounds = 0;
+    int batches = batches_of(&job->shape), messages = CONTROL_MESSAGES, rounds = 0;
     tw__list reduced = {w.reduced, 0};
     TW_TRY(tw__job_trim_own(job));
     TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, &rounds, w.partition));
     if (crowded(job, &w))
         TW_TRY(hold_back(job, &w, batches));
     TW_TRY(announce(job, &w, batches));
+    tw__global_begin(job, messages - rounds, w.global);
     TW_TRY(split_and_reduce(job, &w, batches, &reduced));
-    TW_TRY(tw__global_select(job, &reduced, CONTROL_MESSAGES - rounds, w.holdings, w.global));
+    TW_TRY(tw__global_select(job, &reduced, messages - rounds, w.holdings, w.global));
     return spread(job, &w, &reduced, batches);
 }
 

@@ -112,12 +112,6 @@ int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const 
     return status == TW_OK ? TW_OK : fail_with(r, status);
 }
 
-int tw__rotation_poke(tw__rotation *r) {
-    const tw__message *receiving = NULL, *sending = NULL;
-    int status = progress(r, &receiving, &sending);
-    return status == TW_OK ? TW_OK : fail_with(r, status);
-}
-
 /* Until all is done, or only until all sends were started. */
 static int wait_for(tw__rotation *r, int all) {
     tw__patience patience = {0};

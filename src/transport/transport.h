@@ -182,8 +182,6 @@ size_t tw__rotation_memory(int nranks);
  * Errors: TW_ERR_TRANSPORT. */
 int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const tw__parcel *out,
                        tw__parcel *in, void *recvs);
-/* Start what can be started, without waiting. */
-int tw__rotation_poke(tw__rotation *r);
 /* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_flush(tw__rotation *r);
 /* Wait for what comes next: *from is its sender, each once. -1: everything has come and gone, as
