@@ -138,12 +138,12 @@ static void test_cancel(void **state) {
 
 /* ---- rotations */
 
-enum { SHORT = 3000, LONGEST = TW__LONG_MESSAGE + SHORT };
+enum { LONGEST = 3000 };
 
-/* Random, one in four empty, one in four so long that it waits for its turn; both sides know it. */
+/* Random, one in four empty; both sides know it. */
 static size_t random_length(uint64_t seed, int from, int to) {
     uint64_t draw = tw__random(seed, (uint64_t)from * 1000 + (uint64_t)to);
-    return draw % 4 == 0 ? 0 : draw / 4 % SHORT + (draw % 4 == 1 ? TW__LONG_MESSAGE : 0);
+    return draw % 4 == 0 ? 0 : draw / 4 % LONGEST;
 }
 
 /* One rank's parcels of a rotation. */

@@ -1,8 +1,7 @@
 /* rotation.c - what all ranks do together; see transport.h
  *
  * Receives are all started at once, so that a message finds its place when it comes; sends are
- * started in turn, TW__WINDOW at a time, long ones when the turn before the last has brought what it
- * brings. With P = 4, one row per turn, sender -> receiver:
+ * started in turn, TW__WINDOW at a time. With P = 4, one row per turn, sender -> receiver:
  *
  *     turn 1:  0->1  1->2  2->3  3->0
  *     turn 2:  0->2  1->3  2->0  3->1
@@ -47,18 +46,9 @@ static int start_receives(tw__rotation *r) {
     return TW_OK;
 }
 
-/* Whether what goes out in a turn may go: it never waits for a later turn of anyone, so not all
- * wait. */
-static int may_start(const tw__rotation *r, int turn) {
-    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    int from = (rank - turn + TW__AHEAD + nranks) % nranks;
-    return turn <= TW__AHEAD || r->out[(rank + turn) % nranks].bytes < TW__LONG_MESSAGE ||
-           r->recvs[from].request == NULL;
-}
-
 static int start_sends(tw__rotation *r) {
     int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    for (int i = 0; i < TW__WINDOW && !done_sending(r) && may_start(r, r->started + 1); i++) {
+    for (int i = 0; i < TW__WINDOW && !done_sending(r); i++) {
         if (r->sends[i].request != NULL)
             continue;
         int to = (rank + ++r->started) % nranks;
@@ -73,15 +63,16 @@ static int start_sends(tw__rotation *r) {
 /* Receives are tested while sends are waited for, and the other way round: a transport may move
  * only what it is asked about, and ranks that do not receive would stop each other's sends. */
 static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
-    int before = 0, nranks = tw__transport_nranks(r->transport);
+    int before = 0;
+    *receiving = NULL;
     do { /* what was just started may be done already: nothing rings for that */
         before = r->started;
-        *sending = *receiving = NULL;
-        TW_TRY(tw__transport_test_all(r->transport, r->recvs, nranks, receiving));
+        *sending = NULL;
         TW_TRY(tw__transport_test_all(r->transport, r->sends, TW__WINDOW, sending));
         TW_TRY(start_sends(r));
     } while (r->started != before);
-    return TW_OK;
+    return tw__transport_test_all(r->transport, r->recvs, tw__transport_nranks(r->transport),
+                                  receiving);
 }
 
 /* All at once, where a carrier moves them. */
@@ -122,7 +113,7 @@ static int wait_for(tw__rotation *r, int all) {
             return TW_OK;
         if (status == TW_OK)
             status = tw__transport_pause(r->transport, &patience,
-                                         (all && receiving) || !sending ? receiving : sending);
+                                         all && receiving ? receiving : sending);
         if (status != TW_OK)
             return fail_with(r, status);
     }

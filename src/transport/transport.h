@@ -23,12 +23,6 @@
 #define TW__TAG_ROLL_CALL 1
 /* Sends of a rotation that are under way at a time (Ok-Topk, section 4.1: 4 serve). */
 #define TW__WINDOW 4
-/* A long message of a rotation waits until what comes in so many turns before it has come. Sent at
- * once, as a transport takes them, they would share the links, and all arrive in the end: P = 8,
- * 100 Mbit/s, 57 kB to each arrive after 28 to 35 ms; in turns one every 4.8 ms, the last after 34,
- * so that what came can be worked on. Short ones take less than the latency that it would cost. */
-#define TW__AHEAD 2
-#define TW__LONG_MESSAGE ((size_t)1 << 15)
 
 /* What a message is counted as. */
 typedef enum {
