@@ -411,8 +411,8 @@ TW_API void tw_group_free(tw_group *group);
  * Errors, the same on all ranks: TW_ERR_NUMBER when a rank's gradient holds NaN or infinity, or a
  * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank, TW_ERR_DEVICE for one that is
  * not the memory of the tensor's GPU, or a stream that failed: all residuals are then bit
- * for bit as before and the group goes on; out is as before too, but for a dense sum that
- * overflows: it is in out. TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL
+ * for bit as before and the group goes on; out is as before too, but when a sum overflows: then it
+ * holds nothing of use, unless it is grad. TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL
  * and TW_ERR_TRANSPORT: this rank's residual is as before if the step was not complete here; the
  * group is broken and can only be asked for its state and freed. On this rank alone: TW_ERR_INDEX
  * for a wrong tensor number, TW_ERR_STATE when the group is not open or tensors are under way. */

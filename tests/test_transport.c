@@ -3,6 +3,7 @@
  *
  * What is sent is a function of sender, receiver and number, so that every byte that arrives can
  * be checked by the one who gets it. */
+#include <sched.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -201,8 +202,6 @@ static void play_two_rotations(member *m) {
         status =
             tw__rotation_begin(&b->rotation, m->transport, TW__PAYLOAD, b->out, b->in, b->recvs);
     if (status == TW_OK)
-        status = tw__rotation_poke(&b->rotation);
-    if (status == TW_OK)
         status = tw__rotation_end(&a->rotation);
     if (status == TW_OK)
         status = tw__rotation_end(&b->rotation);
@@ -210,6 +209,79 @@ static void play_two_rotations(member *m) {
         crew_note(m, "both rotations arrive", __LINE__);
     cargo_free(a);
     cargo_free(b);
+}
+
+/* What came is told once each, and is there then; one parcel in five, by its ranks, does not
+ * travel. */
+static void play_one_by_one(member *m) {
+    cargo *c = cargo_create(m, m->seed);
+    int told[CREW_MOST] = {0}, from = 0, good = 1;
+    for (int i = 0; i < m->nranks; i++) {
+        c->out[i].data = (m->rank + 2 * i) % 5 == 0 ? NULL : c->out[i].data;
+        c->in[i].data = (i + 2 * m->rank) % 5 == 0 ? NULL : c->in[i].data;
+    }
+    int status =
+        tw__rotation_begin(&c->rotation, m->transport, TW__PAYLOAD, c->out, c->in, c->recvs);
+    while (status == TW_OK && from >= 0) {
+        status = tw__rotation_next(&c->rotation, &from);
+        if (status != TW_OK || from < 0)
+            continue;
+        size_t bytes = random_length(m->seed, from, m->rank);
+        good &= c->in[from].bytes == bytes && from != m->rank && told[from]++ == 0 &&
+                is_from(c->in[from].data, bytes, from, m->rank, (int)(m->seed % 100));
+    }
+    for (int i = 0; i < m->nranks; i++)
+        good &= told[i] == (i != m->rank && c->in[i].data != NULL);
+    crew_ok(m, status);
+    crew_true(m, good);
+    cargo_free(c);
+}
+
+/* A chore is called while payload is waited for, until nothing of it is left, and not for control.
+ * Rank 1 sends each message when rank 0 must wait for it: the second one when the chore is over. */
+static _Atomic int worked, waiting;
+
+static int work_off(void *context) {
+    (void)context;
+    return ++worked < 3;
+}
+
+static void receive_one(member *m, tw__cargo kind) {
+    char byte = 0;
+    tw__message message;
+    crew_ok(m, tw__transport_recv(m->transport, 1, kind, &byte, 1, &message));
+    waiting++;
+    crew_ok(m, tw__transport_wait(m->transport, &message, 1));
+}
+
+static void send_one(member *m, tw__cargo kind, int round, int work) {
+    char byte = 0;
+    tw__message message;
+    while (waiting < round || worked < work)
+        sched_yield();
+    crew_ok(m, tw__transport_send(m->transport, 0, kind, &byte, 1, &message));
+    crew_ok(m, tw__transport_wait(m->transport, &message, 1));
+}
+
+static void play_chore(member *m) {
+    if (m->rank == 1) {
+        send_one(m, TW__CONTROL, 1, 0);
+        send_one(m, TW__PAYLOAD, 2, 3);
+        send_one(m, TW__PAYLOAD, 3, 3);
+        return;
+    }
+    tw__transport_set_chore(m->transport, work_off, NULL);
+    receive_one(m, TW__CONTROL);
+    crew_true(m, worked == 0);
+    receive_one(m, TW__PAYLOAD);
+    receive_one(m, TW__PAYLOAD);
+    crew_true(m, worked == 3);
+}
+
+static void test_chore(void **state) {
+    (void)state;
+    worked = waiting = 0;
+    crew_run(2, 0, play_chore, NULL);
 }
 
 static const int crews[] = {1, 2, 3, 5, 8, 16};
@@ -221,6 +293,7 @@ static void test_rotation(void **state) {
             check_scene("%d ranks, seed %d", crews[i], (int)seed);
             crew_run(crews[i], seed, play_rotation, NULL);
             crew_run(crews[i], seed, play_two_rotations, NULL);
+            crew_run(crews[i], seed, play_one_by_one, NULL);
         }
 }
 
@@ -437,7 +510,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_sum),         cmocka_unit_test(test_share),
         cmocka_unit_test(test_bad_share),   cmocka_unit_test(test_counters),
         cmocka_unit_test(test_self),        cmocka_unit_test(test_custom),
-        cmocka_unit_test(test_bad_threads),
+        cmocka_unit_test(test_bad_threads), cmocka_unit_test(test_chore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,8 @@ int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
 int tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank);
+/* The latter alone. */
+int tw__job_check_counts(tw__job *job, const tw__list *list, int rank);
 
 /* Whether job->kept would overflow this rank's residual, which loses job->left. */
 int tw__job_overflows(tw__job *job, int *yes);
@@ -238,6 +240,10 @@ typedef struct tw__holding {
     uint32_t equal; /* entries of exactly its magnitude */
 } tw__holding;
 
+/* Begin a selection with so many messages, and count the sums that it will be about: all of them, in
+ * as many pieces as they come in. */
+void tw__global_begin(tw__job *job, int messages, void *scratch);
+int tw__global_count(tw__job *job, const tw__list *sums, void *scratch);
 /* Of `reduced`, which every rank holds for a range of indices of its own, in the order of ranks,
  * keep the segments' k largest over all ranks, ties to the smaller index. holdings[nranks] gets
  * the number of entries that each rank kept. Control messages: at most `messages` of 2 KiB each way

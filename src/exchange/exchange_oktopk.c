@@ -4,10 +4,13 @@
  *
  *   split    the index space is cut into P regions that hold about as many entries of all ranks
  *            each (partition.c); the entries of region j go to rank j, which sums them in the order
- *            of ranks. Regions are cut into batches: one is summed while the next travels.
+ *            of ranks. Regions are cut into batches: one is summed while the next ones travel.
  *   select   the k largest of all sums (global.c); everyone learns how many every rank holds
  *   balance  where holdings differ, entries move so that all hold the same
  *   gather   everyone sends its share to everyone
+ *
+ * In a wire format nothing is balanced: whoever rounds a sum keeps the remainder, and it is written
+ * once. What came of a region is settled while the next ones travel.
  *
  * In entries, with T <= k in the result, T = qP + m, and k >= 8P:
  *
@@ -37,16 +40,16 @@
 #define CONTROL_MESSAGES (TW__PARTITION_ROUNDS + TW__GLOBAL_ROUNDS)
 
 typedef struct space {
-    int64_t *bounds;    /* [parts + 1] */
-    int64_t *most;      /* [nranks] */
-    int64_t *holdings;  /* [nranks] */
-    int64_t *starts;    /* [nranks + 1]: of holdings, then of shares, in the result */
-    int64_t *shares;    /* [nranks + 1] */
-    uint32_t *expect;   /* [nranks][batches]: entries that will come */
-    uint32_t *counts;   /* [nranks][batches]: entries that will go */
-    tw__parcel *out[2]; /* [nranks] each: of two batches at a time */
-    tw__parcel *in[2];
-    void *rotation[2];
+    int64_t *bounds;          /* [parts + 1] */
+    int64_t *most;            /* [nranks] */
+    int64_t *holdings;        /* [nranks] */
+    int64_t *starts;          /* [nranks + 1]: of holdings, then of shares, in the result */
+    int64_t *shares;          /* [nranks + 1] */
+    uint32_t *expect;         /* [nranks][batches]: entries that will come */
+    uint32_t *counts;         /* [nranks][batches]: entries that will go */
+    tw__parcel *out[BATCHES]; /* [nranks] each: of the batches */
+    tw__parcel *in[BATCHES];
+    void *rotation[BATCHES];
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [2k] */
     tw__entry *reduced;  /* [3k]: sums of the own region */
@@ -55,6 +58,8 @@ typedef struct space {
     char *sent, *mail;   /* letters: own ones; those of others, [2k] entries, then [k] */
     float *rounded;      /* [k] of own entries, [k] of sums held here */
     tw__entry *kept[3];  /* remainders of these, and both together */
+    tw__list *left_of;   /* [nranks]: of each region's own entries, what is in its sums */
+    tw__list *kept_of;   /* [nranks]: and their remainders; of the own region, those of sums */
     int64_t *cuts;       /* [parts + 1] */
     tw__list *parts;     /* [parts]: own entries of each part */
     void *partition;
@@ -95,12 +100,14 @@ static space layout(tw__room *room, const tw__shape *s) {
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, 2 * rounds, sizeof(tw__entry))},
+        .left_of = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .kept_of = tw__arena_take(host, s->nranks, sizeof(tw__list)),
         .cuts = tw__arena_take(host, parts + 1, sizeof(int64_t)),
         .parts = tw__arena_take(host, parts, sizeof(tw__list)),
         .partition = tw__arena_take(host, 1, tw__partition_memory(s->nranks)),
         .global = tw__arena_take(host, 1, tw__global_memory(s->nranks, s->nsegments)),
     };
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < batches_of(s); i++) {
         w.out[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
         w.in[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
         w.rotation[i] = tw__arena_take(host, 1, tw__rotation_memory(s->nranks));
@@ -198,17 +205,14 @@ typedef struct cursor {
     tw__entry *decoded;  /* of letters read */
 } cursor;
 
-/* Own entries of a part, as a parcel for the rank that sums it; those that stay are not rounded. */
+/* Own entries of a part, as a parcel for the rank that sums it. */
 static int write_part(tw__job *job, space *w, int r, int part, cursor *c, tw__parcel *letter) {
     tw__list list = w->parts[part];
-    float *rounded = w->rounded + (list.at - job->own.at);
     *letter = (tw__parcel){0};
-    if (list.count == 0)
+    if (r == job->rank || list.count == 0)
         return TW_OK; /* the other end knows from the counts */
-    if (r == job->rank)
-        return tw__letter_keep(job, &list, rounded);
-    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent, rounded,
-                            letter);
+    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
+                            w->rounded + (list.at - job->own.at), letter);
 }
 
 /* Where rank r's entries for the own part arrive. */
@@ -226,15 +230,16 @@ static tw__parcel expect_part(const tw__job *job, const space *w, int r, int own
     return in;
 }
 
-/* Sets off batch b. */
+/* Sets off batch b, all its messages. */
 static int begin_batch(tw__job *job, space *w, int b, int batches, cursor *c,
                        tw__rotation *rotation) {
-    tw__parcel *out = w->out[b % 2], *in = w->in[b % 2];
+    tw__parcel *out = w->out[b], *in = w->in[b];
     for (int r = 0; r < job->shape.nranks; r++) {
         TW_TRY(write_part(job, w, r, r * batches + b, c, &out[r]));
         in[r] = expect_part(job, w, r, job->rank * batches + b, b, batches, c);
     }
-    return tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b % 2]);
+    TW_TRY(tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b]));
+    return tw__rotation_flush(rotation);
 }
 
 /* Sums what came in batch b, and the own entries, behind what earlier batches left. */
@@ -248,7 +253,7 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
             w->runs[r] = w->parts[part];
         if (r == job->rank || count == 0)
             continue;
-        TW_TRY(tw__letter_read(job, &w->in[b % 2][r], lo, hi, count, r, c->decoded, &w->runs[r]));
+        TW_TRY(tw__letter_read(job, &w->in[b][r], lo, hi, count, r, c->decoded, &w->runs[r]));
         if (w->runs[r].count != count)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, announced were %lld", r,
                             (long long)w->runs[r].count, (long long)count);
@@ -257,37 +262,30 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
     tw__list sums = {reduced->at + reduced->count, 0};
     TW_TRY(tw__list_reduce(&job->lists, w->runs, job->shape.nranks, &sums));
     reduced->count += sums.count;
-    return TW_OK;
+    return tw__global_count(job, &sums, w->global);
 }
 
-/* Batch after batch, one travelling while the one before is summed. */
+/* Batch after batch, AHEAD of them under way while one is summed. More would fill the links before
+ * the counts have reached everyone: those came 5 ms later (P = 8, 100 Mbit/s). */
+#define AHEAD 2
+
 static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduced) {
-    tw__rotation rotations[2];
+    tw__rotation rotations[BATCHES];
     cursor c = {w->sent, w->mail, w->received, w->received};
-    TW_TRY(begin_batch(job, w, 0, batches, &c, &rotations[0]));
-    for (int b = 0; b < batches; b++) {
-        tw__rotation *now = &rotations[b % 2], *after = &rotations[(b + 1) % 2];
-        int more = b + 1 < batches;
-        if (more) {
-            TW_TRY(tw__rotation_flush(now));
-            int error = begin_batch(job, w, b + 1, batches, &c, after);
-            if (error != TW_OK) {
-                tw__rotation_cancel(now);
-                return error;
-            }
+    int error = TW_OK, begun = 0;
+    for (int b = -AHEAD; b < batches && error == TW_OK; b++) {
+        if (b >= 0)
+            error = tw__rotation_end(&rotations[b]);
+        if (error == TW_OK && begun < batches) {
+            error = begin_batch(job, w, begun, batches, &c, &rotations[begun]);
+            begun++;
         }
-        int error = tw__rotation_end(now);
-        if (error == TW_OK && more)
-            error = tw__rotation_poke(after); /* it travels on while this one is summed */
-        if (error == TW_OK)
+        if (error == TW_OK && b >= 0)
             error = reduce_batch(job, w, b, batches, &c, reduced);
-        if (error != TW_OK) {
-            if (more)
-                tw__rotation_cancel(after);
-            return error;
-        }
     }
-    return TW_OK;
+    for (int b = 0; b < begun && error != TW_OK; b++)
+        tw__rotation_cancel(&rotations[b]);
+    return error;
 }
 
 /* ---- balance and gather */
@@ -313,11 +311,10 @@ static int skewed(const int64_t *holdings, int nranks, int64_t total) {
 }
 
 /* Where each rank's share of the result starts: as they are held, or all alike, the odd ones to
- * the ranks after the one with the largest holding. What is rounded is not moved: whoever rounds a
- * sum keeps the remainder, and it is written once. */
+ * the ranks after the one with the largest holding. */
 static void assign_shares(const tw__job *job, space *w, int64_t total) {
     int nranks = job->shape.nranks;
-    if (job->shape.wire != NULL || !skewed(w->holdings, nranks, total)) {
+    if (!skewed(w->holdings, nranks, total)) {
         memcpy(w->shares, w->starts, sizeof(int64_t) * (size_t)(nranks + 1));
         return;
     }
@@ -378,43 +375,6 @@ static int gather(tw__job *job, space *w) {
     return check_lengths(job, w->in[0]);
 }
 
-/* The same as letters, each about the region of its sender. */
-static int gather_letters(tw__job *job, space *w, const tw__list *held, int batches) {
-    const int64_t *bounds = w->bounds, *starts = w->starts;
-    int rank = job->rank;
-    char *sent = w->sent, *mail = w->mail;
-    tw__parcel own;
-    TW_TRY(tw__letter_write(job, held, bounds[rank * batches], bounds[(rank + 1) * batches], &sent,
-                            w->rounded + job->shape.k, &own));
-    for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t count = w->holdings[r];
-        w->out[0][r] = held->count > 0 ? own : (tw__parcel){0};
-        w->in[0][r] = (tw__parcel){0};
-        if (count == 0 || r == rank)
-            continue;
-        w->in[0][r] =
-            (tw__parcel){.data = mail,
-                         .capacity = tw__letter_bound(job->shape.wire, count, bounds[r * batches],
-                                                      bounds[(r + 1) * batches])};
-        mail += tw__letter_room(job->shape.wire, count, 1);
-    }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
-    for (int r = 0; r < job->shape.nranks; r++) {
-        tw__list part = {0};
-        if (w->holdings[r] == 0)
-            continue;
-        TW_TRY(tw__letter_read(job, r == rank ? &own : &w->in[0][r], bounds[r * batches],
-                               bounds[(r + 1) * batches], w->holdings[r], r, w->result + starts[r],
-                               &part));
-        if (part.count != w->holdings[r])
-            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
-                            (long long)part.count, (long long)w->holdings[r]);
-        TW_TRY(
-            job->lists.calls->move(job->lists.context, w->result + starts[r], part.at, part.count));
-    }
-    return TW_OK;
-}
-
 /* What is wrong is looked for where it came from. */
 static int check_result(tw__job *job, const space *w) {
     int error = tw__job_check_list(job, &job->result, job->rank);
@@ -425,6 +385,119 @@ static int check_result(tw__job *job, const space *w) {
     return error;
 }
 
+static int spread_raw(tw__job *job, space *w, const tw__list *held) {
+    assign_shares(job, w, w->starts[job->shape.nranks]);
+    TW_TRY(balance(job, w, held));
+    TW_TRY(gather(job, w));
+    job->result = (tw__list){w->result, w->starts[job->shape.nranks]};
+    TW_TRY(check_result(job, w));
+    job->left.at = w->left;
+    return tw__list_intersect(&job->lists, &job->own, &job->result, &job->left);
+}
+
+/* ---- the same as letters, each about the region of its sender */
+
+static tw__list own_entries(const space *w, int region, int batches) {
+    const tw__list *first = &w->parts[region * batches], *last = first + batches - 1;
+    return (tw__list){first->at, last->at + last->count - first->at};
+}
+
+/* Which own entries the sums of a region have taken in, and what rounding took of those: at their
+ * places among the own entries, wherever other regions are. An entry that was not applied stays as
+ * it is. */
+static int settle_region(tw__job *job, space *w, int region, const tw__list *sums, int batches) {
+    tw__list own = own_entries(w, region, batches);
+    tw__list *left = &w->left_of[region], *kept = &w->kept_of[region];
+    int64_t place = own.at - job->own.at;
+    tw__list all = {w->kept[2] + place, 0}; /* free until regions are joined */
+    *left = (tw__list){w->left + place, 0};
+    TW_TRY(tw__list_intersect(&job->lists, &own, sums, left));
+    if (region == job->rank)
+        return TW_OK; /* they did not travel */
+    *kept = (tw__list){w->kept[0] + place, 0};
+    TW_TRY(tw__letter_remainders(job, &own, w->rounded + place, &all));
+    return tw__list_intersect(&job->lists, &all, left, kept);
+}
+
+static int take_letter(tw__job *job, space *w, int r, const tw__parcel *letter, int batches) {
+    tw__entry *to = w->result + w->starts[r];
+    tw__list part = {0};
+    TW_TRY(tw__letter_read(job, letter, w->bounds[r * batches], w->bounds[(r + 1) * batches],
+                           w->holdings[r], r, to, &part));
+    if (part.count != w->holdings[r])
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
+                        (long long)part.count, (long long)w->holdings[r]);
+    TW_TRY(job->lists.calls->move(job->lists.context, to, part.at, part.count));
+    return settle_region(job, w, r, &(tw__list){to, part.count}, batches);
+}
+
+/* Where letters arrive; where there is none, nothing of the region is in the result. */
+static void expect_letters(const tw__job *job, space *w, const tw__parcel *own, int batches) {
+    char *mail = w->mail;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int64_t count = w->holdings[r];
+        w->left_of[r] = w->kept_of[r] = (tw__list){0};
+        w->out[0][r] = w->holdings[job->rank] > 0 ? *own : (tw__parcel){0};
+        w->in[0][r] = (tw__parcel){0};
+        if (count == 0 || r == job->rank)
+            continue;
+        w->in[0][r].data = mail;
+        w->in[0][r].capacity = tw__letter_bound(job->shape.wire, count, w->bounds[r * batches],
+                                                w->bounds[(r + 1) * batches]);
+        mail += tw__letter_room(job->shape.wire, count, 1);
+    }
+}
+
+/* Every letter is read while the next ones travel, the own one first. */
+static int gather_letters(tw__job *job, space *w, const tw__list *held, int batches) {
+    int rank = job->rank, error = TW_OK;
+    char *sent = w->sent;
+    float *rounded = w->rounded + job->shape.k;
+    tw__parcel own;
+    tw__rotation rotation;
+    TW_TRY(tw__letter_write(job, held, w->bounds[rank * batches], w->bounds[(rank + 1) * batches],
+                            &sent, rounded, &own));
+    expect_letters(job, w, &own, batches);
+    TW_TRY(tw__rotation_begin(&rotation, job->transport, job->cargo, w->out[0], w->in[0],
+                              w->rotation[0]));
+    if (held->count > 0)
+        error = take_letter(job, w, rank, &own, batches);
+    w->kept_of[rank] = (tw__list){w->kept[1], 0};
+    if (error == TW_OK)
+        error = tw__letter_remainders(job, held, rounded, &w->kept_of[rank]);
+    for (int from = 0; error == TW_OK;) {
+        TW_TRY(tw__rotation_next(&rotation, &from));
+        if (from < 0)
+            return TW_OK;
+        error = take_letter(job, w, from, &w->in[0][from], batches);
+    }
+    tw__rotation_cancel(&rotation);
+    return error;
+}
+
+/* The regions' lists, one behind the other; `to` may be where the first of them is. */
+static int join(const tw__job *job, const tw__list *parts, tw__entry *to, tw__list *all) {
+    *all = (tw__list){to, 0};
+    for (int i = 0; i < job->shape.nranks; i++) {
+        if (parts[i].count > 0)
+            TW_TRY(job->lists.calls->move(job->lists.context, to + all->count, parts[i].at,
+                                          parts[i].count));
+        all->count += parts[i].count;
+    }
+    return TW_OK;
+}
+
+static int spread_letters(tw__job *job, space *w, const tw__list *held, int batches) {
+    int nranks = job->shape.nranks;
+    TW_TRY(gather_letters(job, w, held, batches));
+    job->result = (tw__list){w->result, w->starts[nranks]};
+    TW_TRY(join(job, w->left_of, w->left, &job->left));
+    TW_TRY(join(job, w->kept_of, w->kept[2], &job->kept));
+    return tw__job_check_counts(job, &job->result, job->rank);
+}
+
+/* ---- all of it */
+
 static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
     int nranks = job->shape.nranks;
     add_up(w->holdings, nranks, w->starts);
@@ -432,43 +505,23 @@ static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
     if (total > job->shape.k || w->holdings[job->rank] != held->count)
         return tw__fail(TW_ERR_PROTOCOL, "ranks hold %lld sums; possible are %lld",
                         (long long)total, (long long)job->shape.k);
-    assign_shares(job, w, total);
-    if (job->shape.wire != NULL) {
-        TW_TRY(gather_letters(job, w, held, batches));
-    } else {
-        TW_TRY(balance(job, w, held));
-        TW_TRY(gather(job, w));
-    }
-    job->result = (tw__list){w->result, total};
-    return check_result(job, w);
-}
-
-/* What rounding took of the own entries that were applied, and of the sums held here. An entry that
- * was not applied stays as it is. */
-static int keep_remainders(tw__job *job, space *w, const tw__list *held) {
-    tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0}, all = {w->kept[2], 0};
-    TW_TRY(tw__letter_remainders(job, &job->own, w->rounded, &all));
-    TW_TRY(tw__list_intersect(&job->lists, &all, &job->left, &entries));
-    TW_TRY(tw__letter_remainders(job, held, w->rounded + job->shape.k, &of_sums));
-    job->kept.at = w->kept[2];
-    return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
+    return job->shape.wire != NULL ? spread_letters(job, w, held, batches)
+                                   : spread_raw(job, w, held);
 }
 
 static int run(tw__job *job) {
     space w = layout(&job->room, &job->shape);
-    int batches = batches_of(&job->shape), rounds = 0;
+    int batches = batches_of(&job->shape), messages = CONTROL_MESSAGES, rounds = 0;
     tw__list reduced = {w.reduced, 0};
     TW_TRY(tw__job_trim_own(job));
     TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, &rounds, w.partition));
     if (crowded(job, &w))
         TW_TRY(hold_back(job, &w, batches));
     TW_TRY(announce(job, &w, batches));
+    tw__global_begin(job, messages - rounds, w.global);
     TW_TRY(split_and_reduce(job, &w, batches, &reduced));
-    TW_TRY(tw__global_select(job, &reduced, CONTROL_MESSAGES - rounds, w.holdings, w.global));
-    TW_TRY(spread(job, &w, &reduced, batches));
-    job->left.at = w.left;
-    TW_TRY(tw__list_intersect(&job->lists, &job->own, &job->result, &job->left));
-    return job->shape.wire != NULL ? keep_remainders(job, &w, &reduced) : TW_OK;
+    TW_TRY(tw__global_select(job, &reduced, messages - rounds, w.holdings, w.global));
+    return spread(job, &w, &reduced, batches);
 }
 
 const tw__exchange tw__exchange_oktopk = {

@@ -134,6 +134,10 @@ int tw__job_trim_own(tw__job *job) {
 
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank) {
     TW_TRY(tw__list_check(&job->lists, list, 0, job->shape.span, rank));
+    return tw__job_check_counts(job, list, rank);
+}
+
+int tw__job_check_counts(tw__job *job, const tw__list *list, int rank) {
     const tw__list *parts = job->parts[0];
     TW_TRY(tw__job_cut(job, list, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++)

@@ -8,6 +8,9 @@
  *
  *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
  *
+ * These bins are known before the sums are, so the first histogram is counted piece by piece, while
+ * other entries travel.
+ *
  * Once so few magnitudes are left in the interval that all ranks may see them, they share those,
  * each with the number of sums that have it: values that were rounded for the wire have many in
  * common. After that everyone knows the threshold, and how many sums every rank holds above it and
@@ -59,6 +62,7 @@ typedef struct account {
 typedef struct space {
     search *searches;      /* [nsegments] */
     uint32_t *bins;        /* [nsegments][BINS] */
+    uint32_t *piece;       /* [BINS]: of some of the sums */
     tw__holding *holdings; /* [nranks][nsegments] */
     char *messages;        /* [nranks] of message_room bytes */
     level *all;            /* [nranks * most_levels]: those of one segment */
@@ -89,6 +93,7 @@ static space layout(tw__arena *arena, int nranks, int nsegments) {
     return (space){
         .searches = tw__arena_take(arena, nsegments, sizeof(search)),
         .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
+        .piece = tw__arena_take(arena, BINS, sizeof(uint32_t)),
         .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
         .messages = tw__arena_take(arena, nranks, message_room(nranks, nsegments)),
         .all = tw__arena_take(arena, (int64_t)nranks * most_levels(nranks), sizeof(level)),
@@ -137,13 +142,17 @@ static void narrow(search *s, const uint32_t *bins) {
     lay_bins(s, 0);
 }
 
-/* One round for all segments that are not done. */
-static int narrow_all(tw__job *job, space *w) {
+/* One round for all segments that are not done; counted: their bins are there, those of all. */
+static int narrow_all(tw__job *job, space *w, int counted) {
     int64_t active = 0;
-    for (int i = 0; i < job->shape.nsegments; i++)
-        if (!w->searches[i].done)
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        if (w->searches[i].done)
+            continue;
+        if (!counted)
             TW_TRY(job->lists.calls->count_bins(job->lists.context, &w->searches[i].part,
-                                                &w->searches[i].bins, w->bins + BINS * active++));
+                                                &w->searches[i].bins, w->bins + BINS * active));
+        active++;
+    }
     TW_TRY(tw__sum(job->transport, w->bins, BINS * active, w->sum));
     active = 0;
     for (int i = 0; i < job->shape.nsegments; i++)
@@ -342,8 +351,7 @@ static int can_list(const tw__job *job, const space *w, int messages) {
     return can;
 }
 
-/* With so many messages of 2 KiB, each of which is a histogram or a list. */
-static int find_thresholds(tw__job *job, space *w, int messages) {
+static void lay_first_bins(tw__job *job, space *w, int messages) {
     for (int i = 0; i < job->shape.nsegments; i++) {
         search *s = &w->searches[i];
         uint32_t before = *job->segments[i].threshold;
@@ -351,7 +359,12 @@ static int find_thresholds(tw__job *job, space *w, int messages) {
         lay_bins(s, close ? before - REUSE_MARGIN : 0);
         s->exact = !s->done;
     }
-    for (; !all_done(job, w); messages--) {
+}
+
+/* With so many messages of 2 KiB, each of which is a histogram or a list; the first one may be
+ * counted already. */
+static int find_thresholds(tw__job *job, space *w, int messages, int counted) {
+    for (; !all_done(job, w); messages--, counted = 0) {
         if (can_list(job, w, messages)) {
             TW_TRY(share_accounts(job, w));
             resolve_all(job, w);
@@ -359,7 +372,7 @@ static int find_thresholds(tw__job *job, space *w, int messages) {
                 return TW_OK;
             messages -= LIST_MESSAGES;
         }
-        TW_TRY(narrow_all(job, w));
+        TW_TRY(narrow_all(job, w, counted));
     }
     return share_accounts(job, w);
 }
@@ -414,23 +427,51 @@ static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
     return TW_OK;
 }
 
-static int begin(tw__job *job, space *w, const tw__list *reduced) {
-    TW_TRY(tw__job_cut(job, reduced, job->parts[0]));
-    for (int i = 0; i < job->shape.nsegments; i++)
-        w->searches[i] =
-            (search){.part = job->parts[0][i], .k = job->segments[i].k, .bins.hi = EVERYTHING};
+/* A threshold that is tried first may need no histogram. */
+static int counts_early(const tw__job *job) {
+    return job->global != TW_GLOBAL_REUSE;
+}
+
+static space space_in(void *scratch, const tw__job *job) {
+    tw__arena arena = {scratch, 0};
+    return layout(&arena, job->shape.nranks, job->shape.nsegments);
+}
+
+void tw__global_begin(tw__job *job, int messages, void *scratch) {
+    space w = space_in(scratch, job);
+    int nsegments = job->shape.nsegments;
+    for (int i = 0; i < nsegments; i++)
+        w.searches[i] = (search){.k = job->segments[i].k, .bins.hi = EVERYTHING};
+    lay_first_bins(job, &w, messages);
+    memset(w.bins, 0, sizeof *w.bins * BINS * (size_t)nsegments);
+}
+
+int tw__global_count(tw__job *job, const tw__list *sums, void *scratch) {
+    space w = space_in(scratch, job);
+    if (!counts_early(job))
+        return TW_OK;
+    TW_TRY(tw__job_cut(job, sums, job->parts[0]));
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        TW_TRY(job->lists.calls->count_bins(job->lists.context, &job->parts[0][i],
+                                            &w.searches[i].bins, w.piece));
+        for (int bin = 0; bin < BINS; bin++)
+            w.bins[BINS * (size_t)i + (size_t)bin] += w.piece[bin];
+    }
     return TW_OK;
 }
 
 int tw__global_select(tw__job *job, tw__list *reduced, int messages, int64_t *holdings,
                       void *scratch) {
-    tw__arena arena = {scratch, 0};
-    space w = layout(&arena, job->shape.nranks, job->shape.nsegments);
-    TW_TRY(begin(job, &w, reduced));
-    if (job->global == TW_GLOBAL_REUSE)
+    space w = space_in(scratch, job);
+    TW_TRY(tw__job_cut(job, reduced, job->parts[0]));
+    for (int i = 0; i < job->shape.nsegments; i++)
+        w.searches[i].part = job->parts[0][i];
+    if (!counts_early(job)) {
         TW_TRY(reuse_thresholds(job, &w));
+        lay_first_bins(job, &w, messages);
+    }
     if (!all_done(job, &w))
-        TW_TRY(find_thresholds(job, &w, messages));
+        TW_TRY(find_thresholds(job, &w, messages, counts_early(job)));
     memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
     reduced->count = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {

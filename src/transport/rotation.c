@@ -103,12 +103,6 @@ int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const 
     return status == TW_OK ? TW_OK : fail_with(r, status);
 }
 
-int tw__rotation_poke(tw__rotation *r) {
-    const tw__message *receiving = NULL, *sending = NULL;
-    int status = progress(r, &receiving, &sending);
-    return status == TW_OK ? TW_OK : fail_with(r, status);
-}
-
 /* Until all is done, or only until all sends were started. */
 static int wait_for(tw__rotation *r, int all) {
     tw__patience patience = {0};
@@ -127,6 +121,38 @@ static int wait_for(tw__rotation *r, int all) {
 
 int tw__rotation_flush(tw__rotation *r) {
     return wait_for(r, 0);
+}
+
+/* The first message that has come and that nobody was told of; -1 if there is none. */
+static int take_one(tw__rotation *r) {
+    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
+    for (int turn = 1; turn < nranks; turn++) {
+        int from = (rank - turn + nranks) % nranks;
+        tw__message *message = &r->recvs[from];
+        if (r->in[from].data == NULL || message->request != NULL || message->taken)
+            continue;
+        message->taken = 1;
+        r->in[from].bytes = message->bytes;
+        return from;
+    }
+    return -1;
+}
+
+int tw__rotation_next(tw__rotation *r, int *from) {
+    tw__patience patience = {0};
+    for (;;) {
+        const tw__message *receiving = NULL, *sending = NULL;
+        int status = progress(r, &receiving, &sending);
+        *from = status == TW_OK ? take_one(r) : -1;
+        if (*from >= 0)
+            return TW_OK;
+        if (status == TW_OK && receiving == NULL)
+            return tw__rotation_end(r);
+        if (status == TW_OK)
+            status = tw__transport_pause(r->transport, &patience, receiving);
+        if (status != TW_OK)
+            return fail_with(r, status);
+    }
 }
 
 int tw__rotation_end(tw__rotation *r) {

@@ -29,6 +29,8 @@ struct tw_transport {
     tw__clockwork *clock; /* NULL unless the network is simulated */
     int shared;           /* ranks see each other's memory */
     tw__carrier carrier;  /* of entries on a GPU; carry is NULL without */
+    tw__chore *chore;     /* NULL if there is none */
+    void *chore_context;
     tw_device_exchange *device;
     void *device_context;
     tw__roll roll;
@@ -382,6 +384,11 @@ int tw__transport_give_up(tw_transport *t, int status) {
     return status;
 }
 
+void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context) {
+    t->chore = chore;
+    t->chore_context = context;
+}
+
 int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
     int64_t now = tw__clock();
     if (patience->deadline == 0) {
@@ -396,6 +403,10 @@ int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__messa
     }
     if (now >= patience->deadline)
         return tw__roll_ask(&t->roll, t->timeout, awaited);
+    if (t->chore != NULL && awaited->cargo != TW__CONTROL) {
+        t->chore = t->chore(t->chore_context) ? t->chore : NULL;
+        return TW_OK;
+    }
     int64_t until = patience->look < patience->deadline ? patience->look : patience->deadline;
     tw__roll_idle(&t->roll, until - now);
     return TW_OK;

@@ -39,6 +39,7 @@ typedef struct tw__message {
     int sending;
     tw__cargo cargo;
     size_t bytes; /* its length; of a received one once it is done */
+    int taken;    /* of a rotation: tw__rotation_next has told of it */
 
     /* In a simulated network: see clockwork.h. */
     uint32_t number; /* among those of this pair */
@@ -77,6 +78,10 @@ typedef struct tw__patience {
     int64_t look;     /* when to look at the roll call */
 } tw__patience;
 int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited);
+/* Work that can be done while payload travels, a little at each call: it is called instead of idling
+ * until it returns 0, which says that nothing is left. NULL takes it away. */
+typedef int tw__chore(void *context);
+void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context);
 /* Test all. *pending, when NULL, becomes the first one that is not done, if any. */
 int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
@@ -177,10 +182,11 @@ size_t tw__rotation_memory(int nranks);
  * Errors: TW_ERR_TRANSPORT. */
 int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const tw__parcel *out,
                        tw__parcel *in, void *recvs);
-/* Start what can be started, without waiting. */
-int tw__rotation_poke(tw__rotation *r);
 /* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_flush(tw__rotation *r);
+/* Wait for what comes next: *from is its sender, each once. -1: everything has come and gone, as
+ * after tw__rotation_end. Errors: as tw__transport_wait; the rotation is cancelled. */
+int tw__rotation_next(tw__rotation *r, int *from);
 /* Wait for everything. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_end(tw__rotation *r);
 /* Give it up. */
