@@ -13,6 +13,8 @@
 #include <string.h>
 
 #define DEFAULT_TIMEOUT (300 * TW__SECOND)
+/* A wait that lasts so long is one for a slow network, in which chores are done. */
+#define LONG_WAIT (TW__SECOND / 1000)
 /* 30 years are for ever, and do not overflow. */
 #define MOST_SECONDS 1e9
 
@@ -403,7 +405,8 @@ int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__messa
     }
     if (now >= patience->deadline)
         return tw__roll_ask(&t->roll, t->timeout, awaited);
-    if (t->chore != NULL && awaited->cargo != TW__CONTROL) {
+    int64_t waited = now - (patience->deadline - t->timeout);
+    if (t->chore != NULL && awaited->cargo != TW__CONTROL && waited >= LONG_WAIT) {
         t->chore = t->chore(t->chore_context) ? t->chore : NULL;
         return TW_OK;
     }

@@ -78,8 +78,9 @@ typedef struct tw__patience {
     int64_t look;     /* when to look at the roll call */
 } tw__patience;
 int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited);
-/* Work that can be done while payload travels, a little at each call: it is called instead of idling
- * until it returns 0, which says that nothing is left. NULL takes it away. */
+/* Work that can be done while payload travels, a little at each call: once a wait has lasted a
+ * millisecond it is called instead of idling, until it returns 0, which says that nothing is left.
+ * NULL takes it away. */
 typedef int tw__chore(void *context);
 void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context);
 /* Test all. *pending, when NULL, becomes the first one that is not done, if any. */
