@@ -24,8 +24,9 @@ typedef struct step {
     tw__job jobs[JOBS];
     const tw__exchange *exchanges[JOBS];
     tw_step_info info;
-    double began; /* on the transport's clock */
-    int clearing; /* member whose out is being cleared */
+    double selecting; /* seconds on the transport's clock */
+    double agreed;    /* on it, when all had selected */
+    int clearing;     /* member whose out is being cleared */
 } step;
 
 static int suits(const tw_group *g, const tw__way *way, int64_t k) {
@@ -242,7 +243,7 @@ static int select_all(step *s) {
     int error = TW_OK, tensor = 0;
     int64_t bad = -1;
     double begin = tw__seconds(), took = HUGE_VAL;
-    s->began = tw__transport_seconds(s->g->transport);
+    double from = tw__transport_seconds(s->g->transport);
     for (int i = 0; i < s->count; i++) { /* of all, also where the first is refused */
         tw__tensor *t = &s->g->tensors[s->members[i]];
         t->threshold_before = t->threshold;
@@ -257,12 +258,12 @@ static int select_all(step *s) {
         error = select_each(s, &tensor, &bad, &took);
     double selected = tw__seconds(), met = tw__transport_seconds(s->g->transport);
     begin = began(begin, selected, took);
-    s->began = began(s->began, met, took);
+    s->selecting = met - began(from, met, took);
     double slowest = tw__auto_pending(s->g, s->members);
     error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count, &slowest);
     if (error == TW_OK)
         tw__auto_learn(s->g, s->members, slowest);
-    s->began += tw__transport_seconds(s->g->transport) - met; /* waiting is none of the way's */
+    s->agreed = tw__transport_seconds(s->g->transport);
     s->info.began = begin;
     s->info.select_seconds = selected - begin;
     s->info.agree_seconds = tw__seconds() - selected;
@@ -584,7 +585,8 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
         return error;
     }
     if (g->automatic)
-        tw__auto_note(g, members, s.way, tw__transport_seconds(g->transport) - s.began);
+        tw__auto_note(g, members, s.way, s.selecting,
+                      tw__transport_seconds(g->transport) - s.agreed);
     publish_info(&s, &before);
     return TW_OK;
 }

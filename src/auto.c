@@ -234,10 +234,14 @@ double tw__auto_pending(const tw_group *g, const int *members) {
     return g->automatic && plan->last >= 0 ? plan->seconds : -1.0;
 }
 
-void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double seconds) {
+/* Selection is the same whichever way: what it takes longer at times says nothing about a way. */
+void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double selecting,
+                   double rest) {
     tw__plan *plan = &g->tensors[members[0]].plan;
+    int shortest = plan->selecting == 0.0 || selecting < plan->selecting;
+    plan->selecting = shortest ? selecting : plan->selecting;
     plan->last = (int)(way - g->ways.at);
-    plan->seconds = seconds;
+    plan->seconds = plan->selecting + rest;
 }
 
 /* A model that predicts too much, as after a probe on a busy machine, does so for all. */
