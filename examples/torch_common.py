@@ -33,8 +33,6 @@ def parser(description, **defaults):
     p.add_argument("--density-warmup", type=int, default=0, metavar="STEPS",
                    help="in which density falls to it")
     p.add_argument("--warmup-density", type=float, default=0.25, help="of the first of these")
-    p.add_argument("--dense-below", type=int, default=0, metavar="N",
-                   help="parameters of fewer elements are sent whole")
     p.add_argument("--wire", help="how entries are written (default raw)")
     p.add_argument("--epochs", type=int, default=1)
     p.add_argument("--steps", type=int, help="instead of --epochs")
@@ -90,7 +88,7 @@ def compress(args, model):
     return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
                              warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
                              momentum=args.momentum if args.momentum_correction else 0.0,
-                             dense_below=args.dense_below, wire=args.wire)
+                             wire=args.wire)
 
 
 def make_optimizer(args, parameters):

@@ -189,10 +189,9 @@ def _hook(state, bucket):
 def compress(model, scheme="oktopk", density=0.01, **options):
     """Has DistributedDataParallel exchange the few gradient values that matter. Collective.
 
-    Options: k instead of density; dense_below (parameters of fewer elements are sent whole);
-    select, exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum, clip_norm,
-    warmup_steps, warmup_density, seed, bucket (elements), threads, grad_scaler (the GradScaler of
-    mixed precision), and the other fields of tw_select_params.
+    Options: k instead of density; select, exchange, wire, result ("mean" or "sum"), timeout
+    (seconds), momentum, clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads,
+    grad_scaler (the GradScaler of mixed precision), and the other fields of tw_select_params.
     Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
     """
     if not isinstance(model, DistributedDataParallel):

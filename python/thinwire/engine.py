@@ -45,20 +45,17 @@ class Engine:
     """parameters is [(name, parameter)], in the order in which gradients become ready."""
 
     def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=0.01, k=0,
-                 dense_below=0, grad_scaler=None, bucket=0, threads=0, timeout=300.0, **options):
+                 grad_scaler=None, bucket=0, threads=0, timeout=300.0, **options):
         _check(parameters)
         if grad_scaler is not None and bucket:
             raise ValueError("bucket: with grad_scaler a step is refused as a whole, so all of it "
                              "travels as one bucket; leave it out")
-        if dense_below < 0 or (dense_below and options.get("momentum")):
-            raise ValueError(f"dense_below: {dense_below}; accepted are counts of elements, and 0 "
-                             "together with momentum, which is for values that wait")
         self.names = [name for name, _ in parameters]
         self.sizes = [parameter.numel() for _, parameter in parameters]
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
-        self.under_way, self.scale, self.dense_below = [], 1.0, dense_below
+        self.under_way, self.scale = [], 1.0
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or 300.0      # 0 means default, as everywhere
         self.transport = transport_of(process_group, timeout)
@@ -82,9 +79,7 @@ class Engine:
                            stream=self.stream.cuda_stream)
         self.group = Group(self.transport, **options)
         for size, dtype in zip(self.sizes, self.dtypes):
-            kind = library.F32 if self.scaler is not None else _TYPES[dtype]
-            whole = dict(method=b"exact", density=1.0, warmup_steps=0, momentum=0.0)
-            self.group.add(size, type=kind, **(whole if size < self.dense_below else {}))
+            self.group.add(size, type=library.F32 if self.scaler is not None else _TYPES[dtype])
         self.group.open()
 
     def _time_dense(self):
