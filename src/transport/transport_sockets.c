@@ -88,7 +88,7 @@ typedef struct sockets {
     int failed;         /* something was given up */
     int quiet;          /* idles in a row in which nothing was done */
     unsigned round;     /* of looking at all sockets */
-    struct pollfd *fds; /* [nranks]; fd is -1 where there is nobody, or nobody any more */
+    struct pollfd *fds; /* [nranks]; fd is negative for this rank, and for one that is gone */
     peer **peers;       /* [nranks]; NULL for this rank */
     request *unused;
     block *blocks;
