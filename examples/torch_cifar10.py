@@ -2,7 +2,7 @@
 """VGG-16 or ResNet-20 on CIFAR-10, data-parallel, dense or sparse.
 
     torchrun --nproc_per_node 8 examples/torch_cifar10.py --data DIR --scheme oktopk \\
-        --density 0.02 --momentum 0 --lr 1.0 --run-log oktopk.jsonl
+        --density 0.02 --momentum 0 --lr 0.4 --weight-decay 1e-3 --run-log oktopk.jsonl
 
 DIR holds the binary batches (data_batch_1.bin ... test_batch.bin), or the same as six JPEG sheets
 of tiles (data_batch_1.jpg ... test_batch.jpg, labels.bin), which torchvision or Pillow decodes. All

@@ -298,9 +298,9 @@ typedef int tw_device_exchange(void *context, const tw_device_message *messages,
 
 /* Groups on a GPU: have entries go from GPU to GPU by a way of your own; what ranks tell each other
  * beside still goes by the transport. Without one, entries pass through the host's memory, or, with
- * ranks that are threads, are copied directly. All ranks must have one, or none. Butterfly
- * (with which oktopk serves k < 8P), twolevel and "auto" go through the host all the same. NCCL's is
- * in thinwire_nccl.h.
+ * ranks that are threads, are copied directly. All ranks must have one, or none. Butterfly (with
+ * which oktopk serves k < 8P), twolevel, fulltopk and "auto" go through the host all the same.
+ * NCCL's is in thinwire_nccl.h.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
@@ -384,7 +384,7 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
 /* Bytes that tw_group_open will take, or took (with "auto", before opening, at most): residuals,
  * velocities and undo logs of all tensors; workspace is O(k + P) for oktopk, O(k log P + P) for
  * gtopk, butterfly and twolevel, O(kP) where the result itself is (allgather, dsa), 8 MiB at most
- * for dense, on a GPU 8 bytes an element.
+ * for dense, on a GPU 8 bytes an element; for fulltopk oktopk's and dense's.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added. */
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
@@ -449,7 +449,7 @@ typedef struct tw_step_info {
     int64_t k;            /* entries asked for */
     int64_t selected;     /* entries that this rank selected */
     int64_t applied;      /* entries of the result */
-    const char *exchange; /* that was used: oktopk leaves k < 8P to butterfly */
+    const char *exchange; /* that was used: oktopk and fulltopk leave k < 8P to butterfly */
     const char *wire;     /* likewise */
     int tensors;          /* in the bucket */
     tw_traffic traffic;   /* of this rank */
@@ -471,7 +471,7 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * is lost from one way to another. But which entries are applied depends on the exchange, and so on
  * times: runs repeat bit by bit in simulation only.
  *
- * Candidates are all exchanges but twolevel, each with wire "raw" and "bf16"; a group whose params
+ * Candidates are all exchanges but twolevel and fulltopk, each with wire "raw" and "bf16"; a group whose params
  * name an exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's,
  * "exact" unless it says otherwise. Left out are exchanges that would take more than 40 bytes of
  * workspace per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or

@@ -155,7 +155,7 @@ static void try_all_supports(const int *counts, int ncounts, int steps) {
 static void test_few_ranks(void **state) {
     (void)state;
     const int counts[] = {1, 2, 3, 4, 5, 7, 8};
-    try_all_supports(counts, 7, 3);
+    try_all_supports(counts, 7, 5);
 }
 
 static void test_many_ranks(void **state) {

@@ -492,6 +492,7 @@ static void test_cost_table(void **state) {
     expect_cost("dsa", 4, 4 * k * 3 / 4, (2 * k + n) * 3 / 4);
     expect_cost("gtopk", 8, 2 * k, 4 * k * 3);
     expect_cost("oktopk", 4, 2 * k * 3 / 4, 6 * k);
+    expect_cost("fulltopk", 4, 4 * k * 3 / 4, 6 * k + 2 * k * 3 / 4);
     /* One round each way among 4: k, then three shares of k/4 + 3 sqrt(k/4) + 3. */
     expect_cost("butterfly", 4, 4 * k * 3 / 4, 2 * (k + 3 * (2500 + 150 + 3)));
     /* Two rounds among 8: shares of 8 and of single ranks. */

@@ -96,12 +96,12 @@ typedef struct sockets {
 
 /* ---- requests and queues */
 
-/* For the receives of three rotations, their sends, and a roll call. */
+/* For the receives of three rotations, their sends, and a roll call. Errors: TW_ERR_MEMORY. */
 static int add_block(sockets *s) {
     int count = 7 * s->nranks + 64;
     block *b = calloc(1, sizeof *b + (size_t)count * sizeof(request));
     if (b == NULL)
-        return tw_transport_explain("out of memory for %d requests", count);
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d requests", count);
     b->next = s->blocks;
     b->count = count;
     s->blocks = b;
@@ -113,8 +113,8 @@ static int add_block(sockets *s) {
 }
 
 static int take(sockets *s, request **taken) {
-    if (s->unused == NULL)
-        TW_TRY(add_block(s));
+    if (s->unused == NULL && add_block(s) != TW_OK)
+        return tw_transport_explain("no memory for more requests");
     *taken = s->unused;
     s->unused = s->unused->next;
     return TW_OK;
@@ -569,8 +569,7 @@ static int fill(sockets *s, const int *fds, int rank, int nranks) {
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", nranks);
     s->nranks = nranks;
     s->rank = rank;
-    if (add_block(s) != TW_OK)
-        return TW_ERR_MEMORY;
+    TW_TRY(add_block(s));
     for (int number = 0; number < nranks; number++)
         TW_TRY(add_peer(s, number, fds[number]));
     return TW_OK;
