@@ -471,11 +471,11 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * is lost from one way to another. But which entries are applied depends on the exchange, and so on
  * times: runs repeat bit by bit in simulation only.
  *
- * Candidates are all exchanges but twolevel and fulltopk, each with wire "raw" and "bf16"; a group whose params
- * name an exchange besides scheme "auto", or a wire, keeps to it. The selection is the group's,
- * "exact" unless it says otherwise. Left out are exchanges that would take more than 40 bytes of
- * workspace per element (and 64 MiB), and dense for groups with a tensor on a GPU, with momentum or
- * without feedback. */
+ * Candidates are all exchanges but twolevel and fulltopk, each with wire "raw" and "bf16"; a group
+ * whose params name an exchange besides scheme "auto", or a wire, keeps to it. The selection is the
+ * group's, "exact" unless it says otherwise. Left out are exchanges that would take more than 40
+ * bytes of workspace per element (and 64 MiB), and dense for groups with a tensor on a GPU, with
+ * momentum or without feedback. */
 #define TW_CANDIDATES 24
 typedef struct tw_candidate {
     const char *exchange;
