@@ -112,12 +112,14 @@ static int add_block(sockets *s) {
     return TW_OK;
 }
 
-static int take(sockets *s, request **taken) {
-    if (s->unused == NULL && add_block(s) != TW_OK)
-        return tw_transport_explain("no memory for more requests");
-    *taken = s->unused;
-    s->unused = s->unused->next;
-    return TW_OK;
+/* NULL: there is no memory for more of them. */
+static request *take(sockets *s) {
+    if (s->unused == NULL)
+        add_block(s);
+    request *taken = s->unused;
+    if (taken != NULL)
+        s->unused = taken->next;
+    return taken;
 }
 
 static void give_back(sockets *s, request *r) {
@@ -362,24 +364,28 @@ static int look(sockets *s, int milliseconds) {
     return 1;
 }
 
-static int start(sockets *s, int number, int tag, void *data, size_t bytes, request **started) {
-    TW_TRY(take(s, started));
-    **started = (request){.peer = number,
-                          .round = s->round,
-                          .head = {bytes, (uint32_t)tag, MAGIC},
-                          .data = data,
-                          .bytes = bytes};
-    return TW_OK;
+static request *start(sockets *s, int number, int tag, void *data, size_t bytes) {
+    request *r = take(s);
+    if (r == NULL)
+        (void)tw_transport_explain("no memory for more requests");
+    else
+        *r = (request){.peer = number,
+                       .round = s->round,
+                       .head = {bytes, (uint32_t)tag, MAGIC},
+                       .data = data,
+                       .bytes = bytes};
+    return r;
 }
 
 static int sockets_send(void *context, int number, int tag, const void *data, size_t bytes,
                         void **handle) {
     sockets *s = context;
     peer *p = s->peers[number];
-    request *r = NULL;
     if (p->gone != 0)
         return explain_loss(p->gone);
-    TW_TRY(start(s, number, tag, (void *)data, bytes, &r));
+    request *r = start(s, number, tag, (void *)data, bytes);
+    if (r == NULL)
+        return TW_ERR_TRANSPORT;
     r->sending = 1;
     s->failed |= tag == TW__TAG_ROLL_CALL; /* whoever speaks there is in trouble */
     *handle = r;
@@ -394,10 +400,11 @@ static int sockets_recv(void *context, int number, int tag, void *data, size_t c
     sockets *s = context;
     peer *p = s->peers[number];
     letter *l = p->letters[tag];
-    request *r = NULL;
     if (l == NULL && p->gone != 0)
         return explain_loss(p->gone);
-    TW_TRY(start(s, number, tag, data, capacity, &r));
+    request *r = start(s, number, tag, data, capacity);
+    if (r == NULL)
+        return TW_ERR_TRANSPORT;
     *handle = r;
     if (l == NULL) {
         push(&p->receives[tag], r);
