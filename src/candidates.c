@@ -26,7 +26,7 @@
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
     tw__entries *found = &worker->collector.found;
     int64_t keep = 2 * s->k + 1 < found->count ? 2 * s->k + 1 : found->count;
-    tw__kth kth = tw__kth_of_values(found->val, found->count, keep);
+    tw__kth kth = tw__kth_of_values(s->kernels, found->val, found->count, keep);
     uint32_t worst = kth.bits;
     if (worst >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
         found->count = 0;

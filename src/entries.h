@@ -31,6 +31,15 @@ typedef struct tw__edge {
     int64_t ties;
 } tw__edge;
 
+/* Whether an entry of this value is taken; the ties are used up in the order of asking. */
+static inline int tw__edge_takes(tw__edge *e, float value) {
+    uint32_t magnitude = tw__magnitude(value);
+    int tie = magnitude == e->bits;
+    int taken = (magnitude > e->bits) | (tie & (e->ties > 0));
+    e->ties -= tie;
+    return taken;
+}
+
 /* The first entry of a list that is out of order, or outside a range. */
 typedef struct tw__misfit {
     int64_t at; /* its position; -1: there is none */

@@ -51,20 +51,11 @@ static int find_edge(void *context, const tw__list *list, int64_t best, tw__edge
     return TW_OK;
 }
 
-/* Whether an entry of this value is taken; the ties are used up in the order of asking. */
-static int takes(tw__edge *e, float value) {
-    uint32_t magnitude = tw__magnitude(value);
-    int tie = magnitude == e->bits;
-    int taken = (magnitude > e->bits) | (tie & (e->ties > 0));
-    e->ties -= tie;
-    return taken;
-}
-
 static int64_t part(const tw__list *list, tw__edge edge, tw__entry *kept, tw__entry *dropped) {
     int64_t nkept = 0, ndropped = 0;
     for (int64_t i = 0; i < list->count; i++) {
         tw__entry entry = list->at[i];
-        if (takes(&edge, entry.val))
+        if (tw__edge_takes(&edge, entry.val))
             kept[nkept++] = entry;
         else
             dropped[ndropped++] = entry;
@@ -77,7 +68,7 @@ static int64_t keep(const tw__list *list, tw__edge edge, tw__entry *kept) {
     for (int64_t i = 0; i < list->count; i++) {
         tw__entry entry = list->at[i];
         kept[count] = entry;
-        count += takes(&edge, entry.val);
+        count += tw__edge_takes(&edge, entry.val);
     }
     return count;
 }

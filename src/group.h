@@ -45,7 +45,8 @@ typedef struct tw__tensor {
     int64_t launch;   /* number of the launch that took it */
     const void *grad; /* [n], the caller's */
     float *out;       /* [n], the caller's, or NULL */
-    int64_t cleared;  /* so many elements of out are zero by now */
+    int64_t cleared;  /* so many elements of out were made zero by now */
+    int64_t early;    /* so many sums were put there since */
     int64_t selected;
     int open;         /* its selector holds an open step */
     void *ready;      /* on a GPU: the event at which the gradient is there */

@@ -63,11 +63,6 @@ uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank) {
     return radix_select(&all, 1, rank).bits;
 }
 
-tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank) {
-    values all = {val, len, 4};
-    return radix_select(&all, 1, rank);
-}
-
 static int64_t clamp_rank(double rank, int64_t len) {
     return rank < 1.0 ? 1 : rank > (double)len ? len : (int64_t)rank;
 }
@@ -98,11 +93,34 @@ static int select_inside(const uint32_t *inside, int64_t count, int64_t above, i
 /* Values inside the bracket of a list: 6 % of it, so lists of up to 270,000 are served. */
 #define MOST_INSIDE 16384
 
-static int bracket_entries(const values *all, int64_t rank, tw__kth *kth) {
-    uint32_t sample[TW__SAMPLE], inside[MOST_INSIDE];
+static int is_served(int64_t len) {
+    return len > 4 * TW__SAMPLE && len < 16 * MOST_INSIDE;
+}
+
+static bracket bracket_of_list(const values *all, int64_t rank) {
+    uint32_t sample[TW__SAMPLE];
     for (int64_t i = 0; i < TW__SAMPLE; i++)
         sample[i] = magnitude_at(all, all->len / TW__SAMPLE * i);
-    bracket b = bracket_of(sample, TW__SAMPLE, (double)rank / (double)all->len);
+    return bracket_of(sample, TW__SAMPLE, (double)rank / (double)all->len);
+}
+
+tw__kth tw__kth_of_values(const tw__kernels *kernels, const float *val, int64_t len, int64_t rank) {
+    values all = {val, len, sizeof *val};
+    if (is_served(len)) {
+        uint32_t inside[MOST_INSIDE + TW__SLACK];
+        bracket b = bracket_of_list(&all, rank);
+        tw__kth kth;
+        int64_t above;
+        int64_t count = kernels->between(val, len, b.low, b.high, inside, MOST_INSIDE, &above);
+        if (count < MOST_INSIDE && select_inside(inside, count, above, rank, &kth))
+            return kth;
+    }
+    return radix_select(&all, 1, rank);
+}
+
+static int bracket_entries(const values *all, int64_t rank, tw__kth *kth) {
+    uint32_t inside[MOST_INSIDE];
+    bracket b = bracket_of_list(all, rank);
     int64_t count = 0, above = 0;
     for (int64_t i = 0; i < all->len && count < MOST_INSIDE; i++) {
         uint32_t bits = magnitude_at(all, i);
@@ -116,7 +134,7 @@ static int bracket_entries(const values *all, int64_t rank, tw__kth *kth) {
 tw__kth tw__kth_of_entries(const tw__entry *entries, int64_t len, int64_t rank) {
     values all = {&entries->val, len, sizeof *entries};
     tw__kth kth;
-    if (len > 4 * TW__SAMPLE && len < 16 * MOST_INSIDE && bracket_entries(&all, rank, &kth))
+    if (is_served(len) && bracket_entries(&all, rank, &kth))
         return kth;
     return radix_select(&all, 1, rank);
 }

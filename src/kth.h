@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 struct tw__entry;
+struct tw__kernels;
 
 typedef struct tw__kth {
     uint32_t bits;   /* the rank-th largest magnitude bits, rank from 1 */
@@ -12,7 +13,8 @@ typedef struct tw__kth {
     int64_t equal;   /* how many are equal, itself included */
 } tw__kth;
 
-tw__kth tw__kth_of_values(const float *val, int64_t len, int64_t rank);
+tw__kth tw__kth_of_values(const struct tw__kernels *kernels, const float *val, int64_t len,
+                          int64_t rank);
 tw__kth tw__kth_of_entries(const struct tw__entry *entries, int64_t len, int64_t rank);
 /* The rank-th largest of bits[len]. */
 uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank);

@@ -73,6 +73,10 @@ typedef struct tw__job {
     int global;            /* tw_global */
     float divisor;         /* dense: of the sums; the others leave that to the caller */
     tw__room room;         /* what the job leaves lies in it too */
+    /* Told of sums of the result, in the host's memory, as soon as an exchange knows them, each once;
+     * or never. May be NULL. */
+    void (*arrived)(void *context, const struct tw__job *job, const tw__list *sums);
+    void *arrived_context;
 
     int64_t *bases;     /* [nsegments + 1] of the segments, and where the last one ends */
     int64_t *positions; /* [nsegments + 1] */
@@ -90,6 +94,7 @@ typedef struct tw__exchange {
     const char *description;
     /* Words that a rank sends and receives, as the papers say. */
     tw_cost (*cost)(double n, double k, double nranks);
+    int best_k; /* it takes the best k of each segment's own entries; the others stay with the rank */
     int on_host; /* its lists lie in the host's memory, also where tensors lie on a GPU */
     /* For two ranks and more. NULL: `auto` does not choose it. */
     tw__effort (*effort)(const tw__shape *shape);
@@ -150,7 +155,7 @@ void tw__job_memory(const tw__shape *shape, tw__room *room);
 void tw__job_begin(tw__job *job);
 /* Each segment's part of a list: parts[nsegments], as are job->parts. */
 int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
-/* Keep the best k of every segment's own entries; the others stay with this rank. */
+/* Keep the best k of every segment's own entries. */
 int tw__job_trim_own(tw__job *job);
 /* A list that another rank sent: within the index space, and at most k entries for a segment. */
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank);
@@ -241,8 +246,8 @@ typedef struct tw__holding {
 } tw__holding;
 
 /* Begin a selection with so many messages, and count the sums that it will be about: all of them, in
- * as many pieces as they come in. */
-void tw__global_begin(tw__job *job, int messages, void *scratch);
+ * as many pieces as they come in. room[size] is used until the selection is made. */
+void tw__global_begin(tw__job *job, int messages, tw__entry *room, int64_t size, void *scratch);
 int tw__global_count(tw__job *job, const tw__list *sums, void *scratch);
 /* Of `reduced`, which every rank holds for a range of indices of its own, in the order of ranks,
  * keep the segments' k largest over all ranks, ties to the smaller index. holdings[nranks] gets

@@ -428,7 +428,6 @@ static void drop_difference(tw__list *drops, const tw__list *mine, const tw__lis
 static int exchange(tw__job *job, space *w, int local) {
     tw__level tree[TW__LEVELS];
     int levels = tw__level_plan(tree, job->shape.nranks, local, w->number), refuse = 0;
-    TW_TRY(tw__job_trim_own(job));
     tw__list list = {w->list, 0}, mine = {w->mine, 0};
     append(&list, &job->own);
     TW_TRY(tw__deal(job, &list, w->sorted));
@@ -470,6 +469,7 @@ static int run_by_host(tw__job *job) {
 const tw__exchange tw__exchange_butterfly = {
     .name = "butterfly",
     .description = "sums and gathers among 8 ranks at a time, in log P rounds",
+    .best_k = 1,
     .on_host = 1,
     .cost = cost,
     .effort = effort,
@@ -481,6 +481,7 @@ const tw__exchange tw__exchange_butterfly = {
 const tw__exchange tw__exchange_twolevel = {
     .name = "twolevel",
     .description = "butterfly in which ranks of a host first sum what they have",
+    .best_k = 1,
     .on_host = 1,
     .cost = cost,
     .memory = memory,

@@ -90,6 +90,7 @@ static void replace(tw__job *job, const space *w) {
 }
 
 static int run(tw__job *job) {
+    job->arrived = NULL; /* what oktopk would tell are other sums */
     TW_TRY(tw__exchange_oktopk.run(job));
     if (job->segments[0].selector->params.feedback == TW_FEEDBACK_OFF || job->result.count == 0)
         return TW_OK;
@@ -105,6 +106,7 @@ const tw__exchange tw__exchange_fulltopk = {
     .name = "fulltopk",
     .description = "oktopk's indices, and what all ranks hold there",
     .cost = cost,
+    .best_k = 1,
     .on_host = 1,
     .memory = memory,
     .applied = applied,

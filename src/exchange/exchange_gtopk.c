@@ -185,7 +185,6 @@ static int broadcast(tw__job *job, space *w, tw__list *list, tw__parcel *letter)
 
 static int run(tw__job *job) {
     space w = layout(&job->room, &job->shape);
-    TW_TRY(tw__job_trim_own(job));
     job->result = (tw__list){w.list, job->own.count};
     TW_TRY(job->lists.calls->move(job->lists.context, w.list, job->own.at, job->own.count));
     tw__parcel letter = {0};
@@ -196,6 +195,7 @@ static int run(tw__job *job) {
 const tw__exchange tw__exchange_gtopk = {
     .name = "gtopk",
     .description = "merges up a tree, the k largest sums each time, then a broadcast (gTop-k)",
+    .best_k = 1,
     .cost = cost,
     .effort = effort,
     .memory = memory,

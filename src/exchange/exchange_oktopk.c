@@ -10,7 +10,7 @@
  *   gather   everyone sends its share to everyone
  *
  * In a wire format nothing is balanced: whoever rounds a sum keeps the remainder, and it is written
- * once. What came of a region is settled while the next ones travel.
+ * once.
  *
  * In entries, with T <= k in the result, T = qP + m, and k >= 8P:
  *
@@ -31,40 +31,15 @@
  * Worked example, P = 2, k = 3, ranks bring {1: 4, 2: -1, 9: 2} and {1: 1, 7: 3, 9: 2}: the cut is
  * before 7. Rank 0 sums {1: 5, 2: -1}, rank 1 {7: 3, 9: 4}; the k-th largest magnitude is 3; rank 0
  * holds 1, rank 1 holds 2; all get {1: 5, 7: 3, 9: 4}. Rank 0's residual keeps the -1 at 2. */
-#include "exchange/exchange.h"
+#include "exchange/oktopk.h"
 
 /* From this k on regions are cut into batches. Below, messages are too short to be cut. */
 #define BATCH_K 32768
-#define BATCHES 4
+#define BATCHES TW__OKTOPK_BATCHES
 /* Histograms and such, of 2 KiB, in a step: 16 KiB of control are promised. */
 #define CONTROL_MESSAGES (TW__PARTITION_ROUNDS + TW__GLOBAL_ROUNDS)
 
-typedef struct space {
-    int64_t *bounds;          /* [parts + 1] */
-    int64_t *most;            /* [nranks] */
-    int64_t *holdings;        /* [nranks] */
-    int64_t *starts;          /* [nranks + 1]: of holdings, then of shares, in the result */
-    int64_t *shares;          /* [nranks + 1] */
-    uint32_t *expect;         /* [nranks][batches]: entries that will come */
-    uint32_t *counts;         /* [nranks][batches]: entries that will go */
-    tw__parcel *out[BATCHES]; /* [nranks] each: of the batches */
-    tw__parcel *in[BATCHES];
-    void *rotation[BATCHES];
-    tw__list *runs;      /* [nranks] */
-    tw__entry *received; /* [2k] */
-    tw__entry *reduced;  /* [3k]: sums of the own region */
-    tw__entry *result;   /* [k] */
-    tw__entry *left;     /* [k] */
-    char *sent, *mail;   /* letters: own ones; those of others, [2k] entries, then [k] */
-    float *rounded;      /* [k] of own entries, [k] of sums held here */
-    tw__entry *kept[3];  /* remainders of these, and both together */
-    tw__list *left_of;   /* [nranks]: of each region's own entries, what is in its sums */
-    tw__list *kept_of;   /* [nranks]: and their remainders; of the own region, those of sums */
-    int64_t *cuts;       /* [parts + 1] */
-    tw__list *parts;     /* [parts]: own entries of each part */
-    void *partition;
-    void *global;
-} space;
+typedef tw__oktopk_space space;
 
 /* A GPU that sums cannot send meanwhile. But where values are rounded by blocks, how lists are cut
  * shows in the sums, which are to be the CPU's. */
@@ -80,8 +55,10 @@ static int64_t applied(const tw__shape *s) {
 static space layout(tw__room *room, const tw__shape *s) {
     tw__arena *host = &room->host, *lists = &room->lists;
     int64_t parts = (int64_t)s->nranks * batches_of(s);
+    int64_t mail = s->k * (batches_of(s) > 2 ? batches_of(s) : 2); /* there, and back */
     int64_t rounds = s->wire != NULL ? s->k : 0;
     space w = {
+        .batches = batches_of(s),
         .bounds = tw__arena_take(host, parts + 1, sizeof(int64_t)),
         .most = tw__arena_take(host, s->nranks, sizeof(int64_t)),
         .holdings = tw__arena_take(host, s->nranks, sizeof(int64_t)),
@@ -95,13 +72,14 @@ static space layout(tw__room *room, const tw__shape *s) {
         .result = tw__arena_take(lists, s->k, sizeof(tw__entry)),
         .left = tw__arena_take(lists, s->k, sizeof(tw__entry)),
         .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, 2 * s->k, parts + 1)),
-        .mail = tw__arena_take(lists, 1, tw__letter_room(s->wire, 2 * s->k, parts)),
+        .mail = tw__arena_take(lists, 1, tw__letter_room(s->wire, mail, parts)),
         .rounded = tw__arena_take(lists, 2 * rounds, sizeof(float)),
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, 2 * rounds, sizeof(tw__entry))},
-        .left_of = tw__arena_take(host, s->nranks, sizeof(tw__list)),
-        .kept_of = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .came = tw__arena_take(host, s->nranks, sizeof(int64_t)),
+        .left_of = tw__arena_take(host, parts, sizeof(tw__list)),
+        .kept_of = tw__arena_take(host, parts, sizeof(tw__list)),
         .cuts = tw__arena_take(host, parts + 1, sizeof(int64_t)),
         .parts = tw__arena_take(host, parts, sizeof(tw__list)),
         .partition = tw__arena_take(host, 1, tw__partition_memory(s->nranks)),
@@ -138,7 +116,7 @@ static tw__effort effort(const tw__shape *s) {
     double bins = (nranks > 64.0 ? 4.0 * nranks : 256.0) + 256.0 * s->nsegments;
     return (tw__effort){
         .rounds = 8.0,
-        .messages = others * (7.0 + batches),
+        .messages = others * (6.0 + 2.0 * batches),
         .bytes = others * (batches * there + back + 4.0 * batches + 12.0 * s->nsegments) +
                  8.0 * bins * share + listed,
         .entries = s->wire != NULL ? 3.0 * (double)s->k : 0.0,
@@ -149,12 +127,12 @@ static tw__effort effort(const tw__shape *s) {
 /* ---- split */
 
 /* Holds back entries of regions that might get more than 2k: every rank the same fraction. */
-static int hold_back(tw__job *job, const space *w, int batches) {
+static int hold_back(tw__job *job, const space *w) {
     int64_t limit = 2 * job->shape.k, all = 0;
     for (int r = 0; r < job->shape.nranks; r++) {
         tw__list part;
-        TW_TRY(tw__list_between(&job->lists, &job->own, w->bounds[r * batches],
-                                w->bounds[(r + 1) * batches], &part));
+        TW_TRY(tw__list_between(&job->lists, &job->own, w->bounds[r * w->batches],
+                                w->bounds[(r + 1) * w->batches], &part));
         int64_t best = part.count, kept;
         if (w->most[r] > limit)
             best = (int64_t)((double)part.count * (double)limit / (double)w->most[r]);
@@ -173,7 +151,8 @@ static int crowded(const tw__job *job, const space *w) {
 }
 
 /* Everyone tells everyone how many entries will come in each batch. */
-static int announce(tw__job *job, space *w, int batches) {
+static int announce(tw__job *job, space *w) {
+    int batches = w->batches;
     size_t bytes = sizeof(uint32_t) * (size_t)batches;
     int64_t total = 0;
     int nparts = job->shape.nranks * batches;
@@ -216,9 +195,9 @@ static int write_part(tw__job *job, space *w, int r, int part, cursor *c, tw__pa
 }
 
 /* Where rank r's entries for the own part arrive. */
-static tw__parcel expect_part(const tw__job *job, const space *w, int r, int own_part, int b,
-                              int batches, cursor *c) {
-    int64_t count = w->expect[r * batches + b];
+static tw__parcel expect_part(const tw__job *job, const space *w, int r, int b, cursor *c) {
+    int own_part = job->rank * w->batches + b;
+    int64_t count = w->expect[r * w->batches + b];
     if (r == job->rank || count == 0)
         return (tw__parcel){0};
     size_t bytes =
@@ -231,23 +210,22 @@ static tw__parcel expect_part(const tw__job *job, const space *w, int r, int own
 }
 
 /* Sets off batch b, all its messages. */
-static int begin_batch(tw__job *job, space *w, int b, int batches, cursor *c,
-                       tw__rotation *rotation) {
+static int begin_batch(tw__job *job, space *w, int b, cursor *c, tw__rotation *rotation) {
     tw__parcel *out = w->out[b], *in = w->in[b];
     for (int r = 0; r < job->shape.nranks; r++) {
-        TW_TRY(write_part(job, w, r, r * batches + b, c, &out[r]));
-        in[r] = expect_part(job, w, r, job->rank * batches + b, b, batches, c);
+        TW_TRY(write_part(job, w, r, r * w->batches + b, c, &out[r]));
+        in[r] = expect_part(job, w, r, b, c);
     }
     TW_TRY(tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b]));
     return tw__rotation_flush(rotation);
 }
 
 /* Sums what came in batch b, and the own entries, behind what earlier batches left. */
-static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, tw__list *reduced) {
-    int part = job->rank * batches + b;
+static int reduce_batch(tw__job *job, space *w, int b, cursor *c, tw__list *reduced) {
+    int part = job->rank * w->batches + b;
     int64_t lo = w->bounds[part], hi = w->bounds[part + 1];
     for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t count = w->expect[r * batches + b];
+        int64_t count = w->expect[r * w->batches + b];
         w->runs[r] = (tw__list){0};
         if (r == job->rank)
             w->runs[r] = w->parts[part];
@@ -269,264 +247,46 @@ static int reduce_batch(tw__job *job, space *w, int b, int batches, cursor *c, t
  * the counts have reached everyone: those came 5 ms later (P = 8, 100 Mbit/s). */
 #define AHEAD 2
 
-static int split_and_reduce(tw__job *job, space *w, int batches, tw__list *reduced) {
-    tw__rotation rotations[BATCHES];
+static int split_and_reduce(tw__job *job, space *w, tw__list *reduced) {
+    tw__rotation rotations[BATCHES] = {0};
     cursor c = {w->sent, w->mail, w->received, w->received};
     int error = TW_OK, begun = 0;
-    for (int b = -AHEAD; b < batches && error == TW_OK; b++) {
+    for (int b = -AHEAD; b < w->batches && error == TW_OK; b++) {
         if (b >= 0)
             error = tw__rotation_end(&rotations[b]);
-        if (error == TW_OK && begun < batches) {
-            error = begin_batch(job, w, begun, batches, &c, &rotations[begun]);
+        if (error == TW_OK && begun < w->batches) {
+            error = begin_batch(job, w, begun, &c, &rotations[begun]);
             begun++;
         }
         if (error == TW_OK && b >= 0)
-            error = reduce_batch(job, w, b, batches, &c, reduced);
+            error = reduce_batch(job, w, b, &c, reduced);
     }
     for (int b = 0; b < begun && error != TW_OK; b++)
         tw__rotation_cancel(&rotations[b]);
     return error;
 }
 
-/* ---- balance and gather */
-
-static void add_up(const int64_t *counts, int nranks, int64_t *starts) {
-    starts[0] = 0;
-    for (int r = 0; r < nranks; r++)
-        starts[r + 1] = starts[r] + counts[r];
-}
-
-static int largest(const int64_t *counts, int nranks) {
-    int at = 0;
-    for (int r = 1; r < nranks; r++)
-        if (counts[r] > counts[at])
-            at = r;
-    return at;
-}
-
-/* Moving entries pays from 3 % on: the fullest rank is the one that all wait for. */
-static int skewed(const int64_t *holdings, int nranks, int64_t total) {
-    int64_t excess = holdings[largest(holdings, nranks)] * nranks - total;
-    return 32 * excess > total;
-}
-
-/* Where each rank's share of the result starts: as they are held, or all alike, the odd ones to
- * the ranks after the one with the largest holding. */
-static void assign_shares(const tw__job *job, space *w, int64_t total) {
-    int nranks = job->shape.nranks;
-    if (!skewed(w->holdings, nranks, total)) {
-        memcpy(w->shares, w->starts, sizeof(int64_t) * (size_t)(nranks + 1));
-        return;
-    }
-    int after = largest(w->holdings, nranks) + 1;
-    w->shares[0] = 0;
-    for (int r = 0; r < nranks; r++) {
-        int odd = (r - after + nranks) % nranks < total % nranks;
-        w->shares[r + 1] = w->shares[r] + total / nranks + odd;
-    }
-}
-
-static int64_t overlap(const int64_t *a, const int64_t *b, int64_t *from) {
-    *from = a[0] > b[0] ? a[0] : b[0];
-    int64_t to = a[1] < b[1] ? a[1] : b[1];
-    return to > *from ? to - *from : 0;
-}
-
-/* A stretch of entries as a parcel; nothing where it is empty, which the other end knows. */
-static tw__parcel stretch(tw__entry *at, int64_t count) {
-    size_t bytes = sizeof(tw__entry) * (size_t)count;
-    return (tw__parcel){count > 0 ? at : NULL, bytes, bytes};
-}
-
-static int check_lengths(const tw__job *job, const tw__parcel *in) {
-    for (int r = 0; r < job->shape.nranks; r++)
-        if (r != job->rank && in[r].bytes != in[r].capacity)
-            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, expected were %zu", r,
-                            in[r].bytes, in[r].capacity);
-    return TW_OK;
-}
-
-/* Entries move from where they are held to where they are shared from. Each knows its place in the
- * result, so it is received right there. */
-static int balance(tw__job *job, space *w, const tw__list *held) {
-    const int64_t *starts = w->starts, *shares = w->shares;
-    int rank = job->rank;
-    for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t from, count = overlap(starts + rank, shares + r, &from);
-        w->out[0][r] = stretch(held->at + (from - starts[rank]), count);
-        count = overlap(starts + r, shares + rank, &from);
-        w->in[0][r] = stretch(w->result + from, count);
-        if (r == rank)
-            TW_TRY(job->lists.calls->move(job->lists.context, w->result + from,
-                                          held->at + (from - starts[rank]), count));
-    }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
-    return check_lengths(job, w->in[0]);
-}
-
-static int gather(tw__job *job, space *w) {
-    const int64_t *shares = w->shares;
-    for (int r = 0; r < job->shape.nranks; r++) {
-        w->out[0][r] =
-            stretch(w->result + shares[job->rank], shares[job->rank + 1] - shares[job->rank]);
-        w->in[0][r] = stretch(w->result + shares[r], shares[r + 1] - shares[r]);
-    }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
-    return check_lengths(job, w->in[0]);
-}
-
-/* What is wrong is looked for where it came from. */
-static int check_result(tw__job *job, const space *w) {
-    int error = tw__job_check_list(job, &job->result, job->rank);
-    for (int r = 0; r < job->shape.nranks && error != TW_OK; r++) {
-        tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
-        TW_TRY(tw__list_check(&job->lists, &share, 0, job->shape.span, r));
-    }
-    return error;
-}
-
-static int spread_raw(tw__job *job, space *w, const tw__list *held) {
-    assign_shares(job, w, w->starts[job->shape.nranks]);
-    TW_TRY(balance(job, w, held));
-    TW_TRY(gather(job, w));
-    job->result = (tw__list){w->result, w->starts[job->shape.nranks]};
-    TW_TRY(check_result(job, w));
-    job->left.at = w->left;
-    return tw__list_intersect(&job->lists, &job->own, &job->result, &job->left);
-}
-
-/* ---- the same as letters, each about the region of its sender */
-
-static tw__list own_entries(const space *w, int region, int batches) {
-    const tw__list *first = &w->parts[region * batches], *last = first + batches - 1;
-    return (tw__list){first->at, last->at + last->count - first->at};
-}
-
-/* Which own entries the sums of a region have taken in, and what rounding took of those: at their
- * places among the own entries, wherever other regions are. An entry that was not applied stays as
- * it is. */
-static int settle_region(tw__job *job, space *w, int region, const tw__list *sums, int batches) {
-    tw__list own = own_entries(w, region, batches);
-    tw__list *left = &w->left_of[region], *kept = &w->kept_of[region];
-    int64_t place = own.at - job->own.at;
-    tw__list all = {w->kept[2] + place, 0}; /* free until regions are joined */
-    *left = (tw__list){w->left + place, 0};
-    TW_TRY(tw__list_intersect(&job->lists, &own, sums, left));
-    if (region == job->rank)
-        return TW_OK; /* they did not travel */
-    *kept = (tw__list){w->kept[0] + place, 0};
-    TW_TRY(tw__letter_remainders(job, &own, w->rounded + place, &all));
-    return tw__list_intersect(&job->lists, &all, left, kept);
-}
-
-static int take_letter(tw__job *job, space *w, int r, const tw__parcel *letter, int batches) {
-    tw__entry *to = w->result + w->starts[r];
-    tw__list part = {0};
-    TW_TRY(tw__letter_read(job, letter, w->bounds[r * batches], w->bounds[(r + 1) * batches],
-                           w->holdings[r], r, to, &part));
-    if (part.count != w->holdings[r])
-        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
-                        (long long)part.count, (long long)w->holdings[r]);
-    TW_TRY(job->lists.calls->move(job->lists.context, to, part.at, part.count));
-    return settle_region(job, w, r, &(tw__list){to, part.count}, batches);
-}
-
-/* Where letters arrive; where there is none, nothing of the region is in the result. */
-static void expect_letters(const tw__job *job, space *w, const tw__parcel *own, int batches) {
-    char *mail = w->mail;
-    for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t count = w->holdings[r];
-        w->left_of[r] = w->kept_of[r] = (tw__list){0};
-        w->out[0][r] = w->holdings[job->rank] > 0 ? *own : (tw__parcel){0};
-        w->in[0][r] = (tw__parcel){0};
-        if (count == 0 || r == job->rank)
-            continue;
-        w->in[0][r].data = mail;
-        w->in[0][r].capacity = tw__letter_bound(job->shape.wire, count, w->bounds[r * batches],
-                                                w->bounds[(r + 1) * batches]);
-        mail += tw__letter_room(job->shape.wire, count, 1);
-    }
-}
-
-/* Every letter is read while the next ones travel, the own one first. */
-static int gather_letters(tw__job *job, space *w, const tw__list *held, int batches) {
-    int rank = job->rank, error = TW_OK;
-    char *sent = w->sent;
-    float *rounded = w->rounded + job->shape.k;
-    tw__parcel own;
-    tw__rotation rotation;
-    TW_TRY(tw__letter_write(job, held, w->bounds[rank * batches], w->bounds[(rank + 1) * batches],
-                            &sent, rounded, &own));
-    expect_letters(job, w, &own, batches);
-    TW_TRY(tw__rotation_begin(&rotation, job->transport, job->cargo, w->out[0], w->in[0],
-                              w->rotation[0]));
-    if (held->count > 0)
-        error = take_letter(job, w, rank, &own, batches);
-    w->kept_of[rank] = (tw__list){w->kept[1], 0};
-    if (error == TW_OK)
-        error = tw__letter_remainders(job, held, rounded, &w->kept_of[rank]);
-    for (int from = 0; error == TW_OK;) {
-        TW_TRY(tw__rotation_next(&rotation, &from));
-        if (from < 0)
-            return TW_OK;
-        error = take_letter(job, w, from, &w->in[0][from], batches);
-    }
-    tw__rotation_cancel(&rotation);
-    return error;
-}
-
-/* The regions' lists, one behind the other; `to` may be where the first of them is. */
-static int join(const tw__job *job, const tw__list *parts, tw__entry *to, tw__list *all) {
-    *all = (tw__list){to, 0};
-    for (int i = 0; i < job->shape.nranks; i++) {
-        if (parts[i].count > 0)
-            TW_TRY(job->lists.calls->move(job->lists.context, to + all->count, parts[i].at,
-                                          parts[i].count));
-        all->count += parts[i].count;
-    }
-    return TW_OK;
-}
-
-static int spread_letters(tw__job *job, space *w, const tw__list *held, int batches) {
-    int nranks = job->shape.nranks;
-    TW_TRY(gather_letters(job, w, held, batches));
-    job->result = (tw__list){w->result, w->starts[nranks]};
-    TW_TRY(join(job, w->left_of, w->left, &job->left));
-    TW_TRY(join(job, w->kept_of, w->kept[2], &job->kept));
-    return tw__job_check_counts(job, &job->result, job->rank);
-}
-
 /* ---- all of it */
-
-static int spread(tw__job *job, space *w, const tw__list *held, int batches) {
-    int nranks = job->shape.nranks;
-    add_up(w->holdings, nranks, w->starts);
-    int64_t total = w->starts[nranks];
-    if (total > job->shape.k || w->holdings[job->rank] != held->count)
-        return tw__fail(TW_ERR_PROTOCOL, "ranks hold %lld sums; possible are %lld",
-                        (long long)total, (long long)job->shape.k);
-    return job->shape.wire != NULL ? spread_letters(job, w, held, batches)
-                                   : spread_raw(job, w, held);
-}
 
 static int run(tw__job *job) {
     space w = layout(&job->room, &job->shape);
-    int batches = batches_of(&job->shape), messages = CONTROL_MESSAGES, rounds = 0;
+    int messages = CONTROL_MESSAGES, rounds = 0;
     tw__list reduced = {w.reduced, 0};
-    TW_TRY(tw__job_trim_own(job));
-    TW_TRY(tw__partition(job, job->shape.nranks * batches, w.bounds, w.most, &rounds, w.partition));
+    TW_TRY(
+        tw__partition(job, job->shape.nranks * w.batches, w.bounds, w.most, &rounds, w.partition));
     if (crowded(job, &w))
-        TW_TRY(hold_back(job, &w, batches));
-    TW_TRY(announce(job, &w, batches));
-    tw__global_begin(job, messages - rounds, w.global);
-    TW_TRY(split_and_reduce(job, &w, batches, &reduced));
+        TW_TRY(hold_back(job, &w));
+    TW_TRY(announce(job, &w));
+    tw__global_begin(job, messages - rounds, w.result, job->shape.k, w.global);
+    TW_TRY(split_and_reduce(job, &w, &reduced));
     TW_TRY(tw__global_select(job, &reduced, messages - rounds, w.holdings, w.global));
-    return spread(job, &w, &reduced, batches);
+    return tw__oktopk_spread(job, &w, &reduced);
 }
 
 const tw__exchange tw__exchange_oktopk = {
     .name = "oktopk",
     .description = "balanced regions and global top-k, at most 6k words (Ok-Topk)",
+    .best_k = 1,
     .cost = cost,
     .effort = effort,
     .memory = memory,

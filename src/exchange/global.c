@@ -9,7 +9,8 @@
  *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
  *
  * These bins are known before the sums are, so the first histogram is counted piece by piece, while
- * other entries travel.
+ * other entries travel. What is not in bin 0 is copied aside meanwhile: in a usual step the rest is of
+ * no use, 7 of 8 sums with 8 ranks, and what comes after the histogram is short.
  *
  * Once so few magnitudes are left in the interval that all ranks may see them, they share those,
  * each with the number of sums that have it: values that were rounded for the wire have many in
@@ -44,8 +45,15 @@ typedef struct search {
     int64_t greater; /* sums above the interval, of all ranks */
     int64_t inside;  /* sums in it */
     int done;
-    int exact; /* it was searched for, not reused */
+    int exact;      /* it was searched for, not reused */
+    uint32_t floor; /* sums of this magnitude and more are among the hopeful */
 } search;
+
+/* Sums that may be in the result, those of all segments. */
+typedef struct hopeful {
+    tw__list list;
+    int64_t room; /* 0: they were too many */
+} hopeful;
 
 /* Sums of one magnitude, which is told by its distance from the interval's start. */
 typedef struct level {
@@ -60,7 +68,8 @@ typedef struct account {
 } account;
 
 typedef struct space {
-    search *searches;      /* [nsegments] */
+    search *searches; /* [nsegments] */
+    hopeful *hopeful;
     uint32_t *bins;        /* [nsegments][BINS] */
     uint32_t *piece;       /* [BINS]: of some of the sums */
     tw__holding *holdings; /* [nranks][nsegments] */
@@ -92,6 +101,7 @@ static size_t message_room(int nranks, int nsegments) {
 static space layout(tw__arena *arena, int nranks, int nsegments) {
     return (space){
         .searches = tw__arena_take(arena, nsegments, sizeof(search)),
+        .hopeful = tw__arena_take(arena, 1, sizeof(hopeful)),
         .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
         .piece = tw__arena_take(arena, BINS, sizeof(uint32_t)),
         .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
@@ -361,6 +371,18 @@ static void lay_first_bins(tw__job *job, space *w, int messages) {
     }
 }
 
+/* After the first histogram: what is left of a search is among the hopeful, but for one that ended in
+ * bin 0. */
+static int narrow_to_hopeful(tw__job *job, space *w) {
+    if (w->hopeful->room == 0)
+        return TW_OK;
+    TW_TRY(tw__job_cut(job, &w->hopeful->list, job->parts[0]));
+    for (int i = 0; i < job->shape.nsegments; i++)
+        if (w->searches[i].bins.lo >= w->searches[i].floor)
+            w->searches[i].part = job->parts[0][i];
+    return TW_OK;
+}
+
 /* With so many messages of 2 KiB, each of which is a histogram or a list; the first one may be
  * counted already. */
 static int find_thresholds(tw__job *job, space *w, int messages, int counted) {
@@ -373,6 +395,8 @@ static int find_thresholds(tw__job *job, space *w, int messages, int counted) {
             messages -= LIST_MESSAGES;
         }
         TW_TRY(narrow_all(job, w, counted));
+        if (counted)
+            TW_TRY(narrow_to_hopeful(job, w));
     }
     return share_accounts(job, w);
 }
@@ -437,13 +461,29 @@ static space space_in(void *scratch, const tw__job *job) {
     return layout(&arena, job->shape.nranks, job->shape.nsegments);
 }
 
-void tw__global_begin(tw__job *job, int messages, void *scratch) {
+void tw__global_begin(tw__job *job, int messages, tw__entry *room, int64_t size, void *scratch) {
     space w = space_in(scratch, job);
     int nsegments = job->shape.nsegments;
     for (int i = 0; i < nsegments; i++)
         w.searches[i] = (search){.k = job->segments[i].k, .bins.hi = EVERYTHING};
     lay_first_bins(job, &w, messages);
+    for (int i = 0; i < nsegments; i++)
+        w.searches[i].floor = w.searches[i].bins.base;
+    *w.hopeful = (hopeful){{room, 0}, size};
     memset(w.bins, 0, sizeof *w.bins * BINS * (size_t)nsegments);
+}
+
+/* `many` of these sums are hopeful. One place more is needed than is kept. */
+static int set_aside(tw__job *job, hopeful *h, const tw__list *sums, uint32_t floor, int64_t many) {
+    int64_t kept = 0;
+    if (h->list.count + many >= h->room)
+        h->room = 0;
+    if (h->room == 0 || many == 0)
+        return TW_OK;
+    TW_TRY(job->lists.calls->take(job->lists.context, sums, (tw__edge){floor - 1, 0},
+                                  h->list.at + h->list.count, NULL, &kept));
+    h->list.count += kept;
+    return TW_OK;
 }
 
 int tw__global_count(tw__job *job, const tw__list *sums, void *scratch) {
@@ -452,10 +492,15 @@ int tw__global_count(tw__job *job, const tw__list *sums, void *scratch) {
         return TW_OK;
     TW_TRY(tw__job_cut(job, sums, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++) {
-        TW_TRY(job->lists.calls->count_bins(job->lists.context, &job->parts[0][i],
-                                            &w.searches[i].bins, w.piece));
-        for (int bin = 0; bin < BINS; bin++)
+        search *s = &w.searches[i];
+        int64_t many = 0;
+        TW_TRY(
+            job->lists.calls->count_bins(job->lists.context, &job->parts[0][i], &s->bins, w.piece));
+        for (int bin = 0; bin < BINS; bin++) {
             w.bins[BINS * (size_t)i + (size_t)bin] += w.piece[bin];
+            many += bin > 0 ? w.piece[bin] : 0;
+        }
+        TW_TRY(set_aside(job, w.hopeful, &job->parts[0][i], s->floor, many));
     }
     return TW_OK;
 }

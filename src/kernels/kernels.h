@@ -99,6 +99,8 @@ typedef struct tw__kernels {
     /* Collect from src as it is; room as in fold. */
     void (*scan)(const void *src, int64_t len, int32_t base, tw__collector *collector);
 
+    /* Zeros, past the caches where there are many: nobody reads them soon. */
+    void (*clear)(void *dst, int64_t bytes);
     /* sum[i] += src[i] */
     void (*add)(void *sum, const void *src, int64_t len);
     /* dst[i] = (float)src[i], exactly */

@@ -213,6 +213,7 @@ static const tw__kernels kernels = {
     .fold = avx2_fold,
     .unfold = loop_unfold,
     .scan = avx2_scan,
+    .clear = stream_zeros,
     .add = loop_add,
     .widen_f16 = avx2_widen_f16,
     .widen_bf16 = loop_widen_bf16,

@@ -202,6 +202,7 @@ static const tw__kernels kernels = {
     .fold = avx512_fold,
     .unfold = loop_unfold,
     .scan = avx512_scan,
+    .clear = stream_zeros,
     .add = loop_add,
     .widen_f16 = avx512_widen_f16,
     .widen_bf16 = loop_widen_bf16,

@@ -96,11 +96,16 @@ static void ref_pick(const int32_t *idx, const float *val, int64_t len, uint32_t
             append(out, idx[i], val[i]);
 }
 
+static void ref_clear(void *dst, int64_t bytes) {
+    memset(dst, 0, (size_t)bytes);
+}
+
 const tw__kernels tw__kernels_ref = {
     .name = "ref",
     .fold = ref_fold,
     .unfold = loop_unfold,
     .scan = ref_scan,
+    .clear = ref_clear,
     .add = loop_add,
     .widen_f16 = ref_widen_f16,
     .widen_bf16 = loop_widen_bf16,

@@ -24,6 +24,8 @@ static int done_sending(const tw__rotation *r) {
 }
 
 void tw__rotation_cancel(tw__rotation *r) {
+    if (r->transport == NULL)
+        return;
     tw__transport_cancel(r->transport, r->sends, TW__WINDOW);
     tw__transport_cancel(r->transport, r->recvs, tw__transport_nranks(r->transport));
 }
@@ -123,13 +125,20 @@ int tw__rotation_flush(tw__rotation *r) {
     return wait_for(r, 0);
 }
 
-/* The first message that has come and that nobody was told of; -1 if there is none. */
-static int take_one(tw__rotation *r) {
+/* Nothing more of this sender is to be told. */
+static int is_told(const tw__rotation *r, int from) {
+    return r->in[from].data == NULL || r->recvs[from].taken;
+}
+
+/* The sender of the first message that has come and that nobody was told of, and whose earlier ones
+ * were told of, in rotation `at` of all; -1 if there is none. */
+static int take_one(tw__rotation *all, int at) {
+    tw__rotation *r = &all[at];
     int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
     for (int turn = 1; turn < nranks; turn++) {
         int from = (rank - turn + nranks) % nranks;
         tw__message *message = &r->recvs[from];
-        if (r->in[from].data == NULL || message->request != NULL || message->taken)
+        if (is_told(r, from) || message->request != NULL || (at > 0 && !is_told(r - 1, from)))
             continue;
         message->taken = 1;
         r->in[from].bytes = message->bytes;
@@ -138,20 +147,39 @@ static int take_one(tw__rotation *r) {
     return -1;
 }
 
-int tw__rotation_next(tw__rotation *r, int *from) {
+static int progress_all(tw__rotation *all, int count, const tw__message **receiving) {
+    *receiving = NULL;
+    for (int at = 0; at < count; at++) {
+        const tw__message *its = NULL, *sending = NULL;
+        TW_TRY(progress(&all[at], &its, &sending));
+        *receiving = *receiving != NULL ? *receiving : its;
+    }
+    return TW_OK;
+}
+
+static int end_all(tw__rotation *all, int count) {
+    int status = TW_OK;
+    for (int at = 0; at < count && status == TW_OK; at++)
+        status = tw__rotation_end(&all[at]);
+    return status;
+}
+
+int tw__rotations_next(tw__rotation *all, int count, int *which, int *from) {
     tw__patience patience = {0};
     for (;;) {
-        const tw__message *receiving = NULL, *sending = NULL;
-        int status = progress(r, &receiving, &sending);
-        *from = status == TW_OK ? take_one(r) : -1;
-        if (*from >= 0)
-            return TW_OK;
+        const tw__message *receiving = NULL;
+        int status = progress_all(all, count, &receiving);
+        for (*which = 0, *from = -1; *which < count && status == TW_OK; ++*which) {
+            *from = take_one(all, *which);
+            if (*from >= 0)
+                return TW_OK;
+        }
         if (status == TW_OK && receiving == NULL)
-            return tw__rotation_end(r);
+            return end_all(all, count);
         if (status == TW_OK)
-            status = tw__transport_pause(r->transport, &patience, receiving);
+            status = tw__transport_pause(all->transport, &patience, receiving);
         if (status != TW_OK)
-            return fail_with(r, status);
+            return fail_with(all, status);
     }
 }
 

@@ -185,12 +185,13 @@ int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const 
                        tw__parcel *in, void *recvs);
 /* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_flush(tw__rotation *r);
-/* Wait for what comes next: *from is its sender, each once. -1: everything has come and gone, as
- * after tw__rotation_end. Errors: as tw__transport_wait; the rotation is cancelled. */
-int tw__rotation_next(tw__rotation *r, int *from);
+/* Wait for what comes next in any of `count` rotations: *which one, and *from, its sender; each
+ * once, and those of one sender in the order of rotations. *from is -1 when everything has come and
+ * gone, as after tw__rotation_end. Errors: as tw__transport_wait; cancel all then. */
+int tw__rotations_next(tw__rotation *all, int count, int *which, int *from);
 /* Wait for everything. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_end(tw__rotation *r);
-/* Give it up. */
+/* Give it up; a rotation of zeros was never begun. */
 void tw__rotation_cancel(tw__rotation *r);
 
 /* The same at once. `scratch` is memory of tw__rotation_memory bytes. */

@@ -1,0 +1,258 @@
+/* oktopk_spread.c - exchange oktopk's way back: the sums that ranks hold go to everyone
+ *
+ * Raw entries are balanced first: where holdings differ by more than a little, entries move so that
+ * all send as much. In a wire format each rank sends what it holds itself, since whoever rounds a sum
+ * keeps the remainder: batch after batch, so that most is read, and settled, while more travels. */
+#include "exchange/oktopk.h"
+
+typedef tw__oktopk_space space;
+
+/* ---- raw entries: balance and gather */
+
+static void add_up(const int64_t *counts, int nranks, int64_t *starts) {
+    starts[0] = 0;
+    for (int r = 0; r < nranks; r++)
+        starts[r + 1] = starts[r] + counts[r];
+}
+
+static int largest(const int64_t *counts, int nranks) {
+    int at = 0;
+    for (int r = 1; r < nranks; r++)
+        if (counts[r] > counts[at])
+            at = r;
+    return at;
+}
+
+/* Moving entries pays from 3 % on: the fullest rank is the one that all wait for. */
+static int skewed(const int64_t *holdings, int nranks, int64_t total) {
+    int64_t excess = holdings[largest(holdings, nranks)] * nranks - total;
+    return 32 * excess > total;
+}
+
+/* Where each rank's share of the result starts: as they are held, or all alike, the odd ones to
+ * the ranks after the one with the largest holding. */
+static void assign_shares(const tw__job *job, space *w, int64_t total) {
+    int nranks = job->shape.nranks;
+    if (!skewed(w->holdings, nranks, total)) {
+        memcpy(w->shares, w->starts, sizeof(int64_t) * (size_t)(nranks + 1));
+        return;
+    }
+    int after = largest(w->holdings, nranks) + 1;
+    w->shares[0] = 0;
+    for (int r = 0; r < nranks; r++) {
+        int odd = (r - after + nranks) % nranks < total % nranks;
+        w->shares[r + 1] = w->shares[r] + total / nranks + odd;
+    }
+}
+
+static int64_t overlap(const int64_t *a, const int64_t *b, int64_t *from) {
+    *from = a[0] > b[0] ? a[0] : b[0];
+    int64_t to = a[1] < b[1] ? a[1] : b[1];
+    return to > *from ? to - *from : 0;
+}
+
+/* A stretch of entries as a parcel; nothing where it is empty, which the other end knows. */
+static tw__parcel stretch(tw__entry *at, int64_t count) {
+    size_t bytes = sizeof(tw__entry) * (size_t)count;
+    return (tw__parcel){count > 0 ? at : NULL, bytes, bytes};
+}
+
+static int check_lengths(const tw__job *job, const tw__parcel *in) {
+    for (int r = 0; r < job->shape.nranks; r++)
+        if (r != job->rank && in[r].bytes != in[r].capacity)
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, expected were %zu", r,
+                            in[r].bytes, in[r].capacity);
+    return TW_OK;
+}
+
+/* Entries move from where they are held to where they are shared from. Each knows its place in the
+ * result, so it is received right there. */
+static int balance(tw__job *job, space *w, const tw__list *held) {
+    const int64_t *starts = w->starts, *shares = w->shares;
+    int rank = job->rank;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int64_t from, count = overlap(starts + rank, shares + r, &from);
+        w->out[0][r] = stretch(held->at + (from - starts[rank]), count);
+        count = overlap(starts + r, shares + rank, &from);
+        w->in[0][r] = stretch(w->result + from, count);
+        if (r == rank)
+            TW_TRY(job->lists.calls->move(job->lists.context, w->result + from,
+                                          held->at + (from - starts[rank]), count));
+    }
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
+    return check_lengths(job, w->in[0]);
+}
+
+static int gather(tw__job *job, space *w) {
+    const int64_t *shares = w->shares;
+    for (int r = 0; r < job->shape.nranks; r++) {
+        w->out[0][r] =
+            stretch(w->result + shares[job->rank], shares[job->rank + 1] - shares[job->rank]);
+        w->in[0][r] = stretch(w->result + shares[r], shares[r + 1] - shares[r]);
+    }
+    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
+    return check_lengths(job, w->in[0]);
+}
+
+/* What is wrong is looked for where it came from. */
+static int check_result(tw__job *job, const space *w) {
+    int error = tw__job_check_list(job, &job->result, job->rank);
+    for (int r = 0; r < job->shape.nranks && error != TW_OK; r++) {
+        tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
+        TW_TRY(tw__list_check(&job->lists, &share, 0, job->shape.span, r));
+    }
+    return error;
+}
+
+static int spread_raw(tw__job *job, space *w, const tw__list *held) {
+    assign_shares(job, w, w->starts[job->shape.nranks]);
+    TW_TRY(balance(job, w, held));
+    TW_TRY(gather(job, w));
+    job->result = (tw__list){w->result, w->starts[job->shape.nranks]};
+    TW_TRY(check_result(job, w));
+    job->left.at = w->left;
+    return tw__list_intersect(&job->lists, &job->own, &job->result, &job->left);
+}
+
+/* ---- letters, each about one batch of its sender's region */
+
+/* Which own entries the sums of a part have taken in, and what rounding took of those: at their
+ * places among the own entries, wherever other parts are. An entry that was not applied stays as it
+ * is. */
+static int settle(tw__job *job, space *w, int part, const tw__list *sums) {
+    const tw__list *own = &w->parts[part];
+    tw__list *left = &w->left_of[part], *kept = &w->kept_of[part];
+    int64_t place = own->at - job->own.at;
+    tw__list all = {w->kept[2] + place, 0}; /* free until parts are joined */
+    *left = (tw__list){w->left + place, 0};
+    TW_TRY(tw__list_intersect(&job->lists, own, sums, left));
+    if (part / w->batches == job->rank)
+        return TW_OK; /* they did not travel */
+    *kept = (tw__list){w->kept[0] + place, 0};
+    TW_TRY(tw__letter_remainders(job, own, w->rounded + place, &all));
+    return tw__list_intersect(&job->lists, &all, left, kept);
+}
+
+/* Batch b of rank r's region. They come in their order. */
+static int take_letter(tw__job *job, space *w, int r, int b, const tw__parcel *letter) {
+    int part = r * w->batches + b;
+    int64_t most = w->holdings[r] - w->came[r];
+    tw__entry *to = w->result + w->starts[r] + w->came[r];
+    tw__list sums = {0};
+    TW_TRY(tw__letter_read(job, letter, w->bounds[part], w->bounds[part + 1], most, r, to, &sums));
+    if (b == w->batches - 1 && sums.count != most)
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
+                        (long long)(w->came[r] + sums.count), (long long)w->holdings[r]);
+    if (sums.at != to)
+        TW_TRY(job->lists.calls->move(job->lists.context, to, sums.at, sums.count));
+    sums.at = to;
+    w->came[r] += sums.count;
+    if (job->arrived != NULL)
+        job->arrived(job->arrived_context, job, &sums);
+    return settle(job, w, part, &sums);
+}
+
+/* Where the next letters are written, and where they arrive. */
+typedef struct cursor {
+    char *sent, *mail;
+} cursor;
+
+/* Sets off batch b of what is held, to everyone. Where a rank holds nothing it sends no letters. */
+static int begin_batch(tw__job *job, space *w, int b, const tw__list *held, cursor *c,
+                       tw__parcel *own, tw__rotation *rotation) {
+    int part = job->rank * w->batches + b;
+    tw__list list;
+    TW_TRY(tw__list_between(&job->lists, held, w->bounds[part], w->bounds[part + 1], &list));
+    TW_TRY(tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
+                            w->rounded + job->shape.k + (list.at - held->at), own));
+    for (int r = 0; r < job->shape.nranks; r++) {
+        int64_t most = w->holdings[r];
+        w->out[b][r] = held->count > 0 ? *own : (tw__parcel){0};
+        w->in[b][r] = (tw__parcel){0};
+        if (most == 0 || r == job->rank)
+            continue;
+        part = r * w->batches + b;
+        w->in[b][r].data = c->mail;
+        w->in[b][r].capacity =
+            tw__letter_bound(job->shape.wire, most, w->bounds[part], w->bounds[part + 1]);
+        c->mail += tw__letter_room(job->shape.wire, most, 1);
+    }
+    return tw__rotation_begin(rotation, job->transport, job->cargo, w->out[b], w->in[b],
+                              w->rotation[b]);
+}
+
+/* What this rank holds, as others see it. */
+static int take_own(tw__job *job, space *w, const tw__list *held, const tw__parcel *own) {
+    tw__list *kept = &w->kept_of[job->rank * w->batches];
+    *kept = (tw__list){w->kept[1], 0};
+    for (int b = 0; b < w->batches && held->count > 0; b++)
+        TW_TRY(take_letter(job, w, job->rank, b, &own[b]));
+    return tw__letter_remainders(job, held, w->rounded + job->shape.k, kept);
+}
+
+/* Every letter as it comes. */
+static int take_letters(tw__job *job, space *w, tw__rotation *rotations) {
+    for (int b = 0, from = 0;;) {
+        TW_TRY(tw__rotations_next(rotations, w->batches, &b, &from));
+        if (from < 0)
+            return TW_OK;
+        TW_TRY(take_letter(job, w, from, b, &w->in[b][from]));
+    }
+}
+
+static int gather_letters(tw__job *job, space *w, const tw__list *held) {
+    tw__rotation rotations[TW__OKTOPK_BATCHES] = {0};
+    tw__parcel own[TW__OKTOPK_BATCHES];
+    cursor c = {w->sent, w->mail};
+    int error = TW_OK;
+    for (int r = 0; r < job->shape.nranks; r++)
+        w->came[r] = 0;
+    for (int part = 0; part < job->shape.nranks * w->batches; part++)
+        w->left_of[part] = w->kept_of[part] = (tw__list){0};
+    for (int b = 0; b < w->batches && error == TW_OK; b++) {
+        if (b > 0)
+            error = tw__rotation_flush(&rotations[b - 1]);
+        if (error == TW_OK)
+            error = begin_batch(job, w, b, held, &c, &own[b], &rotations[b]);
+    }
+    if (error == TW_OK)
+        error = take_own(job, w, held, own);
+    if (error == TW_OK)
+        error = take_letters(job, w, rotations);
+    for (int b = 0; b < w->batches && error != TW_OK; b++)
+        tw__rotation_cancel(&rotations[b]);
+    return error;
+}
+
+/* The parts' lists, one behind the other; `to` may be where the first of them is. */
+static int join(const tw__job *job, const space *w, const tw__list *parts, tw__entry *to,
+                tw__list *all) {
+    *all = (tw__list){to, 0};
+    for (int part = 0; part < job->shape.nranks * w->batches; part++) {
+        if (parts[part].count > 0)
+            TW_TRY(job->lists.calls->move(job->lists.context, to + all->count, parts[part].at,
+                                          parts[part].count));
+        all->count += parts[part].count;
+    }
+    return TW_OK;
+}
+
+static int spread_letters(tw__job *job, space *w, const tw__list *held) {
+    TW_TRY(gather_letters(job, w, held));
+    job->result = (tw__list){w->result, w->starts[job->shape.nranks]};
+    TW_TRY(join(job, w, w->left_of, w->left, &job->left));
+    TW_TRY(join(job, w, w->kept_of, w->kept[2], &job->kept));
+    return tw__job_check_counts(job, &job->result, job->rank);
+}
+
+/* ---- either */
+
+int tw__oktopk_spread(tw__job *job, space *w, const tw__list *held) {
+    int nranks = job->shape.nranks;
+    add_up(w->holdings, nranks, w->starts);
+    int64_t total = w->starts[nranks];
+    if (total > job->shape.k || w->holdings[job->rank] != held->count)
+        return tw__fail(TW_ERR_PROTOCOL, "ranks hold %lld sums; possible are %lld",
+                        (long long)total, (long long)job->shape.k);
+    return job->shape.wire != NULL ? spread_letters(job, w, held) : spread_raw(job, w, held);
+}
