@@ -42,13 +42,22 @@ void ranks_run(ranks *r, ranks_call call, void *context) {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-void ranks_init(ranks *r, int nranks) {
+static void alloc_ranks(ranks *r, int nranks) {
     r->nranks = nranks;
     r->transports = check_alloc(nranks, sizeof(tw_transport *));
     r->groups = check_alloc(nranks, sizeof(tw_group *));
     r->status = check_alloc(nranks, sizeof *r->status);
     r->text = check_alloc(nranks, sizeof *r->text);
+}
+
+void ranks_init(ranks *r, int nranks) {
+    alloc_ranks(r, nranks);
     check_ok(tw_transport_threads(r->transports, nranks));
+}
+
+void ranks_adopt(ranks *r, int nranks, tw_transport *const *transports) {
+    alloc_ranks(r, nranks);
+    memcpy(r->transports, transports, sizeof(tw_transport *) * (size_t)nranks);
 }
 
 tw_group_params ranks_params(const char *exchange, int64_t k) {

@@ -25,6 +25,8 @@ typedef int (*ranks_call)(ranks *r, int rank, void *context);
 
 /* Transports for so many ranks, no groups yet. */
 void ranks_init(ranks *r, int nranks);
+/* The same with transports of the test's own, which are freed with the ranks. */
+void ranks_adopt(ranks *r, int nranks, tw_transport *const *transports);
 /* Groups with params (timeout 0: RANKS_TIMEOUT) and tensors of sizes[tensors] elements, open. */
 void ranks_open(ranks *r, int nranks, const tw_group_params *params, const int64_t *sizes,
                 int tensors);

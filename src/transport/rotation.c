@@ -125,9 +125,13 @@ int tw__rotation_flush(tw__rotation *r) {
     return wait_for(r, 0);
 }
 
-/* Nothing more of this sender is to be told. */
-static int is_told(const tw__rotation *r, int from) {
-    return r->in[from].data == NULL || r->recvs[from].taken;
+/* Nothing more of this sender is to be told in the first `count` rotations: one of them may be without
+ * a message of his. */
+static int is_told(const tw__rotation *all, int count, int from) {
+    int told = 1;
+    for (int at = 0; at < count; at++)
+        told &= all[at].in[from].data == NULL || all[at].recvs[from].taken;
+    return told;
 }
 
 /* The sender of the first message that has come and that nobody was told of, and whose earlier ones
@@ -138,7 +142,7 @@ static int take_one(tw__rotation *all, int at) {
     for (int turn = 1; turn < nranks; turn++) {
         int from = (rank - turn + nranks) % nranks;
         tw__message *message = &r->recvs[from];
-        if (is_told(r, from) || message->request != NULL || (at > 0 && !is_told(r - 1, from)))
+        if (is_told(r, 1, from) || message->request != NULL || !is_told(all, at, from))
             continue;
         message->taken = 1;
         r->in[from].bytes = message->bytes;
@@ -157,15 +161,20 @@ static int progress_all(tw__rotation *all, int count, const tw__message **receiv
     return TW_OK;
 }
 
+/* In a simulated network messages of a rotation have come when its last has: what was computed on them
+ * comes after that. */
 static int end_all(tw__rotation *all, int count) {
     int status = TW_OK;
-    for (int at = 0; at < count && status == TW_OK; at++)
+    for (int at = 0; at < count && status == TW_OK; at++) {
         status = tw__rotation_end(&all[at]);
+        tw__transport_spend(all->transport, all[at].worked);
+    }
     return status;
 }
 
 int tw__rotations_next(tw__rotation *all, int count, int *which, int *from) {
     tw__patience patience = {0};
+    all[*which].worked += tw__transport_spent(all->transport);
     for (;;) {
         const tw__message *receiving = NULL;
         int status = progress_all(all, count, &receiving);
