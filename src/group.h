@@ -3,7 +3,7 @@
  *   group.c       create, add, open, free: the tensors and their memory
  *   agree.c       ranks compare parameters and errors, so that all end alike
  *   auto.c        which exchange and wire format, where the group is to choose
- *   allreduce.c   the map: one step of some tensors, select -> agree -> exchange -> apply
+ *   allreduce.c   the map: one step of some tensors, select -> agree -> exchange -> apply (step.h)
  *   background.c  start and wait: a thread that runs steps in the order of buckets
  *   state.c       save and load
  */

@@ -1,8 +1,8 @@
 /* step_apply.c - the last stage of a step, some of it done while entries travel; see step.h */
-#include "base/clock.h"
 #include "step.h"
 
 #include <assert.h>
+#include <sched.h>
 
 /* ---- while entries travel
  *
@@ -12,17 +12,21 @@
 /* Elements that are cleared in one go: 30 us. */
 #define CLEARED_AT_ONCE ((int64_t)1 << 18)
 
+static int clear_piece(const tw__kernels *kernels, tw__tensor *t) {
+    int64_t many = tw__at_most(CLEARED_AT_ONCE, t->n - t->cleared);
+    kernels->clear((char *)t->out + 4 * t->cleared, 4 * many);
+    t->cleared += many;
+    return many > 0; /* 0: nothing was left */
+}
+
 int tw__step_clear(void *context) {
     tw__step *s = context;
     for (; s->clearing < s->count; s->clearing++) {
         tw__tensor *t = &s->g->tensors[s->members[s->clearing]];
-        int64_t many = tw__at_most(CLEARED_AT_ONCE, t->n - t->cleared);
-        if (t->out == NULL || many == 0 || tw__on_gpu(t) || tw__is_dense(s->way) ||
-            tw__out_is_grad(t))
+        if (t->out == NULL || tw__on_gpu(t) || tw__is_dense(s->way) || tw__out_is_grad(t))
             continue;
-        s->g->kernels->clear((char *)t->out + 4 * t->cleared, 4 * many);
-        t->cleared += many;
-        return 1;
+        if (clear_piece(s->g->kernels, t))
+            return 1;
     }
     return 0;
 }
@@ -55,10 +59,11 @@ void tw__step_arrived(void *context, const tw__job *job, const tw__list *sums) {
 
 /* The segment's part of the result, divided, into the tensor's arrays and the caller's, where it is
  * not yet. */
-static void deliver(tw__tensor *t, const tw__list *part, int64_t base, float divisor) {
+static void deliver(const tw__kernels *kernels, tw__tensor *t, const tw__list *part, int64_t base,
+                    float divisor) {
     char *out = t->early < part->count ? (char *)t->out : NULL; /* of any alignment */
-    if (t->out != NULL)
-        memset((char *)t->out + 4 * t->cleared, 0, sizeof(float) * (size_t)(t->n - t->cleared));
+    while (t->out != NULL && clear_piece(kernels, t))
+        sched_yield(); /* on a shared core, ranks that still wait for entries come first */
     assert(part->count <= t->result.cap);
     t->result.count = part->count;
     for (int64_t i = 0; i < part->count; i++) {
@@ -102,7 +107,7 @@ static int apply_segment(const tw__job *job, int at, tw__tensor *t) {
         const tw__list none = {0};
         tw__selector_close(t->selector, &left, &kept, job->shape.wire != NULL ? &result : &none,
                            lo);
-        deliver(t, &result, lo, job->divisor);
+        deliver(job->kernels, t, &result, lo, job->divisor);
     }
     t->open = 0;
     t->has_result = 1;
@@ -133,7 +138,7 @@ static int cut_lists(tw__job *job) {
 }
 
 int tw__step_apply(tw__step *s) {
-    double begin = tw__seconds();
+    double begin = tw__transport_seconds(s->g->transport);
     for (int j = 0; j < TW__JOBS; j++) {
         tw__job *job = &s->jobs[j];
         TW_TRY(cut_lists(job));
@@ -149,6 +154,6 @@ int tw__step_apply(tw__step *s) {
     }
     if (s->g->lane != NULL)
         TW_TRY(tw__lane_wait(s->g->lane));
-    s->info.apply_seconds = tw__seconds() - begin;
+    s->info.apply_seconds = tw__transport_seconds(s->g->transport) - begin;
     return TW_OK;
 }

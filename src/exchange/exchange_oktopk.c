@@ -71,7 +71,7 @@ static space layout(tw__room *room, const tw__shape *s) {
         .reduced = tw__arena_take(lists, 3 * s->k, sizeof(tw__entry)),
         .result = tw__arena_take(lists, s->k, sizeof(tw__entry)),
         .left = tw__arena_take(lists, s->k, sizeof(tw__entry)),
-        .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, 2 * s->k, parts + 1)),
+        .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, parts)),
         .mail = tw__arena_take(lists, 1, tw__letter_room(s->wire, mail, parts)),
         .rounded = tw__arena_take(lists, 2 * rounds, sizeof(float)),
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
@@ -116,7 +116,7 @@ static tw__effort effort(const tw__shape *s) {
     double bins = (nranks > 64.0 ? 4.0 * nranks : 256.0) + 256.0 * s->nsegments;
     return (tw__effort){
         .rounds = 8.0,
-        .messages = others * (6.0 + 2.0 * batches),
+        .messages = others * (6.0 + batches + (s->wire != NULL ? batches : 1)),
         .bytes = others * (batches * there + back + 4.0 * batches + 12.0 * s->nsegments) +
                  8.0 * bins * share + listed,
         .entries = s->wire != NULL ? 3.0 * (double)s->k : 0.0,

@@ -11,14 +11,14 @@
 
 #define TW__OKTOPK_BATCHES 4
 typedef struct tw__oktopk_space {
-    int batches;       /* of each region */
-    int64_t *bounds;   /* [parts + 1] */
-    int64_t *most;     /* [nranks] */
-    int64_t *holdings; /* [nranks] */
-    int64_t *starts;   /* [nranks + 1]: of holdings, then of shares, in the result */
-    int64_t *shares;   /* [nranks + 1] */
-    uint32_t *expect;  /* [nranks][batches]: entries that will come */
-    uint32_t *counts;  /* [nranks][batches]: entries that will go */
+    int batches;                         /* of each region */
+    int64_t *bounds;                     /* [parts + 1] */
+    int64_t *most;                       /* [nranks] */
+    int64_t *holdings;                   /* [nranks] */
+    int64_t *starts;                     /* [nranks + 1]: of holdings in the result */
+    int64_t *shares;                     /* [nranks + 1] */
+    uint32_t *expect;                    /* [nranks][batches]: entries that will come */
+    uint32_t *counts;                    /* [nranks][batches]: entries that will go */
     tw__parcel *out[TW__OKTOPK_BATCHES]; /* [nranks] each: of the batches */
     tw__parcel *in[TW__OKTOPK_BATCHES];
     void *rotation[TW__OKTOPK_BATCHES];
@@ -27,7 +27,7 @@ typedef struct tw__oktopk_space {
     tw__entry *reduced;  /* [3k]: sums of the own region */
     tw__entry *result;   /* [k] */
     tw__entry *left;     /* [k] */
-    char *sent, *mail;   /* letters: own ones; those of others, [2k] entries, then [k] */
+    char *sent, *mail;   /* letters: own ones; those of others, k entries a batch, 2k at least */
     float *rounded;      /* [k] of own entries, [k] of sums held here */
     tw__entry *kept[3];  /* remainders of these, and both together */
     int64_t *came;       /* [nranks]: sums of each region that were read */
