@@ -77,6 +77,7 @@ typedef struct simulate_row {
 typedef struct simulate_result {
     simulate_size size;
     double time;           /* seconds of a step */
+    double exchanging;     /* and of its exchange */
     double formula, least; /* seconds, at most and at least; NaN where the papers have no formula */
     int64_t payload;       /* sent */
     int64_t control;       /* sent or received, the larger */

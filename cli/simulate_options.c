@@ -21,14 +21,14 @@ typedef struct typed {
     const char *local_latency, *local_bandwidth;
     const char *straggler;
     int64_t host_ranks;
-    double jitter;
+    double jitter, computing;
 } typed;
 
 static const char help_summary[] =
     "Say what a step of allreduce would take on a network that is not here: the real exchange code "
     "runs with a thread for each rank, over messages whose times are computed. Steps begin "
     "together. "
-    "What ranks compute takes no time, but for --overhead.";
+    "What ranks compute takes no time, but for --overhead and --computing.";
 
 static const char help_notes[] =
     "Networks: 1gbe 0.436 ms and 0.889 Gbit/s, as the gTop-k authors fitted theirs; 10gbe 50 us, "
@@ -70,6 +70,11 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
         {.name = "overhead",
          TAKES_TEXT("TIME", &given->overhead),
          .help = "that a rank is busy with each message, sending and receiving (default 0)"},
+        {.name = "computing",
+         TAKES_REAL("X", &given->computing, 0, 1e6),
+         .help =
+             "what ranks compute takes X times the CPU time that it takes here: 1 for hosts with "
+             "cores like these; times then differ from run to run (default 0)"},
         {.name = "ranks",
          TAKES_REALS("LIST", &settings->ranks, 1, SIMULATE_RANKS_MAX),
          .help = "numbers of ranks (default 4,8,16,32,64)"},
@@ -186,7 +191,8 @@ static int read_links(simulate_settings *settings, const typed *given) {
     *network = (tw_network){.latency = named->latency,
                             .bandwidth = named->bandwidth,
                             .host_ranks = (int)given->host_ranks,
-                            .jitter = given->jitter};
+                            .jitter = given->jitter,
+                            .computing = given->computing};
     return STATUS_OK;
 }
 

@@ -53,7 +53,7 @@ static void print_rate(char *text, size_t size, double bytes_per_second) {
 
 void simulate_describe(char *text, size_t size, const simulate_settings *settings) {
     const tw_network *network = &settings->network;
-    char rate[32], hosts[96] = "", odd[96] = "";
+    char rate[32], hosts[96] = "", odd[128] = "";
     print_rate(rate, sizeof rate, network->bandwidth);
     if (network->host_ranks > 1) {
         char local[32];
@@ -65,6 +65,10 @@ void simulate_describe(char *text, size_t size, const simulate_settings *setting
     }
     if (network->overhead > 0.0) {
         snprintf(odd, sizeof odd, ", %.4g us a message", network->overhead * 1e6);
+    }
+    if (network->computing > 0.0) {
+        size_t used = strlen(odd);
+        snprintf(odd + used, sizeof odd - used, ", computing %g times", network->computing);
     }
     if (network->jitter > 0.0) {
         size_t used = strlen(odd);
@@ -136,6 +140,7 @@ void simulate_write_json(jsonl *json, const simulate_settings *settings, const s
     jsonl_real(json, "latency_s", settings->network.latency);
     jsonl_real(json, "bandwidth_Bps", settings->network.bandwidth);
     jsonl_real(json, "overhead_s", settings->network.overhead);
+    jsonl_real(json, "computing", settings->network.computing);
     jsonl_integer(json, "host_ranks", settings->network.host_ranks);
     jsonl_real(json, "jitter", settings->network.jitter);
     jsonl_real(json, "slowdown", settings->network.slowdown > 0.0 ? settings->network.slowdown : 1);
@@ -145,6 +150,7 @@ void simulate_write_json(jsonl *json, const simulate_settings *settings, const s
     jsonl_integer(json, "simulated_n", result->size.n);
     jsonl_integer(json, "simulated_k", result->size.k);
     jsonl_real(json, "time_s", result->time);
+    jsonl_real(json, "exchange_s", result->exchanging);
     jsonl_real(json, "formula_s", result->formula);
     jsonl_real(json, "formula_least_s", result->least);
     jsonl_integer(json, "payload_sent_max", result->payload);

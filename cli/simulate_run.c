@@ -30,8 +30,9 @@ typedef struct sim_rank {
     pthread_t thread;
     int rank;
     tw_transport *transport;
-    float *grad;    /* [n] */
-    double *clocks; /* [steps + 1] */
+    float *grad;       /* [n] */
+    double *clocks;    /* [steps + 1] */
+    double *exchanges; /* [steps]: seconds of each */
     int64_t payload, control, messages;
     tw_step_info last;
     tw_choice choice; /* of auto */
@@ -48,6 +49,7 @@ typedef struct sim_crew {
     sim_rank *ranks;           /* [nranks] */
     float *grads;              /* [nranks][n] */
     double *clocks;            /* [nranks][steps + 1] */
+    double *exchanges;         /* [nranks][steps + 1] */
     pthread_mutex_t gate;      /* held until all threads exist; guards what follows */
     pthread_cond_t met;
     bool called_off;
@@ -75,15 +77,18 @@ static int create_group(const sim_crew *crew, tw_transport *transport, tw_group 
 
 static int one_step(sim_rank *self, tw_group *group, int64_t step) {
     const sim_crew *crew = self->crew;
-    bool whole = crew->row->dense || crew->row->automatic;
     pattern_fill(&crew->made, self->rank, step, 0, crew->size.n, self->grad);
-    int error = tw_allreduce(group, 0, self->grad, whole ? self->grad : NULL);
+    int error = tw_transport_elapse(self->transport, 0.0); /* making gradients takes no time */
+    if (error == TW_OK) {
+        error = tw_allreduce(group, 0, self->grad, self->grad);
+    }
     return error == TW_OK ? tw_group_info(group, 0, &self->last) : error;
 }
 
-static void note_step(sim_rank *self, int64_t counted) {
+static void note_step(sim_rank *self, int64_t step) {
     const tw_traffic *moved = &self->last.traffic;
-    if (counted == 0) {
+    self->exchanges[step] = self->last.exchange_seconds;
+    if (step == 0) {
         return;
     }
     self->payload = larger(self->payload, moved->payload_sent);
@@ -249,7 +254,9 @@ static int seat_ranks(sim_crew *crew) {
     crew->ranks = calloc(nranks, sizeof *crew->ranks);
     crew->grads = malloc(nranks * n * sizeof *crew->grads);
     crew->clocks = calloc(nranks * moments, sizeof *crew->clocks);
-    if (crew->ranks == NULL || crew->grads == NULL || crew->clocks == NULL) {
+    crew->exchanges = calloc(nranks * moments, sizeof *crew->exchanges);
+    if (crew->ranks == NULL || crew->grads == NULL || crew->clocks == NULL ||
+        crew->exchanges == NULL) {
         return failure("not enough memory for %zu ranks; try fewer --ranks", nranks);
     }
     for (size_t r = 0; r < nranks; r++) {
@@ -257,12 +264,28 @@ static int seat_ranks(sim_crew *crew) {
                                     .rank = (int)r,
                                     .transport = crew->transports[r],
                                     .grad = crew->grads + r * n,
-                                    .clocks = crew->clocks + r * moments};
+                                    .clocks = crew->clocks + r * moments,
+                                    .exchanges = crew->exchanges + r * moments};
     }
     return STATUS_OK;
 }
 
 /* ---- Results -------------------------------------------------------------------------------- */
+
+/* Of the slowest rank, as a mean over the steps but the first. */
+static double mean_exchange(const sim_crew *crew) {
+    int64_t steps = crew->settings->steps;
+    double sum = 0.0;
+    for (int64_t step = 1; step < steps; step++) {
+        double longest = 0.0;
+        for (int r = 0; r < crew->row->nranks; r++) {
+            double its = crew->ranks[r].exchanges[step];
+            longest = its > longest ? its : longest;
+        }
+        sum += longest;
+    }
+    return sum / (double)(steps - 1);
+}
 
 static void summarise(const sim_crew *crew, simulate_result *result) {
     int64_t steps = crew->settings->steps;
@@ -278,6 +301,7 @@ static void summarise(const sim_crew *crew, simulate_result *result) {
     snprintf(result->exchange, sizeof result->exchange, "%s", crew->ranks[0].last.exchange);
     snprintf(result->wire, sizeof result->wire, "%s", crew->ranks[0].last.wire);
     result->time = (latest(crew, steps) - latest(crew, 1)) / (double)(steps - 1);
+    result->exchanging = mean_exchange(crew);
     result->payload = (int64_t)((double)result->payload * crew->size.scale + 0.5);
 }
 
@@ -326,5 +350,6 @@ int simulate_run(const simulate_settings *settings, const simulate_row *row,
     free(crew.ranks);
     free(crew.grads);
     free(crew.clocks);
+    free(crew.exchanges);
     return status;
 }

@@ -225,16 +225,19 @@ typedef struct tw_network {
                              receiving */
     double payload_scale; /* a byte of payload takes the time of so many, to stand for vectors that
                              are so many times as long; 0: 1 */
+    double computing;     /* a second of CPU time of a rank's own takes so many, and as many times
+                             payload_scale; 0: what ranks compute takes no time */
 } tw_network;
 
 /* As tw_transport_threads, over a network that is not there: every rank has a clock that moves by
- * what its messages would take. The same job takes the same time, however its threads are
- * scheduled; what ranks compute takes none.
+ * what its messages would take, and by what it computes if network->computing says so. Without that
+ * the same job takes the same time, however its threads are scheduled.
  * Errors: those of tw_transport_threads; TW_ERR_PARAM naming the field of the network. */
 TW_API int tw_transport_simulated(tw_transport **transports, int nranks, const tw_network *network);
-/* Seconds on a rank's clock; 0 where the network is not simulated. */
+/* Seconds on a rank's clock; 0 where the network is not simulated. To be called by the thread that
+ * plays the rank. */
 TW_API double tw_transport_clock(const tw_transport *transport);
-/* Let time pass on a rank's clock, for what it computes.
+/* Let time pass on a rank's clock: instead of what it has computed since it last used the transport.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when the network is not simulated; TW_ERR_PARAM. */
 TW_API int tw_transport_elapse(tw_transport *transport, double seconds);
 
@@ -404,7 +407,7 @@ TW_API void tw_group_free(tw_group *group);
  *   grad [n] of the tensor's type; left alone by the library, and to be left alone by the caller
  *        until the call returns.
  *   out  [n] floats: the mean (or sum) of what was applied, zero elsewhere; may be grad itself when
- *        its type is f32. NULL: see tw_group_result. "dense" and "auto" need it.
+ *        its type is f32, but not that of another tensor. NULL: see tw_group_result. "dense" and "auto" need it.
  * What was not applied is in the residuals of the ranks. All ranks get bitwise the same numbers.
  * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk,
  * butterfly and twolevel: in the order of their trees.
@@ -453,7 +456,8 @@ typedef struct tw_step_info {
     const char *wire;     /* likewise */
     int tensors;          /* in the bucket */
     tw_traffic traffic;   /* of this rank */
-    double began;         /* seconds on CLOCK_MONOTONIC; the stages follow each other from here */
+    double began;         /* seconds on CLOCK_MONOTONIC, or on a simulated network's clock; the
+                             stages follow each other from here */
     double select_seconds;
     double agree_seconds; /* until all ranks were there: waiting for the slowest */
     double exchange_seconds;

@@ -6,7 +6,6 @@
  *
  * A step takes one tensor or a bucket of them. Until `apply` everything can be taken back: an error
  * on any rank before the exchange, and a sum that overflows, leave all residuals as they were. */
-#include "base/clock.h"
 #include "kth.h"
 #include "select/methods.h"
 #include "step.h"
@@ -214,7 +213,7 @@ static int run_exchange(tw__step *s, const tw__exchange *exchange, tw__job *job)
 static int exchange_all(tw__step *s) {
     tw_group *g = s->g;
     tw__arena host = {g->host_memory, 0}, here = {g->lists_memory, 0}, there = {g->memory_there, 0};
-    double begin = tw__seconds();
+    double begin = tw__transport_seconds(g->transport);
     make_jobs(s);
     for (int j = 0; j < TW__JOBS; j++) {
         tw__job *job = &s->jobs[j];
@@ -232,7 +231,7 @@ static int exchange_all(tw__step *s) {
     }
     assert(host.used <= g->workspace.host && here.used <= g->workspace.here &&
            there.used <= g->workspace.there);
-    s->info.exchange_seconds = tw__seconds() - begin;
+    s->info.exchange_seconds = tw__transport_seconds(g->transport) - begin;
     return check_sums(s);
 }
 
@@ -284,7 +283,7 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
         return error;
     }
     if (g->automatic)
-        tw__auto_note(g, members, s.way, s.selecting,
+        tw__auto_note(g, members, s.way, s.info.select_seconds,
                       tw__transport_seconds(g->transport) - s.agreed);
     publish_info(&s, &before);
     return TW_OK;

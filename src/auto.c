@@ -117,10 +117,9 @@ static tw__effort effort_of(const tw__exchange *exchange, const tw__shape *shape
 }
 
 static double computing(const tw_group *g, const tw__effort *effort) {
-    if (tw__transport_is_simulated(g->transport))
-        return 0.0;
-    return PER_ENTRY * effort->entries + PER_MERGED * effort->merged +
-           PER_ELEMENT * effort->elements;
+    return tw__transport_computing(g->transport) *
+           (PER_ENTRY * effort->entries + PER_MERGED * effort->merged +
+            PER_ELEMENT * effort->elements);
 }
 
 /* Adding up, selecting, and zeroing what was sent takes two passes whichever way. */

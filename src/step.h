@@ -19,9 +19,8 @@ typedef struct tw__step {
     tw__job jobs[TW__JOBS];
     const tw__exchange *exchanges[TW__JOBS];
     tw_step_info info;
-    double selecting; /* seconds on the transport's clock */
-    double agreed;    /* on it, when all had selected */
-    int clearing;     /* member whose out is being cleared */
+    double agreed; /* on the transport's clock: when all had selected */
+    int clearing;  /* member whose out is being cleared */
 } tw__step;
 
 static inline int tw__is_dense(const tw__way *way) {

@@ -1,5 +1,4 @@
 /* step_select.c - the first half of a step, which can be taken back; see step.h */
-#include "base/clock.h"
 #include "select/methods.h"
 #include "step.h"
 
@@ -112,8 +111,7 @@ static double began(double begin, double now, double took) {
 int tw__step_select(tw__step *s) {
     int error = TW_OK, tensor = 0;
     int64_t bad = -1;
-    double begin = tw__seconds(), took = HUGE_VAL;
-    double from = tw__transport_seconds(s->g->transport);
+    double begin = tw__transport_seconds(s->g->transport), took = HUGE_VAL;
     for (int i = 0; i < s->count; i++) { /* of all, also where the first is refused */
         tw__tensor *t = &s->g->tensors[s->members[i]];
         t->threshold_before = t->threshold;
@@ -126,9 +124,8 @@ int tw__step_select(tw__step *s) {
     }
     if (error == TW_OK)
         error = select_each(s, &tensor, &bad, &took);
-    double selected = tw__seconds(), met = tw__transport_seconds(s->g->transport);
+    double selected = tw__transport_seconds(s->g->transport);
     begin = began(begin, selected, took);
-    s->selecting = met - began(from, met, took);
     double slowest = tw__auto_pending(s->g, s->members);
     error = tw__agree_step(s->g, error, tensor, bad, s->members, s->count, &slowest);
     if (error == TW_OK)
@@ -136,7 +133,7 @@ int tw__step_select(tw__step *s) {
     s->agreed = tw__transport_seconds(s->g->transport);
     s->info.began = begin;
     s->info.select_seconds = selected - begin;
-    s->info.agree_seconds = tw__seconds() - selected;
+    s->info.agree_seconds = s->agreed - selected;
     return error;
 }
 

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ranks.h"
 
@@ -131,6 +132,45 @@ static void test_overhead(void **state) {
     rows_free(outs);
 }
 
+static double cpu_seconds(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+static void compute_for(double seconds) {
+    for (double begin = cpu_seconds(); cpu_seconds() - begin < seconds;)
+        continue;
+}
+
+/* What a rank computes takes its CPU time so many times, unless it says itself what it took. */
+static void test_computing(void **state) {
+    (void)state;
+    tw_transport *transports[2];
+    tw_network network = {.latency = 1e-6, .bandwidth = 1e9, .computing = 10.0};
+    check_ok(tw_transport_simulated(transports, 2, &network));
+    double before = tw_transport_clock(transports[0]);
+    compute_for(0.02);
+    double after = tw_transport_clock(transports[0]);
+    check_scene("%g s before, %g s after", before, after);
+    check_true(before < 1e-3 && after - before >= 0.2 && after - before < 2.0);
+    compute_for(0.02);
+    check_ok(tw_transport_elapse(transports[0], 5.0));
+    double told = tw_transport_clock(transports[0]);
+    check_scene("%g s after 5 s more", told);
+    check_true(told - after >= 5.0 && told - after < 5.01);
+    for (int r = 0; r < 2; r++)
+        tw_transport_free(transports[r]);
+
+    network.computing = 0.0;
+    check_ok(tw_transport_simulated(transports, 2, &network));
+    before = tw_transport_clock(transports[0]);
+    compute_for(0.02);
+    check_true(tw_transport_clock(transports[0]) == before);
+    for (int r = 0; r < 2; r++)
+        tw_transport_free(transports[r]);
+}
+
 /* What was applied and what is left is what was given, exactly. */
 static void check_ledger(ranks *r, int64_t n, const double *given, const double *applied) {
     float **left = rows_alloc(r->nranks, n);
@@ -239,6 +279,7 @@ static void test_bad_networks(void **state) {
         {{.latency = 1e-6, .bandwidth = 1e9, .slowdown = 2.0, .straggler = 4}, "straggler"},
         {{.latency = NAN, .bandwidth = 1e9}, "latency"},
         {{.latency = 1e-6, .bandwidth = 1e9, .overhead = -1.0}, "overhead"},
+        {{.latency = 1e-6, .bandwidth = 1e9, .computing = -1.0}, "computing"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         check_error(tw_transport_simulated(ends, 4, &rows[i].network), TW_ERR_PARAM);
@@ -253,6 +294,7 @@ int main(void) {
         cmocka_unit_test(test_same_time_same_result),
         cmocka_unit_test(test_slower_networks),
         cmocka_unit_test(test_overhead),
+        cmocka_unit_test(test_computing),
         cmocka_unit_test(test_hosts_conserve),
         cmocka_unit_test(test_hosts_pay),
         cmocka_unit_test(test_elapse),

@@ -19,4 +19,11 @@ static inline double tw__seconds(void) {
     return 1e-9 * (double)tw__clock();
 }
 
+/* Seconds of CPU time that this thread has used. */
+static inline double tw__cpu_seconds(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
 #endif

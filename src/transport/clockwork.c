@@ -3,13 +3,18 @@
  * The k-th message from rank a to rank b is the k-th that b receives from a: its times wait in a
  * small ring for each pair, at place k. */
 #include "transport/clockwork.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
 
+#include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+/* Seconds of CPU time between two calls that are no computing: a loop that waits. */
+#define TRIFLE 5e-6
 /* Messages of a pair that may be sent and not yet looked at: those of a few rotations. */
 #define RING 8
 
@@ -37,6 +42,8 @@ struct tw__clockwork {
     int rank;
     double now;
     double out_free, in_free; /* when the link can take the next message */
+    pthread_t thread;         /* that left last, */
+    double left;              /* at this CPU time of its own */
 };
 
 static lane *lane_of(const net *n, int from, int to) {
@@ -137,6 +144,32 @@ void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count) {
         free(arrived);
 }
 
+/* ---- computing */
+
+double tw__clockwork_spent(tw__clockwork *c) {
+    const tw_network *m = &c->net->model;
+    if (m->computing == 0.0 || !pthread_equal(c->thread, pthread_self()))
+        return 0.0;
+    double now = tw__cpu_seconds(), spent = now - c->left;
+    c->left = now;
+    return spent > TRIFLE ? spent * m->computing * m->payload_scale : 0.0;
+}
+
+void tw__clockwork_enter(tw__clockwork *c) {
+    c->now += tw__clockwork_spent(c);
+}
+
+void tw__clockwork_leave(tw__clockwork *c) {
+    if (c->net->model.computing == 0.0)
+        return;
+    c->thread = pthread_self();
+    c->left = tw__cpu_seconds();
+}
+
+double tw__clockwork_computing(const tw__clockwork *c) {
+    return c->net->model.computing;
+}
+
 double tw__clockwork_now(const tw__clockwork *c) {
     return c->now;
 }
@@ -179,7 +212,11 @@ int tw__clockwork_create(tw__clockwork **first, int nranks, const tw_network *ne
     n->lanes = lanes;
     atomic_init(&n->open, nranks);
     for (int r = 0; r < nranks; r++)
-        all[r] = (tw__clockwork){.net = n, .rank = r, .now = 1e-30}; /* 0 means: no time */
+        all[r] = (tw__clockwork){.net = n,
+                                 .rank = r,
+                                 .now = 1e-30, /* 0 means: no time */
+                                 .thread = pthread_self(),
+                                 .left = HUGE_VAL};
     *first = all;
     return TW_OK;
 }

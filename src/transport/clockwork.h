@@ -9,8 +9,11 @@
  *
  * A rank's clock moves when it starts a message, by the overhead, and when it has waited: to the
  * end of the last message that it waited for, and by the overhead of each that it received. It does
- * not matter in which order threads really ran, so the same job takes the same time always. What
- * ranks compute takes no time here; tw_transport_elapse adds what it should. */
+ * not matter in which order threads really ran, so the same job takes the same time always.
+ *
+ * What ranks compute takes no time, or the CPU time that their threads use between one call of the
+ * transport and the next, so many times: what they compute while they wait is then hidden as it would
+ * be. */
 #ifndef TW_TRANSPORT_CLOCKWORK_H
 #define TW_TRANSPORT_CLOCKWORK_H
 
@@ -30,6 +33,14 @@ void tw__clockwork_expect(tw__clockwork *c, tw__message *message);
 void tw__clockwork_receive(tw__clockwork *c, tw__message *message);
 /* The rank has waited for these. */
 void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count);
+
+/* What the rank has computed since it left, in seconds of its clock; from then on it has not. */
+double tw__clockwork_spent(tw__clockwork *c);
+/* The rank comes from computing, or goes there. */
+void tw__clockwork_enter(tw__clockwork *c);
+void tw__clockwork_leave(tw__clockwork *c);
+/* What a second of computing takes. */
+double tw__clockwork_computing(const tw__clockwork *c);
 
 double tw__clockwork_now(const tw__clockwork *c);
 void tw__clockwork_elapse(tw__clockwork *c, double seconds);

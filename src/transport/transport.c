@@ -210,21 +210,49 @@ void tw__transport_set_clock(tw_transport *t, tw__clockwork *clock) {
     t->clock = clock;
 }
 
+/* Whatever may come after computing begins and ends with these. */
+static void enter(const tw_transport *t) {
+    if (t->clock != NULL)
+        tw__clockwork_enter(t->clock);
+}
+
+static int leave(const tw_transport *t, int status) {
+    if (t->clock != NULL)
+        tw__clockwork_leave(t->clock);
+    return status;
+}
+
+double tw__transport_spent(const tw_transport *t) {
+    return t->clock != NULL ? tw__clockwork_spent(t->clock) : 0.0;
+}
+
+void tw__transport_spend(const tw_transport *t, double seconds) {
+    if (t->clock != NULL)
+        tw__clockwork_elapse(t->clock, seconds);
+}
+
 void tw__transport_settle(tw_transport *t, tw__message *messages, int count) {
+    enter(t);
     if (t->clock != NULL)
         tw__clockwork_settle(t->clock, messages, count);
+    (void)leave(t, TW_OK);
 }
 
 double tw_transport_clock(const tw_transport *transport) {
-    return transport != NULL && transport->clock != NULL ? tw__clockwork_now(transport->clock)
-                                                         : 0.0;
+    return transport != NULL && transport->clock != NULL ? tw__transport_seconds(transport) : 0.0;
 }
 
 int tw__transport_is_simulated(const tw_transport *t) {
     return t->clock != NULL;
 }
 
+double tw__transport_computing(const tw_transport *t) {
+    return t->clock != NULL ? tw__clockwork_computing(t->clock) : 1.0;
+}
+
 double tw__transport_seconds(const tw_transport *t) {
+    enter(t);
+    (void)leave(t, TW_OK);
     return t->clock != NULL ? tw__clockwork_now(t->clock) : tw__seconds();
 }
 
@@ -235,7 +263,7 @@ int tw_transport_elapse(tw_transport *transport, double seconds) {
     if (!(seconds >= 0.0 && seconds < MOST_SECONDS))
         return tw__fail(TW_ERR_PARAM, "seconds: %g; accepted is 0 .. %g", seconds, MOST_SECONDS);
     tw__clockwork_elapse(transport->clock, seconds);
-    return TW_OK;
+    return leave(transport, TW_OK);
 }
 
 /* ---- entries in the memory of GPUs */
@@ -294,8 +322,8 @@ static int carry_one(tw_transport *t, tw__message *message, tw__shipment shipmen
 
 /* ---- single messages */
 
-int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
-                       tw__message *message) {
+static int start_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
+                      tw__message *message) {
     *message = (tw__message){.peer = peer, .sending = 1, .cargo = cargo, .bytes = bytes};
     if (cargo == TW__DEVICE)
         return carry_one(
@@ -310,8 +338,14 @@ int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *d
     return tw__transport_failed(&t->calls, "send to", peer, error);
 }
 
-int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
+int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
                        tw__message *message) {
+    enter(t);
+    return leave(t, start_send(t, peer, cargo, data, bytes, message));
+}
+
+static int start_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
+                      tw__message *message) {
     *message = (tw__message){.peer = peer, .cargo = cargo};
     if (cargo == TW__DEVICE)
         return carry_one(t, message,
@@ -325,6 +359,12 @@ int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, s
     return tw__transport_failed(&t->calls, "receive from", peer, error);
 }
 
+int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
+                       tw__message *message) {
+    enter(t);
+    return leave(t, start_recv(t, peer, cargo, data, capacity, message));
+}
+
 static void count(tw_traffic *traffic, const tw__message *message) {
     int64_t bytes = (int64_t)message->bytes;
     if (message->sending)
@@ -335,7 +375,7 @@ static void count(tw_traffic *traffic, const tw__message *message) {
     traffic->messages_sent += message->sending;
 }
 
-int tw__transport_test(tw_transport *t, tw__message *message, int *done) {
+static int look_at(tw_transport *t, tw__message *message, int *done) {
     size_t bytes = message->bytes;
     *done = 1;
     if (message->request == NULL)
@@ -354,6 +394,11 @@ int tw__transport_test(tw_transport *t, tw__message *message, int *done) {
         tw__clockwork_receive(t->clock, message);
     count(&t->traffic, message);
     return TW_OK;
+}
+
+int tw__transport_test(tw_transport *t, tw__message *message, int *done) {
+    enter(t);
+    return leave(t, look_at(t, message, done));
 }
 
 void tw__transport_cancel(tw_transport *t, tw__message *messages, int many) {
@@ -391,7 +436,7 @@ void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context) {
     t->chore_context = context;
 }
 
-int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
+static int wait_a_moment(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
     int64_t now = tw__clock();
     if (patience->deadline == 0) {
         patience->deadline = now + t->timeout;
@@ -413,6 +458,11 @@ int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__messa
     int64_t until = patience->look < patience->deadline ? patience->look : patience->deadline;
     tw__roll_idle(&t->roll, until - now);
     return TW_OK;
+}
+
+int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
+    enter(t);
+    return leave(t, wait_a_moment(t, patience, awaited));
 }
 
 int tw__transport_test_all(tw_transport *t, tw__message *messages, int many,

@@ -39,7 +39,7 @@ typedef struct tw__message {
     int sending;
     tw__cargo cargo;
     size_t bytes; /* its length; of a received one once it is done */
-    int taken;    /* of a rotation: tw__rotation_next has told of it */
+    int taken;    /* of a rotation: tw__rotations_next has told of it */
 
     /* In a simulated network: see clockwork.h. */
     uint32_t number; /* among those of this pair */
@@ -109,9 +109,14 @@ void tw__transport_set_timeout(tw_transport *t, double seconds);
 int tw__transport_acquire(tw_transport *t);
 void tw__transport_release(tw_transport *t);
 
-/* Seconds on the clock that messages take time of: the simulated one, or else the real one. And
- * whether it is simulated: what ranks compute takes no time then. */
+/* Seconds on the clock that messages take time of: the simulated one, or else the real one. And what
+ * a second of computing takes on it. */
 double tw__transport_seconds(const tw_transport *t);
+double tw__transport_computing(const tw_transport *t);
+/* In a simulated network: what this rank has computed since it last used the transport is not counted
+ * now, but when it says so. Elsewhere 0, and nothing. */
+double tw__transport_spent(const tw_transport *t);
+void tw__transport_spend(const tw_transport *t, double seconds);
 int tw__transport_is_simulated(const tw_transport *t);
 
 int tw__transport_rank(const tw_transport *t);
@@ -170,6 +175,7 @@ typedef struct tw__rotation {
     const tw__parcel *out; /* [nranks]; the one for this rank itself is not looked at */
     tw__parcel *in;        /* [nranks]; likewise */
     int started;           /* sends that were started */
+    double worked;         /* simulated seconds that were computed on what has come */
     tw__message sends[TW__WINDOW];
     tw__message *recvs; /* [nranks] */
 } tw__rotation;
@@ -185,9 +191,10 @@ int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const 
                        tw__parcel *in, void *recvs);
 /* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_flush(tw__rotation *r);
-/* Wait for what comes next in any of `count` rotations: *which one, and *from, its sender; each
- * once, and those of one sender in the order of rotations. *from is -1 when everything has come and
- * gone, as after tw__rotation_end. Errors: as tw__transport_wait; cancel all then. */
+/* Wait for what comes next in any of `count` rotations: *which one, to be passed as it was, at first
+ * 0, and *from, its sender; each once, and those of one sender in the order of rotations. *from is -1
+ * when everything has come and gone, as after tw__rotation_end.
+ * Errors: as tw__transport_wait; cancel all then. */
 int tw__rotations_next(tw__rotation *all, int count, int *which, int *from);
 /* Wait for everything. Errors: as tw__transport_wait; the rotation is cancelled. */
 int tw__rotation_end(tw__rotation *r);

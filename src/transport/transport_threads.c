@@ -379,6 +379,7 @@ static int check_network(const tw_network *m, int nranks) {
     TW_TRY(check_positive("slowdown", m->slowdown, 1));
     TW_TRY(check_positive("overhead", m->overhead, 1));
     TW_TRY(check_positive("payload_scale", m->payload_scale, 1));
+    TW_TRY(check_positive("computing", m->computing, 1));
     if (!(m->jitter >= 0.0 && m->jitter <= 1.0))
         return tw__fail(TW_ERR_PARAM, "jitter: %g; accepted is 0 .. 1", m->jitter);
     if (m->host_ranks < 0)
