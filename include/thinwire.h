@@ -484,8 +484,8 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
 typedef struct tw_candidate {
     const char *exchange;
     const char *wire;
-    double predicted; /* seconds of a step: selection, exchange, application of the slowest rank;
-                         not the agreement before, which all have in common */
+    double predicted; /* seconds of a step: exchange and application of the slowest rank; not the
+                         selection and the agreement before, which all have in common */
     double measured;  /* the shortest of the last steps that went this way; 0: not tried */
     int64_t steps;    /* that went this way */
 } tw_candidate;

@@ -283,8 +283,7 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
         return error;
     }
     if (g->automatic)
-        tw__auto_note(g, members, s.way, s.info.select_seconds,
-                      tw__transport_seconds(g->transport) - s.agreed);
+        tw__auto_note(g, members, s.way, tw__transport_seconds(g->transport) - s.agreed);
     publish_info(&s, &before);
     return TW_OK;
 }

@@ -130,13 +130,13 @@ static double passes(const tw_group *g, const int *members, int count) {
     return computing(g, &effort);
 }
 
-/* Of ways[]: seconds of a step of these tensors, at the k of their steps now. *fixed of these would
- * stay if the tensors were small; may be NULL. */
+/* Of ways[]: seconds of a step of these tensors after their selection, at the k of their steps now.
+ * *fixed of these would stay if the tensors were small; may be NULL. */
 static double predict(const tw_group *g, const tw__way *way, const int *members, int count,
                       double *fixed) {
     const tw__exchange *exchanges[2] = {way->exchange, &tw__exchange_butterfly};
     tw__shape shapes[2];
-    double seconds = passes(g, members, count), waiting = 0.0;
+    double seconds = 0.0, waiting = 0.0;
     tw__allreduce_shapes(g, way, members, count, shapes);
     for (int j = 0; j < 2; j++) {
         tw__effort effort = effort_of(exchanges[j], &shapes[j]);
@@ -163,6 +163,7 @@ static int64_t bucket_for(const tw_group *g, const int *all) {
     }
     for (int t = 0; t < g->ntensors; t++)
         elements += (double)g->tensors[t].n;
+    best += passes(g, all, g->ntensors);
     if (fixed > 0.0 && best > fixed)
         buckets = fmax(1.0, floor(sqrt((best - fixed) / fixed)));
     double bucket = fmax(ceil(elements / buckets), TW__LEAST_BUCKET);
@@ -233,14 +234,10 @@ double tw__auto_pending(const tw_group *g, const int *members) {
     return g->automatic && plan->last >= 0 ? plan->seconds : -1.0;
 }
 
-/* Selection is the same whichever way: what it takes longer at times says nothing about a way. */
-void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double selecting,
-                   double rest) {
+void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double seconds) {
     tw__plan *plan = &g->tensors[members[0]].plan;
-    int shortest = plan->selecting == 0.0 || selecting < plan->selecting;
-    plan->selecting = shortest ? selecting : plan->selecting;
     plan->last = (int)(way - g->ways.at);
-    plan->seconds = plan->selecting + rest;
+    plan->seconds = seconds;
 }
 
 /* A model that predicts too much, as after a probe on a busy machine, does so for all. */

@@ -25,20 +25,19 @@ typedef struct tw__ways {
 
 /* What is known of a way, for the steps of one plan. */
 typedef struct tw__trial {
-    double predicted; /* seconds of a step */
+    double predicted; /* seconds of a step, selection apart */
     double measured;  /* 0: not tried */
     int64_t steps;    /* that went this way */
 } tw__trial;
 
 /* Of the steps that begin with a tensor. */
 typedef struct tw__plan {
-    int count;        /* tensors of these steps; 0: none was planned */
-    int now;          /* the way of the next step */
-    int last;         /* the way of the last step, while its time is not agreed on; -1: none */
-    double seconds;   /* that it took on this rank */
-    double selecting; /* seconds of selection, the shortest so far; 0: none yet */
-    int64_t window;   /* steps counted of the way under way */
-    double least;     /* the shortest of them */
+    int count;      /* tensors of these steps; 0: none was planned */
+    int now;        /* the way of the next step */
+    int last;       /* the way of the last step, while its time is not agreed on; -1: none */
+    double seconds; /* that it took on this rank */
+    int64_t window; /* steps counted of the way under way */
+    double least;   /* the shortest of them */
     tw__trial trials[TW__WAYS];
 } tw__plan;
 
@@ -52,11 +51,10 @@ int tw__auto_open(tw_group *g);
 void tw__auto_plan(tw_group *g);
 
 /* A step of these tensors: its way; then the time of the one before, which all ranks agree on
- * (negative: none); then what selection and the rest of it took here. */
+ * (negative: none); then what it took here, selection apart, which is the same whichever way. */
 const tw__way *tw__auto_begin(tw_group *g, const int *members, int count);
 double tw__auto_pending(const tw_group *g, const int *members);
 void tw__auto_learn(tw_group *g, const int *members, double slowest);
-void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double selecting,
-                   double rest);
+void tw__auto_note(tw_group *g, const int *members, const tw__way *way, double seconds);
 
 #endif
