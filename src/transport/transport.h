@@ -4,7 +4,7 @@
  *   roll_call.c          who is missing, when a deadline has passed
  *   transport_self.c     the rank that is alone
  *   transport_threads.c  ranks as threads of one process
- *   transport_sockets.c  over connected sockets
+ *   transport_sockets.c  over connected sockets, each a stream.c of messages
  *   clockwork.c          the time that messages between threads would take in a network
  *   transport_mpi.c      over MPI; a library of its own, made of the public calls alone
  *   transport_nccl.c     between GPUs by NCCL, beside another transport; likewise
