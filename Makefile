@@ -79,7 +79,7 @@ verify: all ## every scheme, pattern and rank count up to 32, threads and both M
 	scripts/verify-exchange
 
 # NETLAB=... are options of scripts/netlab.
-netlab: all ## every scheme and the trainer over 8 shaped hosts on this machine; needs root, 15 minutes
+netlab: all ## every scheme and the trainer over 8 shaped hosts on this machine; needs root
 	@scripts/install-deps netlab
 	cmake --build build -j$(JOBS) --target bench_links bench_mpi_allreduce
 	@if command -v mpicc.mpich >/dev/null; then cmake --preset mpich && cmake --build build-mpich -j$(JOBS) \

@@ -45,12 +45,15 @@ static const char help_notes[] =
     "but dense, which travels in pieces of 1 MB, has fewer of them. Exchanges that need k >= 8P "
     "keep that k, at a higher density. 1,024 ranks take 10 to 90 seconds for each scheme on two "
     "cores, and 3 GB. JSON: one object per row; payload_sent_max is that of the whole n, formula_s "
-    "the upper bound where the papers give two.";
+    "the upper bound where the papers give two, exchange_s the part of time_s that follows "
+    "selection "
+    "and agreement and comes before the result is applied.";
 
 static const char help_examples[] =
     "  thinwire simulate\n"
     "  thinwire simulate --network 10gbe --n 133547324 --density 0.01 --ranks 32,256\n"
     "  thinwire simulate --latency 50us --bandwidth 1Gbit --scheme oktopk,gtopk --plot times.svg\n"
+    "  thinwire simulate --network 25gbe --ranks 64 --wire bf16 --computing 1\n"
     "  thinwire simulate --network 25gbe --host-ranks 8 --local-latency 1us --local-bandwidth "
     "400Gbit\n"
     "  thinwire simulate --ranks 64 --n 100K --density 0.01 --straggler 3:4 --jitter 0.2 --json -\n"

@@ -49,7 +49,7 @@ typedef struct sim_crew {
     sim_rank *ranks;           /* [nranks] */
     float *grads;              /* [nranks][n] */
     double *clocks;            /* [nranks][steps + 1] */
-    double *exchanges;         /* [nranks][steps + 1] */
+    double *exchanges;         /* [nranks][steps] */
     pthread_mutex_t gate;      /* held until all threads exist; guards what follows */
     pthread_cond_t met;
     bool called_off;
@@ -250,11 +250,11 @@ static int check_memory(const sim_crew *crew) {
 
 static int seat_ranks(sim_crew *crew) {
     size_t nranks = (size_t)crew->row->nranks, n = (size_t)crew->size.n;
-    size_t moments = (size_t)crew->settings->steps + 1;
+    size_t steps = (size_t)crew->settings->steps, moments = steps + 1;
     crew->ranks = calloc(nranks, sizeof *crew->ranks);
     crew->grads = malloc(nranks * n * sizeof *crew->grads);
     crew->clocks = calloc(nranks * moments, sizeof *crew->clocks);
-    crew->exchanges = calloc(nranks * moments, sizeof *crew->exchanges);
+    crew->exchanges = calloc(nranks * steps, sizeof *crew->exchanges);
     if (crew->ranks == NULL || crew->grads == NULL || crew->clocks == NULL ||
         crew->exchanges == NULL) {
         return failure("not enough memory for %zu ranks; try fewer --ranks", nranks);
@@ -265,7 +265,7 @@ static int seat_ranks(sim_crew *crew) {
                                     .transport = crew->transports[r],
                                     .grad = crew->grads + r * n,
                                     .clocks = crew->clocks + r * moments,
-                                    .exchanges = crew->exchanges + r * moments};
+                                    .exchanges = crew->exchanges + r * steps};
     }
     return STATUS_OK;
 }

@@ -407,7 +407,8 @@ TW_API void tw_group_free(tw_group *group);
  *   grad [n] of the tensor's type; left alone by the library, and to be left alone by the caller
  *        until the call returns.
  *   out  [n] floats: the mean (or sum) of what was applied, zero elsewhere; may be grad itself when
- *        its type is f32, but not that of another tensor. NULL: see tw_group_result. "dense" and "auto" need it.
+ *        its type is f32, but not that of another tensor. NULL: see tw_group_result. "dense" and
+ *        "auto" need it.
  * What was not applied is in the residuals of the ranks. All ranks get bitwise the same numbers.
  * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk,
  * butterfly and twolevel: in the order of their trees.

@@ -289,6 +289,7 @@ refuses "--bandwidth" simulate --latency 5us
 refuses "1Gbit" simulate --latency 5us --bandwidth 0
 refuses "50us" simulate --latency -1us --bandwidth 1Gbit
 refuses "50us" simulate --overhead fast
+refuses "from 0 to" simulate --computing -1
 refuses "not both" simulate --network wan --latency 1us --bandwidth 1Gbit
 refuses "RANK:FACTOR" simulate --straggler 3
 refuses "0 to 3" simulate --straggler 4:2 --ranks 4
@@ -310,6 +311,11 @@ if [ "$has_json" = yes ]; then
     cp "$dir/out" "$dir/first"
     succeeds "$@" --network 1gbe --jitter 0.5 --seed 3
     cmp -s "$dir/out" "$dir/first" || fail "simulate: another time in the second run"
+    set -- simulate --ranks 4 --n 1M --k 10000 --scheme topka --latency 0 --bandwidth 1000Gbit --json -
+    succeeds "$@"
+    json 'row["time_s"] < 0.001 and row["exchange_s"] <= row["time_s"]'
+    succeeds "$@" --computing 1000
+    json 'row["time_s"] > 0.01 and 0.001 < row["exchange_s"] < row["time_s"]'
     succeeds simulate --ranks 2 --n 5000 --k 5000 --scheme auto --wire raw --latency 0 \
         --bandwidth 8Mbit --json -
     says err "dense is faster here"

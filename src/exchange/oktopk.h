@@ -9,7 +9,9 @@
 
 #include "exchange/exchange.h"
 
+/* Batches of a region, where it is large enough to be cut. */
 #define TW__OKTOPK_BATCHES 4
+
 typedef struct tw__oktopk_space {
     int batches;                         /* of each region */
     int64_t *bounds;                     /* [parts + 1] */
