@@ -23,9 +23,24 @@ static int done_sending(const tw__rotation *r) {
     return r->started == tw__transport_nranks(r->transport) - 1;
 }
 
+static void enlist(tw__rotation *r) {
+    tw__rotation **first = tw__transport_rotations(r->transport);
+    r->next = *first;
+    *first = r;
+}
+
+static void delist(tw__rotation *r) {
+    tw__rotation **at = tw__transport_rotations(r->transport);
+    while (*at != NULL && *at != r)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = r->next;
+}
+
 void tw__rotation_cancel(tw__rotation *r) {
     if (r->transport == NULL)
         return;
+    delist(r);
     tw__transport_cancel(r->transport, r->sends, TW__WINDOW);
     tw__transport_cancel(r->transport, r->recvs, tw__transport_nranks(r->transport));
 }
@@ -62,9 +77,8 @@ static int start_sends(tw__rotation *r) {
     return TW_OK;
 }
 
-/* Receives are tested while sends are waited for, and the other way round: a transport may move
- * only what it is asked about, and ranks that do not receive would stop each other's sends. */
-static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
+static int progress_one(tw__rotation *r, const tw__message **receiving,
+                        const tw__message **sending) {
     int before = 0;
     *receiving = NULL;
     do { /* what was just started may be done already: nothing rings for that */
@@ -75,6 +89,16 @@ static int progress(tw__rotation *r, const tw__message **receiving, const tw__me
     } while (r->started != before);
     return tw__transport_test_all(r->transport, r->recvs, tw__transport_nranks(r->transport),
                                   receiving);
+}
+
+/* Receives are tested while sends are waited for, and the other way round, and all other rotations
+ * that are under way: a transport may move only what it is asked about, and ranks that do not receive
+ * would stop each other's sends. */
+static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
+    for (tw__rotation *other = *tw__transport_rotations(r->transport); other; other = other->next)
+        if (other != r)
+            TW_TRY(progress_one(other, receiving, sending));
+    return progress_one(r, receiving, sending);
 }
 
 /* All at once, where a carrier moves them. */
@@ -99,6 +123,7 @@ int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const 
     memset(recvs, 0, tw__rotation_memory(tw__transport_nranks(t)));
     if (cargo == TW__DEVICE)
         return carry(r);
+    enlist(r);
     int status = start_receives(r);
     if (status == TW_OK)
         status = start_sends(r);
@@ -155,7 +180,7 @@ static int progress_all(tw__rotation *all, int count, const tw__message **receiv
     *receiving = NULL;
     for (int at = 0; at < count; at++) {
         const tw__message *its = NULL, *sending = NULL;
-        TW_TRY(progress(&all[at], &its, &sending));
+        TW_TRY(progress_one(&all[at], &its, &sending));
         *receiving = *receiving != NULL ? *receiving : its;
     }
     return TW_OK;
@@ -195,6 +220,7 @@ int tw__rotations_next(tw__rotation *all, int count, int *which, int *from) {
 int tw__rotation_end(tw__rotation *r) {
     int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
     TW_TRY(wait_for(r, 1));
+    delist(r);
     tw__transport_settle(r->transport, r->sends, TW__WINDOW);
     tw__transport_settle(r->transport, r->recvs, nranks);
     for (int i = 0; i < nranks; i++)

@@ -33,6 +33,7 @@ struct tw_transport {
     tw__carrier carrier;  /* of entries on a GPU; carry is NULL without */
     tw__chore *chore;     /* NULL if there is none */
     void *chore_context;
+    tw__rotation *rotations; /* under way */
     tw_device_exchange *device;
     void *device_context;
     tw__roll roll;
@@ -282,6 +283,10 @@ void tw__transport_set_carrier(tw_transport *t, const tw__carrier *carrier) {
 
 tw__shipment *tw__transport_shipments(const tw_transport *t) {
     return t->carrier.shipments;
+}
+
+tw__rotation **tw__transport_rotations(tw_transport *t) {
+    return &t->rotations;
 }
 
 int tw__transport_carry(tw_transport *t, tw__shipment *shipments, int many) {

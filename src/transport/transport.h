@@ -177,8 +177,12 @@ typedef struct tw__rotation {
     int started;           /* sends that were started */
     double worked;         /* simulated seconds that were computed on what has come */
     tw__message sends[TW__WINDOW];
-    tw__message *recvs; /* [nranks] */
+    tw__message *recvs;        /* [nranks] */
+    struct tw__rotation *next; /* of those under way */
 } tw__rotation;
+
+/* The first of those under way. */
+tw__rotation **tw__transport_rotations(tw_transport *t);
 
 /* Bytes of recvs for so many ranks. */
 size_t tw__rotation_memory(int nranks);

@@ -1,0 +1,192 @@
+/* test_lazy_network.c - all exchanges over a network that moves only what it is asked about
+ *
+ * A send is done when its receiver has asked for the message, and not before: nothing is buffered, and
+ * nothing moves by itself. That is as little as a custom transport may do. A rank that waits for one
+ * message without asking about the others that it has started would stop everybody. Results and
+ * residuals must be those of ranks that are threads.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+enum { MOST_RANKS = 9, TAGS = 4, STEPS = 2 };
+
+/* ---- The network ----------------------------------------------------------------------------------- */
+
+typedef struct request {
+    struct request *next;
+    struct channel *channel; /* of a receive; NULL: it is a send */
+    void *data;
+    size_t bytes; /* to send, or room */
+    int done;     /* of a send */
+} request;
+
+/* From one rank to another, under one tag: what was started and has not met its other half. */
+typedef struct channel {
+    request *sends, *recvs;
+} channel;
+
+typedef struct port {
+    struct network *network;
+    int rank;
+} port;
+
+typedef struct network {
+    pthread_mutex_t lock;
+    channel channels[MOST_RANKS][MOST_RANKS][TAGS]; /* by sender, receiver, tag */
+    port ports[MOST_RANKS];
+} network;
+
+static void append(request **list, request *r) {
+    while (*list != NULL)
+        list = &(*list)->next;
+    *list = r;
+}
+
+static void withdraw(request **list, const request *r) {
+    while (*list != NULL && *list != r)
+        list = &(*list)->next;
+    if (*list != NULL)
+        *list = r->next;
+}
+
+static int start(network *net, request **list, request r, void **handle) {
+    request *copy = malloc(sizeof *copy);
+    if (copy == NULL)
+        return tw_transport_explain("out of memory");
+    *copy = r;
+    pthread_mutex_lock(&net->lock);
+    append(list, copy);
+    pthread_mutex_unlock(&net->lock);
+    *handle = copy;
+    return 0;
+}
+
+static int lazy_send(void *context, int peer, int tag, const void *data, size_t bytes,
+                     void **handle) {
+    port *p = context;
+    request r = {.data = (void *)(uintptr_t)data, .bytes = bytes};
+    return start(p->network, &p->network->channels[p->rank][peer][tag].sends, r, handle);
+}
+
+static int lazy_recv(void *context, int peer, int tag, void *data, size_t room, void **handle) {
+    port *p = context;
+    channel *c = &p->network->channels[peer][p->rank][tag];
+    request r = {.channel = c, .data = data, .bytes = room};
+    return start(p->network, &c->recvs, r, handle);
+}
+
+/* Takes the first message, if it is this receive's turn. */
+static int meet(request *r, size_t *bytes) {
+    channel *c = r->channel;
+    request *send = c->sends;
+    if (c->recvs != r || send == NULL)
+        return 0;
+    if (send->bytes > r->bytes)
+        return tw_transport_explain("the message is too long");
+    c->sends = send->next;
+    c->recvs = r->next;
+    *bytes = send->bytes;
+    memcpy(r->data, send->data, send->bytes);
+    send->done = 1;
+    return 1;
+}
+
+static int lazy_test(void *context, void *handle, size_t *bytes) {
+    network *net = ((port *)context)->network;
+    request *r = handle;
+    pthread_mutex_lock(&net->lock);
+    int done = r->channel != NULL ? meet(r, bytes) : r->done;
+    pthread_mutex_unlock(&net->lock);
+    if (done == 0)
+        return 0;
+    if (r->channel == NULL)
+        *bytes = r->bytes;
+    free(r);
+    return done;
+}
+
+static void lazy_cancel(void *context, void *handle) {
+    network *net = ((port *)context)->network;
+    pthread_mutex_lock(&net->lock);
+    for (channel *c = &net->channels[0][0][0], *end = c + MOST_RANKS * MOST_RANKS * TAGS; c < end;
+         c++) {
+        withdraw(&c->sends, handle);
+        withdraw(&c->recvs, handle);
+    }
+    pthread_mutex_unlock(&net->lock);
+    free(handle);
+}
+
+static const tw_transport_calls lazy_calls = {
+    .name = "lazy", .send = lazy_send, .recv = lazy_recv, .test = lazy_test, .cancel = lazy_cancel};
+
+static void network_open(network *net, tw_transport **transports, int nranks) {
+    *net = (network){.lock = PTHREAD_MUTEX_INITIALIZER};
+    for (int r = 0; r < nranks; r++) {
+        net->ports[r] = (port){net, r};
+        check_ok(tw_transport_custom(&transports[r], &lazy_calls, &net->ports[r], r, nranks));
+    }
+}
+
+/* ---- The same steps over it, and between threads --------------------------------------------------- */
+
+static void check_same(ranks *lazy, ranks *plain, int64_t n) {
+    int nranks = plain->nranks;
+    float **grads = rows_alloc(nranks, n), **residuals = rows_alloc(nranks, n);
+    float **got = rows_alloc(nranks, n), **want = rows_alloc(nranks, n);
+    for (int step = 0; step < STEPS; step++) {
+        rows_fill(grads, nranks, n, DATA_GAUSS, step);
+        ranks_allreduce(lazy, 0, (void *const *)grads, got);
+        ranks_ok(lazy);
+        ranks_allreduce(plain, 0, (void *const *)grads, want);
+        ranks_ok(plain);
+        for (int r = 0; r < nranks; r++)
+            check_bits("out", got[r], want[r], n);
+    }
+    ranks_get_residuals(plain, 0, residuals, n);
+    ranks_check_residuals(lazy, 0, residuals, n);
+    rows_free(grads);
+    rows_free(residuals);
+    rows_free(got);
+    rows_free(want);
+}
+
+static void run_trial(const char *exchange, const char *wire, int nranks, int64_t n) {
+    static network net;
+    tw_transport *transports[MOST_RANKS];
+    tw_group_params params = ranks_params(exchange, n / 3);
+    ranks lazy, plain;
+    params.wire = wire;
+    check_scene("exchange=%s wire=%s P=%d n=%lld", exchange, wire != NULL ? wire : "raw", nranks,
+                (long long)n);
+    network_open(&net, transports, nranks);
+    ranks_adopt(&lazy, nranks, transports);
+    ranks_try_open(&lazy, &params, &n, 1);
+    ranks_ok(&lazy);
+    ranks_open(&plain, nranks, &params, &n, 1);
+    check_same(&lazy, &plain, n);
+    ranks_close(&lazy);
+    ranks_close(&plain);
+}
+
+/* More ranks than sends that are under way at a time; k is enough for oktopk to cut its regions into
+ * batches, and n for dense to have several pieces. */
+static void test_all_exchanges(void **state) {
+    (void)state;
+    const char *name = NULL;
+    for (int i = 0; tw_exchange(i, &name, NULL) == TW_OK; i++)
+        for (int nranks = 2; nranks <= MOST_RANKS; nranks += 7) {
+            int dense = strcmp(name, "dense") == 0;
+            run_trial(name, NULL, nranks, dense ? 600000 : 100000);
+            if (!dense)
+                run_trial(name, "bf16", nranks, 100000);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_exchanges)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
