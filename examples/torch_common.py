@@ -33,6 +33,8 @@ def parser(description, **defaults):
     p.add_argument("--density-warmup", type=int, default=0, metavar="STEPS",
                    help="in which density falls to it")
     p.add_argument("--warmup-density", type=float, default=0.25, help="of the first of these")
+    p.add_argument("--whole-model", action="store_true",
+                   help="the k largest values of the model, not of each parameter")
     p.add_argument("--wire", help="how entries are written (default raw)")
     p.add_argument("--epochs", type=int, default=1)
     p.add_argument("--steps", type=int, help="instead of --epochs")
@@ -88,7 +90,7 @@ def compress(args, model):
     return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
                              warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
                              momentum=args.momentum if args.momentum_correction else 0.0,
-                             wire=args.wire)
+                             wire=args.wire, whole_model=args.whole_model)
 
 
 def make_optimizer(args, parameters):

@@ -112,20 +112,13 @@ def snapshot(acc, k):
             "bound_topk": rest * rest, "bound_random": rest}
 
 
-def residual(state, name):
-    """What this rank holds back of a parameter's gradients, [n] in the order of its memory."""
-    engine, number = state.engine, state.engine.names.index(name)
-    into = torch.empty(engine.sizes[number])
-    engine.group.residual(number, into)
-    return into
-
-
 class Observer:
     """acc = gradient + residual of this rank in one step: made before it, asked after it."""
 
     def __init__(self, model, state):
-        self.parts = {name: torch.zeros_like(p) if state is None
-                      else residual(state, name).to(p.device).as_strided(p.size(), p.stride())
+        held = {} if state is None else dict(zip(state.engine.names, state.engine.residuals()))
+        self.parts = {name: held[name].to(p.device).as_strided(p.size(), p.stride())
+                      if name in held else torch.zeros_like(p)
                       for name, p in model.named_parameters()}
         self.hooks = [p.register_hook(lambda grad, name=name: self.add(name, grad))
                       for name, p in model.named_parameters()]

@@ -33,11 +33,13 @@ typedef struct piece {
     char *at;
 } piece;
 
-/* `shift` bytes beside what is aligned. */
+/* `shift` bytes beside what is aligned. cudaMemset returns before it is done, as does a copy from
+ * memory that is not pinned, and the stream that is tried waits for neither. */
 static piece piece_open(size_t bytes, size_t shift) {
     piece p = {.bytes = bytes};
     gpu_ok(cudaMalloc((void **)&p.memory, bytes + 2 * MARGIN));
     gpu_ok(cudaMemset(p.memory, MARK, bytes + 2 * MARGIN));
+    gpu_ok(cudaDeviceSynchronize());
     p.at = p.memory + MARGIN + shift;
     return p;
 }
@@ -45,6 +47,7 @@ static piece piece_open(size_t bytes, size_t shift) {
 static piece piece_of(const void *from, size_t bytes, size_t shift) {
     piece p = piece_open(bytes, shift);
     gpu_ok(cudaMemcpy(p.at, from, bytes, cudaMemcpyHostToDevice));
+    gpu_ok(cudaDeviceSynchronize());
     return p;
 }
 

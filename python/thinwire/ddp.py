@@ -50,8 +50,7 @@ class _Worker(threading.Thread):
             if job is None:
                 return
             self.waiting.append(job)
-            # A step that may be skipped as a whole begins when all of it is there.
-            if self.engine.scaler is None or job.last:
+            if job.last or not self.engine.at_once:
                 self._run_waiting()
 
     def _run_waiting(self):
@@ -189,7 +188,8 @@ def _hook(state, bucket):
 def compress(model, scheme="oktopk", density=0.01, **options):
     """Has DistributedDataParallel exchange the few gradient values that matter. Collective.
 
-    Options: k instead of density; select, exchange, wire, result ("mean" or "sum"), timeout
+    Options: k instead of density; whole_model (the k largest values of the model, not of each
+    parameter); select, exchange, wire, result ("mean" or "sum"), timeout
     (seconds), momentum, clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads,
     grad_scaler (the GradScaler of mixed precision), and the other fields of tw_select_params.
     Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().

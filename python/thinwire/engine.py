@@ -5,6 +5,9 @@ are bucketed on their way. The DDP hook and DistributedOptimizer are both made o
 
     begin(number, grad) ... finish()      the mean over ranks is in grad, on all ranks alike
 
+With whole_model all of them are one tensor, a vector of the engine's own: the k largest values are
+then those of the model, and not so many of each parameter's.
+
 With a GradScaler gradients are unscaled on the way in and scaled on the way out, so a residual
 does not depend on the loss scale; all parameters then travel as one, so that a step with an
 infinity anywhere is refused whole: residuals stay, and every gradient becomes infinite, which the
@@ -45,21 +48,27 @@ class Engine:
     """parameters is [(name, parameter)], in the order in which gradients become ready."""
 
     def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=0.01, k=0,
-                 grad_scaler=None, bucket=0, threads=0, timeout=300.0, **options):
+                 whole_model=False, grad_scaler=None, bucket=0, threads=0, timeout=300.0,
+                 **options):
         _check(parameters)
-        if grad_scaler is not None and bucket:
-            raise ValueError("bucket: with grad_scaler a step is refused as a whole, so all of it "
-                             "travels as one bucket; leave it out")
+        if bucket and (whole_model or grad_scaler is not None):
+            raise ValueError("bucket: with whole_model or grad_scaler all of a step travels as one "
+                             "bucket; leave it out")
         self.names = [name for name, _ in parameters]
         self.sizes = [parameter.numel() for _, parameter in parameters]
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
+        self.at_once = whole_model or grad_scaler is not None   # a step begins as a whole
         self.under_way, self.scale = [], 1.0
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or 300.0      # 0 means default, as everywhere
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
+        self.vector = None
+        if whole_model:
+            self.vector = torch.zeros(sum(self.sizes), device=self.device)
+            self.slots = self.vector.split(self.sizes)
         self.group = None
         density = k / self.costs.elements if k else density
         if density == 1.0:      # all is wanted: a threshold from earlier steps would leave some
@@ -78,8 +87,12 @@ class Engine:
             options.update(device=library.CUDA, ordinal=self.device.index or 0,
                            stream=self.stream.cuda_stream)
         self.group = Group(self.transport, **options)
-        for size, dtype in zip(self.sizes, self.dtypes):
-            self.group.add(size, type=library.F32 if self.scaler is not None else _TYPES[dtype])
+        if self.vector is not None:
+            self.group.add(self.vector.numel(), type=library.F32)
+        else:
+            for size, dtype in zip(self.sizes, self.dtypes):
+                self.group.add(size, type=library.F32 if self.scaler is not None
+                               else _TYPES[dtype])
         self.group.open()
 
     def _time_dense(self):
@@ -108,18 +121,38 @@ class Engine:
                             "wrap the model anew and compress that")
         if self.scaler is not None and not self.under_way:
             self.scale = self.scaler.get_scale()
-        source = grad.contiguous()
-        if self.scaler is not None:
-            source = source.float().mul_(1.0 / self.scale)
+        source = self._source(number, grad)
         mean = source if source.dtype == torch.float32 else torch.empty_like(source,
                                                                              dtype=torch.float32)
         self.under_way.append((number, grad, source, mean))
-        self.group.start(number, source, mean)
+        if self.vector is None:
+            self.group.start(number, source, mean)
+
+    def _source(self, number, grad):
+        """What is to be summed, where the library can read it."""
+        if self.vector is not None:
+            source = self.slots[number].view_as(grad).copy_(grad)
+        elif self.scaler is not None:
+            source = grad.contiguous().float()
+        else:
+            return grad.contiguous()
+        return source.mul_(1.0 / self.scale) if self.scaler is not None else source
+
+    def _start_whole(self, begun):
+        """A parameter without a gradient could not take its part of the result."""
+        if len(begun) < len(self.sizes):
+            unused = set(range(len(self.sizes))) - {number for number, _, _, _ in begun}
+            raise ParamError(f"parameter '{self.names[min(unused)]}' has no gradient on any rank; "
+                             "whole_model=True is for models that use all their parameters in "
+                             "every step")
+        self.group.start(0, self.vector, self.vector)
 
     def finish(self):
         """Ends what was begun: every gradient is the mean over ranks now. Raises Error, the same on
         all ranks. Returns whether the step holds good; if not, gradients are infinite."""
         begun, self.under_way = self.under_way, []
+        if self.vector is not None:
+            self._start_whole(begun)
         try:
             self.group.wait()
         except NumberError as error:
@@ -134,7 +167,8 @@ class Engine:
                 mean.mul_(self.scale)
             if mean is not grad:
                 grad.copy_(mean)
-        self.costs.add([self.group.info(number) for number, _, _, _ in begun])
+        tensors = [number for number, _, _, _ in begun] if self.vector is None else [0]
+        self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
 
     def end_step(self, good=True):
@@ -162,6 +196,14 @@ class Engine:
     def summary(self):
         """One line."""
         return f"thinwire {self.scheme}, {self.transport.nranks} ranks, {self.costs.line()}"
+
+    def residuals(self):
+        """This rank's, [n] on the host for each parameter."""
+        vector = torch.empty(sum(self.sizes))
+        tensors = [vector] if self.vector is not None else vector.split(self.sizes)
+        for number, tensor in enumerate(tensors):
+            self.group.residual(number, tensor)
+        return vector.split(self.sizes)
 
     def state_dict(self):
         """This rank's residuals, thresholds and counters, for torch.save."""

@@ -50,8 +50,7 @@ class _Flow:
                 raise StateError(f"parameter '{self.engine.names[number]}' has a gradient more "
                                  f"often than backward_passes_per_step ({self.passes}) says; call "
                                  "step() between")
-            # With a scaler the step begins as a whole, see engine.py.
-            if self.ready[number] == self.passes and self.engine.scaler is None:
+            if self.ready[number] == self.passes and not self.engine.at_once:
                 self._start(number)
 
     def _start(self, number):

@@ -39,9 +39,9 @@ def draw(rank, step):
             for i, (name, size) in enumerate(SIZES.items())}
 
 
-def scaled(rank, nranks):
+def scaled(rank, nranks, **options):
     network, scaler, account = DDP(Known(**SIZES), bucket_cap_mb=0.001), Scaler(), Account()
-    state = thinwire.compress(network, density=0.1, grad_scaler=scaler)
+    state = thinwire.compress(network, density=0.1, grad_scaler=scaler, **options)
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     for step in range(STEPS):
         given = draw(rank, step)

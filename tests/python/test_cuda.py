@@ -81,6 +81,7 @@ def all_of_them(rank, nranks):
     plays["buckets"] = lambda device: hook(rank, device, ddp={"bucket_cap_mb": 0.001}, density=0.1)
     plays["unused"] = lambda device: hook(rank, device, ddp={"find_unused_parameters": True},
                                           density=0.1)
+    plays["whole model"] = lambda device: hook(rank, device, density=0.02, whole_model=True)
     plays["optimizer"] = lambda device: optimizer_alone(rank, device)
     plays["scaler"] = lambda device: scaled(rank, device)
     return {name: (play("cpu"), play("cuda")) for name, play in plays.items()}

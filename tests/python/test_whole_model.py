@@ -1,0 +1,127 @@
+"""whole_model=True: the k largest values of the model, whatever parameters they belong to."""
+import math
+
+import ranks  # noqa: F401 - says SKIP where there is no torch
+import torch
+
+import test_amp
+import test_optimizer
+import test_patterns
+import thinwire
+from known import balanced, residuals
+from ranks import main, run
+from test_patterns import SIZES, draw, setting, step_once
+
+DENSITY = 0.05
+
+
+def largest(given):
+    """Where the k largest of all are, ties to the earlier one, as {name: mask}. Parameters lie in the
+    order in which the backward pass reaches them."""
+    names = list(reversed(SIZES))
+    vector = torch.cat([given[name] for name in names])
+    k = math.ceil(DENSITY * len(vector))
+    mask = torch.zeros(len(vector), dtype=torch.bool)
+    mask[torch.sort(-vector.abs(), stable=True).indices[:k]] = True
+    return dict(zip(names, mask.split([SIZES[name] for name in names])))
+
+
+def selection(rank, nranks):
+    """c has the large ones, a few; b has none: as many of each would be others."""
+    network, state, optimizer, account = setting("topka", DENSITY, whole_model=True)
+    given = draw(rank, 0)
+    given["c"] *= 10
+    given["b"] *= 0.1
+    step_once(network, optimizer, account, given)
+    chosen, kept = largest(given), residuals(state)
+    for name, mask in chosen.items():
+        assert torch.equal(kept[name], given[name] * ~mask), name
+    assert chosen["c"].all() and not chosen["b"].any() and chosen["a"].any()
+    assert state.stats()["selected"] == sum(int(mask.sum()) for mask in chosen.values())
+    return {name: (given[name] * mask, -getattr(network.module, name).detach())
+            for name, mask in chosen.items()}
+
+
+def test_selects_over_all_parameters():
+    results = run(selection, 2)
+    for name in SIZES:
+        sent, applied = zip(*(result[name] for result in results))
+        assert all(torch.equal(sum(sent) / 2, one) for one in applied), name
+
+
+def by_optimizer(rank, nranks):
+    """Rank 0 does not use b in every other step."""
+    network = test_optimizer.Known(**SIZES)
+    optimizer, account = test_optimizer.setting(network, whole_model=True)
+    for step in range(12):
+        optimizer.zero_grad()
+        network(account.give(draw(rank, step, "abc" if step % 2 or rank else "ac"))).backward()
+        optimizer.step()
+    return account.close(network, optimizer.thinwire)
+
+
+def all_of_them(rank, nranks):
+    accounts = {play.__name__: play(rank, nranks, whole_model=True)
+                for play in (test_patterns.small_buckets, test_patterns.accumulation,
+                             test_patterns.uneven, test_patterns.half, test_amp.scaled)}
+    return {**accounts, "optimizer": by_optimizer(rank, nranks)}
+
+
+def test_nothing_is_lost():
+    results = run(all_of_them, 2)
+    for name in results[0]:
+        balanced([accounts[name] for accounts in results])
+        print("  ", name, flush=True)
+
+
+def unused(rank, nranks):
+    """A step in which nobody uses b is refused on all ranks; the next one goes on."""
+    network, state, optimizer, account = setting(ddp={"find_unused_parameters": True},
+                                                 whole_model=True)
+    for step in range(5):
+        given, before = draw(rank, step, "ac" if step == 2 else "abc"), residuals(state)
+        if step != 2:
+            step_once(network, optimizer, account, given)
+            continue
+        optimizer.zero_grad()
+        try:
+            network(given).backward()
+            assert False, "an unused parameter was not noticed"
+        except thinwire.ParamError as error:
+            assert "'b' has no gradient on any rank" in str(error), error
+        assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
+    return account.close(network, state)
+
+
+def test_unused_parameters_are_refused():
+    balanced(run(unused, 2))
+
+
+def resumed(rank, nranks):
+    """Saved after 4 of 8 steps, and gone on with in another state; and not in one by parameter."""
+    first, second, other = setting(whole_model=True), setting(whole_model=True), setting()
+    for step in range(4):
+        step_once(first[0], first[2], first[3], draw(rank, step))
+    second[0].load_state_dict(first[0].state_dict())
+    second[1].load_state_dict(first[1].state_dict())
+    for step in range(4, 8):
+        for network, _, optimizer, account in (first, second):
+            step_once(network, optimizer, account, draw(rank, step))
+    try:
+        other[1].load_state_dict(first[1].state_dict())
+        assert False, "a state of another kind was taken"
+    except thinwire.MismatchError:
+        pass
+    return [account.close(network, state) for network, state, _, account in (first, second)]
+
+
+def test_resumed_is_bitwise_the_same():
+    for first, second in run(resumed, 2):
+        for part in ("weights", "residuals"):
+            for name in SIZES:
+                assert torch.equal(first[part][name], second[part][name]), (part, name)
+
+
+if __name__ == "__main__":
+    main([test_selects_over_all_parameters, test_nothing_is_lost,
+          test_unused_parameters_are_refused, test_resumed_is_bitwise_the_same])
