@@ -1,0 +1,106 @@
+/* test_cuda_buckets.c - several tensors in a bucket on a GPU, alike and not
+ *
+ * Steps of small tensors share launches, as long as type and method are the same: here they are,
+ * are not, and some tensors are too large or of other methods in between.
+ *
+ *   test_cuda_buckets quick   for tools that are many times slower
+ *   test_cuda_buckets PATTERN tests of this name
+ */
+#include <string.h>
+
+#include "cuda_courses.h"
+
+static void test_background(void **state) {
+    (void)state;
+    static const int64_t two[] = {30000, 30000};
+    plan both = {.params = params_of("oktopk", 0.02), .nranks = 4, .tensors = 2, .sizes = two};
+    run_bucket(&both);
+}
+
+static void test_many(void **state) {
+    (void)state;
+    run_many("oktopk");
+    run_many("topka");
+    run_many("gaussiank");
+}
+
+static void test_mixed(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka",  "topkdsa",  "gtopk",
+                                          "oktopk", "fulltopk", "logtopk"};
+    for (mixture mix = TYPES; mix < MIXTURES; mix++) {
+        for (int s = 0; s < 6; s++) {
+            run_mixed(schemes[s], NULL, mix, DIRECT);
+            run_mixed(schemes[s], NULL, mix, LENT);
+        }
+    }
+    run_mixed("dense", NULL, TYPES, DIRECT);
+    run_mixed("dense", NULL, TYPES, LENT);
+    run_mixed("oktopk", NULL, BOTH, STAGED);
+}
+
+static void test_mixed_wires(void **state) {
+    (void)state;
+    for (int w = 1; wire_at(w) != NULL; w++) {
+        run_mixed("oktopk", wire_at(w), BOTH, LENT);
+        run_mixed("topka", wire_at(w), TYPES, LENT);
+    }
+}
+
+/* Without feedback there is no residual to add to, nor to leave. */
+static void test_some_without_feedback(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "gtopk", "oktopk"};
+    for (int s = 0; s < 3; s++) {
+        tw_select_params selects[MIXED];
+        plan some = {.params = params_of(schemes[s], 0.05), .nranks = 3, .how = LENT};
+        plan_mixed(&some, TYPES, selects);
+        for (int t = 0; t < MIXED; t += 4) {
+            selects[t].feedback = TW_FEEDBACK_OFF;
+        }
+        run_bucket(&some);
+    }
+}
+
+/* Some tensors of the group do not lie on the GPU. */
+static void test_some_on_host(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "gtopk", "oktopk", "fulltopk"};
+    for (int s = 0; s < 4; s++) {
+        tw_select_params selects[MIXED];
+        plan some = {.params = params_of(schemes[s], 0.05), .nranks = 3};
+        some.on_host = 1u << 3 | 1u << 13 | 1u << 23;
+        plan_mixed(&some, BOTH, selects);
+        run_bucket(&some);
+    }
+}
+
+static void test_quick(void **state) {
+    (void)state;
+    for (mixture mix = TYPES; mix < MIXTURES; mix++) {
+        run_mixed("topka", NULL, mix, LENT);
+        run_mixed("fulltopk", NULL, mix, DIRECT);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (gpu_missing()) {
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_background),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_mixed_wires),
+        cmocka_unit_test(test_some_without_feedback),
+        cmocka_unit_test(test_some_on_host),
+    };
+    const struct CMUnitTest few[] = {cmocka_unit_test(test_quick)};
+    if (argc > 1 && strcmp(argv[1], "quick") == 0) {
+        return cmocka_run_group_tests(few, NULL, NULL);
+    }
+    if (argc > 1) {
+        cmocka_set_test_filter(argv[1]);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
