@@ -15,7 +15,7 @@
 
 #include "ranks.h"
 
-enum { RANKS = 4, MANY = 100 };
+enum { RANKS = 4, MANY = 100, FEW = 9 };
 
 /* ---- A set of tensors on all ranks ---------------------------------------------------------------- */
 
@@ -38,8 +38,8 @@ static tw_group_params usual(const char *scheme, int64_t bucket) {
     return params;
 }
 
-static void fleet_open(fleet *f, const tw_group_params *params, int64_t *sizes, int tensors,
-                       float ***grads) {
+/* Transports and room, no groups yet. */
+static void fleet_prepare(fleet *f, int64_t *sizes, int tensors, float ***grads) {
     memset(f, 0, sizeof *f);
     f->tensors = tensors;
     f->sizes = sizes;
@@ -47,8 +47,15 @@ static void fleet_open(fleet *f, const tw_group_params *params, int64_t *sizes, 
     f->outs = check_alloc(tensors, sizeof *f->outs);
     for (int i = 0; i < tensors; i++)
         f->outs[i] = rows_alloc(RANKS, sizes[i]);
-    ranks_open(&f->r, RANKS, params, sizes, tensors);
+    ranks_init(&f->r, RANKS);
     f->waits[0] = TW_ALL;
+}
+
+static void fleet_open(fleet *f, const tw_group_params *params, int64_t *sizes, int tensors,
+                       float ***grads) {
+    fleet_prepare(f, sizes, tensors, grads);
+    ranks_try_open(&f->r, params, sizes, tensors);
+    ranks_ok(&f->r);
 }
 
 static void fleet_close(fleet *f) {
@@ -154,13 +161,26 @@ static void same_fleet(fleet *got, fleet *want, const char *what, int step) {
     }
 }
 
+/* Both get the same gradients; `tried` in the background, in any order. */
+static void compare_fleets(fleet *tried, fleet *reference, const char *what, int steps) {
+    oracle_rng rng = {11};
+    for (int step = 0; step < steps; step++) {
+        gradients_fill(reference->grads, reference->sizes, reference->tensors, step);
+        ranks_run(&reference->r, step_one_by_one, reference);
+        ranks_ok(&reference->r);
+        shuffle_all(tried, &rng);
+        ranks_run(&tried->r, step_in_background, tried);
+        ranks_ok(&tried->r);
+        same_fleet(tried, reference, what, step);
+    }
+}
+
 /* Steps of a fleet with this bucket beside the reference. */
 static void compare_buckets(const char *scheme, int global, int64_t bucket, int tensors,
                             int64_t largest, int steps) {
     int64_t sizes[MANY];
     char what[64];
     fleet reference, tried;
-    oracle_rng rng = {11};
     make_sizes(sizes, tensors, largest);
     snprintf(what, sizeof what, "%s global=%d bucket=%lld", scheme, global, (long long)bucket);
     check_scene("%s", what);
@@ -169,15 +189,7 @@ static void compare_buckets(const char *scheme, int global, int64_t bucket, int 
     alone.global = params.global = global;
     fleet_open(&reference, &alone, sizes, tensors, grads);
     fleet_open(&tried, &params, sizes, tensors, grads);
-    for (int step = 0; step < steps; step++) {
-        gradients_fill(grads, sizes, tensors, step);
-        ranks_run(&reference.r, step_one_by_one, &reference);
-        ranks_ok(&reference.r);
-        shuffle_all(&tried, &rng);
-        ranks_run(&tried.r, step_in_background, &tried);
-        ranks_ok(&tried.r);
-        same_fleet(&tried, &reference, what, step);
-    }
+    compare_fleets(&tried, &reference, what, steps);
     fleet_close(&reference);
     fleet_close(&tried);
     gradients_free(grads, tensors);
@@ -205,6 +217,53 @@ static void test_global_reuse(void **state) {
     (void)state;
     compare_buckets("oktopk", TW_GLOBAL_REUSE, 0, 20, 200000, 10);
     compare_buckets("oktopk", TW_GLOBAL_REUSE, 20000, 20, 200000, 10);
+}
+
+/* ---- Tensors that differ -------------------------------------------------------------------------------- */
+
+typedef struct mixture {
+    tw_group_params params;
+    const int64_t *sizes;
+} mixture;
+
+/* Every second tensor has no feedback. */
+static int open_mixture(ranks *r, int rank, void *context) {
+    const mixture *m = context;
+    tw_select_params select = m->params.select;
+    int error = tw_group_create(&r->groups[rank], r->transports[rank], &m->params);
+    for (int i = 0; i < FEW && !error; i++) {
+        select.feedback = i % 2 ? TW_FEEDBACK_OFF : TW_FEEDBACK_ON;
+        error = tw_group_add(r->groups[rank], m->sizes[i], &select, NULL);
+    }
+    return error ? error : tw_group_open(r->groups[rank]);
+}
+
+static void compare_mixtures(const char *scheme) {
+    int64_t sizes[FEW];
+    fleet reference, tried;
+    make_sizes(sizes, FEW, 20000);
+    float ***grads = gradients(sizes, FEW);
+    mixture alone = {usual(scheme, 1), sizes}, all = {usual(scheme, 0), sizes};
+    alone.params.select.density = all.params.select.density = 0.2; /* too much for butterfly */
+    check_scene("%s", scheme);
+    fleet_prepare(&reference, sizes, FEW, grads);
+    ranks_run(&reference.r, open_mixture, &alone);
+    ranks_ok(&reference.r);
+    fleet_prepare(&tried, sizes, FEW, grads);
+    ranks_run(&tried.r, open_mixture, &all);
+    ranks_ok(&tried.r);
+    compare_fleets(&tried, &reference, scheme, 4);
+    fleet_close(&reference);
+    fleet_close(&tried);
+    gradients_free(grads, FEW);
+}
+
+static void test_some_without_feedback(void **state) {
+    (void)state;
+    const char *scheme;
+    for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++)
+        if (strcmp(scheme, "auto") != 0)
+            compare_mixtures(scheme);
 }
 
 static void test_small(void **state) {
@@ -240,8 +299,6 @@ static void test_buckets_are_filled(void **state) {
 }
 
 /* ---- Waits ------------------------------------------------------------------------------------------------ */
-
-enum { FEW = 9 };
 
 /* A fleet of FEW tensors in buckets of about three, and its reference, both at the same state. */
 typedef struct duel {
@@ -559,6 +616,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_global_reuse),
+        cmocka_unit_test(test_some_without_feedback),
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_buckets_are_filled),
         cmocka_unit_test(test_waits),

@@ -50,8 +50,8 @@ static void test_mixed_wires(void **state) {
 /* Without feedback there is no residual to add to, nor to leave. */
 static void test_some_without_feedback(void **state) {
     (void)state;
-    static const char *const schemes[] = {"topka", "gtopk", "oktopk"};
-    for (int s = 0; s < 3; s++) {
+    static const char *const schemes[] = {"topka", "gtopk", "oktopk", "fulltopk"};
+    for (int s = 0; s < 4; s++) {
         tw_select_params selects[MIXED];
         plan some = {.params = params_of(schemes[s], 0.05), .nranks = 3, .how = LENT};
         plan_mixed(&some, TYPES, selects);

@@ -99,7 +99,10 @@ int tw__lane_follow(tw__device_lane *l, void *event) {
 
 int tw__lane_reached(void *event) {
     cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
-    return error == cudaErrorNotReady ? 0 : error == cudaSuccess ? 1 : failure(error, "copying");
+    if (error != cudaErrorNotReady)
+        return error == cudaSuccess ? 1 : failure(error, "copying");
+    (void)cudaGetLastError(); /* or the next launch would seem to have failed */
+    return 0;
 }
 
 void tw__lane_forget(void *event) {

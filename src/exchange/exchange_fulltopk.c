@@ -17,6 +17,8 @@
 #include "exchange/exchange.h"
 #include "selector.h"
 
+#include <string.h>
+
 typedef struct space {
     float *own, *sums; /* [k] */
     tw__entry *left;   /* [k] */
@@ -54,12 +56,26 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){choice.least + words, choice.most + words};
 }
 
-/* This rank's acc where the result is. */
+static int holds(const tw__segment *s) {
+    return s->selector->params.feedback != TW_FEEDBACK_OFF;
+}
+
+static int any_holds(const tw__job *job) {
+    int any = 0;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        any |= holds(&job->segments[i]);
+    return any;
+}
+
+/* This rank's acc where the result is; zeros where nothing is held. */
 static int peek(tw__job *job, float *own) {
     TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
+    memset(own, 0, sizeof *own * (size_t)job->result.count);
     for (int i = 0; i < job->shape.nsegments; i++) {
+        const tw__segment *s = &job->segments[i];
         const tw__list *part = &job->parts[0][i];
-        TW_TRY(tw__selector_peek(job->segments[i].selector, part, job->segments[i].base, own));
+        if (holds(s))
+            TW_TRY(tw__selector_peek(s->selector, part, s->base, own));
         own += part->count;
     }
     return TW_OK;
@@ -76,28 +92,53 @@ static int add(tw__job *job, space *w, int64_t count) {
     return TW_OK;
 }
 
+static void append(tw__list *to, const tw__list *from) {
+    memmove(to->at + to->count, from->at, sizeof *from->at * (size_t)from->count);
+    to->count += from->count;
+}
+
 /* Sums that cancel are no entries of a result: they stay where they are. */
-static void replace(tw__job *job, const space *w) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < job->result.count; i++) {
-        tw__entry entry = {job->result.at[i].idx, w->sums[i]};
-        job->result.at[count] = w->left[count] = entry;
-        count += entry.val != 0.0f;
+static void replace_part(const tw__list *part, const float *sums, tw__list *result,
+                         tw__list *left) {
+    for (int64_t i = 0; i < part->count; i++) {
+        tw__entry entry = {part->at[i].idx, sums[i]};
+        result->at[result->count] = left->at[left->count] = entry;
+        result->count += entry.val != 0.0f;
+        left->count += entry.val != 0.0f;
     }
-    job->result.count = count;
-    job->left = (tw__list){w->left, count};
+}
+
+/* Where nothing is held oktopk's sums stay. */
+static int replace(tw__job *job, const space *w) {
+    const float *sums = w->sums;
+    tw__list result = {job->result.at, 0}, left = {w->left, 0};
+    TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
+    TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const tw__list *part = &job->parts[0][i];
+        if (holds(&job->segments[i])) {
+            replace_part(part, sums, &result, &left);
+        } else {
+            append(&result, part);
+            append(&left, &job->parts[1][i]);
+        }
+        sums += part->count;
+    }
+    job->result = result;
+    job->left = left;
     job->kept = (tw__list){0};
+    return TW_OK;
 }
 
 static int run(tw__job *job) {
     job->arrived = NULL; /* what oktopk would tell are other sums */
     TW_TRY(tw__exchange_oktopk.run(job));
-    if (job->segments[0].selector->params.feedback == TW_FEEDBACK_OFF || job->result.count == 0)
+    if (job->result.count == 0 || !any_holds(job))
         return TW_OK;
     space w = layout(&job->room, &job->shape);
     TW_TRY(peek(job, w.own));
     TW_TRY(add(job, &w, job->result.count));
-    replace(job, &w);
+    TW_TRY(replace(job, &w));
     job->left_more = 1;
     return TW_OK;
 }
