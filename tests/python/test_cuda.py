@@ -75,7 +75,7 @@ def scaled(rank, device):
 
 def all_of_them(rank, nranks):
     plays = {scheme: lambda device, scheme=scheme: hook(rank, device, scheme=scheme, density=0.02)
-             for scheme in thinwire.schemes() if scheme not in ("dense", "auto")}    # goes by time
+             for scheme in thinwire.schemes() if scheme not in ("dense", "auto")}   # goes by times
     plays["bf16 wire"] = lambda device: hook(rank, device, density=0.02, wire="bf16")
     plays["float16"] = lambda device: hook(rank, device, torch.float16, density=0.02)
     plays["buckets"] = lambda device: hook(rank, device, ddp={"bucket_cap_mb": 0.001}, density=0.1)
