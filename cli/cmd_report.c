@@ -1,7 +1,7 @@
 /* cmd_report.c - `thinwire report RUN... --out report.html`: one page from the logs of runs
  *
  * Reads all logs, makes the page in memory, and writes it as a whole. The sections are in
- * report_*.c, in the order that report_page.h gives. --curves and --accuracy make one plot instead.
+ * report_*.c, in the order that report_page.h gives. Other options make one plot instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +16,29 @@
 
 #define MAX_RUNS 64
 #define DEFAULT_OUT "report.html"
-#define DEFAULT_TITLE "Thinwire training report"
-#define CURVES_TITLE "Training loss per step"
-#define ACCURACY_TITLE "Test accuracy per step"
 #define LINE_WIDTH 2.0
 #define DASHES 5
 
+/* What can be made of logs, each with an option for its file. */
+enum { PAGE, CURVES, ACCURACY, CONTRACTION, HISTOGRAMS, PRODUCTS };
+
+static const struct {
+    const char *title; /* if none is given */
+    int (*write)(report_page *page);
+} products[PRODUCTS] = {
+    [PAGE] = {"Thinwire training report", page_write},
+    [CURVES] = {"Training loss per step", curves_write},
+    [ACCURACY] = {"Test accuracy per step", curves_write_accuracy},
+    [CONTRACTION] = {"What the k largest catch of the squared norm, per step", contraction_write},
+    [HISTOGRAMS] = {"Histograms of gradient plus residual", histograms_write},
+};
+
 typedef struct report_settings {
-    const char *out;      /* the page; NULL: not given */
-    const char *curves;   /* a plot in its place; NULL: not given */
-    const char *accuracy; /* another; likewise */
-    const char *title;    /* NULL: not given */
-    char **paths;         /* [npaths] */
+    const char *files[PRODUCTS]; /* NULL: not given */
+    int wanted;                  /* which product */
+    const char *out;             /* its file */
+    const char *title;           /* NULL: not given */
+    char **paths;                /* [npaths] */
     int npaths;
 } report_settings;
 
@@ -36,14 +47,20 @@ typedef struct report_settings {
 static int parse_options(report_settings *settings, int argc, char **argv, bool is_help) {
     const cli_option options[] = {
         {.name = "out",
-         TAKES_TEXT("FILE", &settings->out),
+         TAKES_TEXT("FILE", &settings->files[PAGE]),
          .help = "the page to write (default " DEFAULT_OUT "), or - for stdout"},
         {.name = "curves",
-         TAKES_TEXT("FILE", &settings->curves),
+         TAKES_TEXT("FILE", &settings->files[CURVES]),
          .help = "instead of the page write the training loss alone, as an SVG for a document"},
         {.name = "accuracy",
-         TAKES_TEXT("FILE", &settings->accuracy),
+         TAKES_TEXT("FILE", &settings->files[ACCURACY]),
          .help = "the same of the accuracy on the test data"},
+        {.name = "contraction",
+         TAKES_TEXT("FILE", &settings->files[CONTRACTION]),
+         .help = "the same of what the k largest catch of the squared norm, and both bounds"},
+        {.name = "histograms",
+         TAKES_TEXT("FILE", &settings->files[HISTOGRAMS]),
+         .help = "the same of gradient plus residual over time, of one run"},
         {.name = "title",
          TAKES_TEXT("TEXT", &settings->title),
          .help = "headline of the page; of curves what a reader who cannot see them is told"},
@@ -91,6 +108,26 @@ static bool split(report_settings *settings, int argc, char **argv, char **kept,
     return help;
 }
 
+/* Which product it is; fills in what was not given. */
+static int settle(report_settings *settings) {
+    int given = 0;
+    for (int i = 0; i < PRODUCTS; i++) {
+        if (settings->files[i] != NULL) {
+            settings->wanted = i;
+            given++;
+        }
+    }
+    if (given > 1) {
+        return usage_error("report: give one of --out, --curves, --accuracy, --contraction and "
+                           "--histograms");
+    }
+    settings->out = given == 1 ? settings->files[settings->wanted] : DEFAULT_OUT;
+    if (settings->title == NULL) {
+        settings->title = products[settings->wanted].title;
+    }
+    return OPTIONS_CONTINUE;
+}
+
 static int parse(report_settings *settings, int argc, char **argv) {
     char **kept = calloc((size_t)argc + 1, sizeof *kept);
     if (kept == NULL) {
@@ -106,25 +143,10 @@ static int parse(report_settings *settings, int argc, char **argv) {
     } else if (status == OPTIONS_CONTINUE && settings->npaths > MAX_RUNS) {
         status = usage_error("report: %d runs are too many for one page; give at most %d",
                              settings->npaths, MAX_RUNS);
-    } else if (status == OPTIONS_CONTINUE &&
-               (settings->out != NULL) + (settings->curves != NULL) + (settings->accuracy != NULL) >
-                   1) {
-        status = usage_error("report: give one of --out, --curves and --accuracy");
+    } else if (status == OPTIONS_CONTINUE) {
+        status = settle(settings);
     }
     return status;
-}
-
-/* Fill in what was not given. */
-static void settle(report_settings *settings) {
-    const char *title = settings->curves != NULL     ? CURVES_TITLE
-                        : settings->accuracy != NULL ? ACCURACY_TITLE
-                                                     : DEFAULT_TITLE;
-    settings->title = settings->title != NULL ? settings->title : title;
-    if (settings->out == NULL) {
-        settings->out = settings->curves != NULL     ? settings->curves
-                        : settings->accuracy != NULL ? settings->accuracy
-                                                     : DEFAULT_OUT;
-    }
 }
 
 /* A page in place of a log that it was made from would lose the log. */
@@ -199,9 +221,7 @@ static int write_file(const report_settings *settings, report_page *page) {
     if (page->out == NULL) {
         return failure("report: out of memory");
     }
-    int status = settings->curves != NULL     ? curves_write(page)
-                 : settings->accuracy != NULL ? curves_write_accuracy(page)
-                                              : page_write(page);
+    int status = products[settings->wanted].write(page);
     if (fclose(page->out) != 0 && status == STATUS_OK) {
         status = failure("report: out of memory for %s", settings->out);
     }
@@ -246,7 +266,6 @@ int cmd_report(int argc, char **argv) {
     int status =
         settings.paths != NULL ? parse(&settings, argc, argv) : failure("report: out of memory");
     if (status == OPTIONS_CONTINUE) {
-        settle(&settings);
         status = refuse_own_log(&settings);
     }
     if (status == OPTIONS_CONTINUE) {

@@ -7,9 +7,14 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "errors.h"
 #include "report_html.h"
-#include "report_page.h"
+#include "report_picture.h"
 #include "report_series.h"
+
+#define CAUGHT "caught: 1 - contraction"
+#define BOUND_TOPK "bound for Top-k, (1-k/n)\xc2\xb2"
+#define BOUND_RANDOM "bound for random k, 1-k/n"
 
 typedef double (*snapshot_value)(const run_snapshot *snapshot);
 
@@ -58,18 +63,26 @@ static bool bounds_shown(const report_page *page, int i) {
     return false;
 }
 
+/* Labels behind those of the runs: the bounds, named once. */
+static void add_bounds(const report_page *page, plot *drawing, int i, bool caught, bool named) {
+    static const snapshot_value bounds[] = {bound_topk, bound_random};
+    series curve;
+    for (int b = 0; b < 2; b++) {
+        make_curve(&curve, &page->runs[i], bounds[b], caught);
+        plot_line(drawing, curve.x, curve.y, curve.count,
+                  (plot_style){.line = COLOR_SOFT,
+                               .dash = 1 + b,
+                               .width = 1.5,
+                               .label = named ? page->nruns + b : -1});
+    }
+}
+
 static void add_curves(const report_page *page, plot *drawing, bool caught) {
     series curve;
     for (int i = 0; i < page->nruns; i++) {
-        if (bounds_shown(page, i)) {
-            continue;
+        if (!bounds_shown(page, i)) {
+            add_bounds(page, drawing, i, caught, plot_is_empty(drawing));
         }
-        make_curve(&curve, &page->runs[i], bound_topk, caught);
-        plot_line(drawing, curve.x, curve.y, curve.count,
-                  (plot_style){.line = COLOR_SOFT, .dash = 1, .width = 1.5});
-        make_curve(&curve, &page->runs[i], bound_random, caught);
-        plot_line(drawing, curve.x, curve.y, curve.count,
-                  (plot_style){.line = COLOR_SOFT, .dash = 2, .width = 1.5});
     }
     for (int i = 0; i < page->nruns; i++) {
         plot_style style = page->styles[i];
@@ -91,24 +104,26 @@ static double lowest_caught(const report_page *page) {
     return lowest;
 }
 
+static void add_caught(const report_page *page, plot *drawing) {
+    plot_logarithmic(drawing, 'y');
+    plot_set(drawing, "set yrange [%g:1.2]", lowest_caught(page) / 2.0);
+    add_curves(page, drawing, true);
+}
+
 static void write_figure(report_page *page, bool caught) {
     plot drawing;
-    const char *y = caught ? "caught: 1 - contraction" : "contraction: left behind / whole";
+    const char *y = caught ? CAUGHT : "contraction: left behind / whole";
     if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", y)) {
         return;
     }
     if (caught) {
-        plot_logarithmic(&drawing, 'y');
-        plot_set(&drawing, "set yrange [%g:1.2]", lowest_caught(page) / 2.0);
-    } else {
-        plot_set(&drawing, "set yrange [0:1.02]");
-    }
-    add_curves(page, &drawing, caught);
-    if (caught) {
+        add_caught(page, &drawing);
         figure_end(page, &drawing, "What the k largest catch",
                    "The same as one minus the ratio, logarithmic, where the bounds come apart: "
                    "higher is better, and the curves should stay above both.");
     } else {
+        plot_set(&drawing, "set yrange [0:1.02]");
+        add_curves(page, &drawing, false);
         figure_end(page, &drawing, "Contraction",
                    "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual on "
                    "rank 0: lower is better. For bell-shaped u theory promises less than "
@@ -167,8 +182,8 @@ void section_contraction(report_page *page) {
     legend_write(page);
     if (page->has_gnuplot) {
         fputs("<ul class=\"legend\">", page->out);
-        legend_item(page, COLOR_SOFT, "dashed", "bound for Top-k, (1-k/n)\xc2\xb2");
-        legend_item(page, COLOR_SOFT, "dotted", "bound for random k, 1-k/n");
+        legend_item(page, COLOR_SOFT, "dashed", BOUND_TOPK);
+        legend_item(page, COLOR_SOFT, "dotted", BOUND_RANDOM);
         fputs("</ul>\n", page->out);
     }
     int before = plots_begin(page, 2);
@@ -183,4 +198,26 @@ void section_contraction(report_page *page) {
         html_table_end(page->out);
     }
     section_end(page);
+}
+
+int contraction_write(report_page *page) {
+    const char **labels = calloc((size_t)page->nruns + 2, sizeof *labels);
+    if (labels == NULL) {
+        return failure("report: out of memory");
+    }
+    for (int i = 0; i < page->nruns; i++) {
+        labels[i] = page->labels[i];
+    }
+    labels[page->nruns] = BOUND_TOPK;
+    labels[page->nruns + 1] = BOUND_RANDOM;
+    const picture caught = {.name = "snapshots",
+                            .x = "step",
+                            .y = CAUGHT,
+                            .key = "top right",
+                            .labels = labels,
+                            .nlabels = page->nruns + 2,
+                            .add = add_caught};
+    int status = picture_write(page, &caught);
+    free(labels);
+    return status;
 }

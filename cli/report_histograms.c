@@ -6,9 +6,13 @@
  */
 #include <math.h>
 
+#include "errors.h"
 #include "report_html.h"
-#include "report_page.h"
+#include "report_picture.h"
 #include "report_series.h"
+
+#define VALUE "value of acc = gradient + residual"
+#define LABEL_SIZE 48
 
 typedef struct selection {
     const run_snapshot *at[SNAPSHOT_COLORS];
@@ -52,8 +56,8 @@ static color shade(int s, int count) {
     return (color)(COLOR_SNAPSHOT + steps);
 }
 
-static void add_histogram(plot *drawing, const run_snapshot *snapshot, const selection *chosen,
-                          color line) {
+static void add_histogram(plot *drawing, const selection *chosen, int s) {
+    const run_snapshot *snapshot = chosen->at[s];
     series curve = {.count = 0};
     int stride = snapshot->ncounts / SERIES_POINTS + 1; /* of long histograms, groups of bins */
     double scale = chosen->width / (bin_width(snapshot) * stride);
@@ -65,15 +69,32 @@ static void add_histogram(plot *drawing, const run_snapshot *snapshot, const sel
         curve.x[curve.count] = snapshot->low + (first + 0.5 * stride) * bin_width(snapshot);
         curve.y[curve.count++] = fmax(sum * scale, chosen->floor);
     }
-    plot_line(drawing, curve.x, curve.y, curve.count, (plot_style){.line = line, .width = 1.75});
+    plot_line(drawing, curve.x, curve.y, curve.count,
+              (plot_style){.line = shade(s, chosen->count), .width = 1.75, .label = s});
+}
+
+static void add_histograms(const selection *chosen, plot *drawing) {
+    plot_logarithmic(drawing, 'y');
+    plot_set(drawing, "set yrange [%g:*]; set lmargin at screen 0.14", chosen->floor);
+    for (int s = 0; s < chosen->count; s++) {
+        add_histogram(drawing, chosen, s);
+    }
+}
+
+static void describe_bins(const selection *chosen, char *text) {
+    snprintf(text, LABEL_SIZE, "entries per bin of %.2g", chosen->width);
+}
+
+static void describe_step(const selection *chosen, int s, char *text) {
+    snprintf(text, LABEL_SIZE, "step %.0f", chosen->at[s]->step);
 }
 
 /* "step 0, 100, ..." with the colours of the lines. */
 static void write_steps(report_page *page, const selection *chosen) {
-    char text[48];
+    char text[LABEL_SIZE];
     fputs("<ul class=\"legend\">", page->out);
     for (int s = 0; s < chosen->count; s++) {
-        snprintf(text, sizeof text, "step %.0f", chosen->at[s]->step);
+        describe_step(chosen, s, text);
         legend_item(page, shade(s, chosen->count), "solid", text);
     }
     fputs("</ul>\n", page->out);
@@ -82,17 +103,12 @@ static void write_steps(report_page *page, const selection *chosen) {
 static void write_figure(report_page *page, int i) {
     selection chosen = choose(&page->runs[i]);
     plot drawing;
-    char y[64];
-    snprintf(y, sizeof y, "entries per bin of %.2g", chosen.width);
-    if (chosen.count == 0 ||
-        !figure_begin(page, &drawing, PLOT_HEIGHT, "value of acc = gradient + residual", y)) {
+    char y[LABEL_SIZE];
+    describe_bins(&chosen, y);
+    if (chosen.count == 0 || !figure_begin(page, &drawing, PLOT_HEIGHT, VALUE, y)) {
         return;
     }
-    plot_logarithmic(&drawing, 'y');
-    plot_set(&drawing, "set yrange [%g:*]; set lmargin at screen 0.14", chosen.floor);
-    for (int s = 0; s < chosen.count; s++) {
-        add_histogram(&drawing, chosen.at[s], &chosen, shade(s, chosen.count));
-    }
+    add_histograms(&chosen, &drawing);
     if (figure_draw(page, &drawing, page->labels[i])) {
         write_steps(page, &chosen);
         figure_caption(page, page->labels[i],
@@ -111,4 +127,33 @@ void section_histograms(report_page *page) {
     }
     plots_end(page, before);
     section_end(page);
+}
+
+/* ---- The first run's as a picture ----------------------------------------------------------- */
+
+static void add_first(const report_page *page, plot *drawing) {
+    selection chosen = choose(&page->runs[0]);
+    add_histograms(&chosen, drawing);
+}
+
+int histograms_write(report_page *page) {
+    char y[LABEL_SIZE], steps[SNAPSHOT_COLORS][LABEL_SIZE];
+    const char *labels[SNAPSHOT_COLORS];
+    if (page->nruns > 1) {
+        return usage_error("report: --histograms shows one run over time; give one log");
+    }
+    selection chosen = choose(&page->runs[0]);
+    describe_bins(&chosen, y);
+    for (int s = 0; s < chosen.count; s++) {
+        describe_step(&chosen, s, steps[s]);
+        labels[s] = steps[s];
+    }
+    const picture histograms = {.name = "histograms",
+                                .x = VALUE,
+                                .y = y,
+                                .key = "top right",
+                                .labels = labels,
+                                .nlabels = chosen.count,
+                                .add = add_first};
+    return picture_write(page, &histograms);
 }

@@ -31,9 +31,12 @@ typedef struct report_page {
 /* Write the whole page. Returns STATUS_OK, or prints why not and returns another status. */
 int page_write(report_page *page);
 
-/* Write the curves of the loss, or of the accuracy, alone as an SVG file. Return as page_write does. */
+/* Write one plot alone as an SVG file: loss, accuracy, what is caught, histograms of the one run.
+ * Return as page_write does. */
 int curves_write(report_page *page);
 int curves_write_accuracy(report_page *page);
+int contraction_write(report_page *page);
+int histograms_write(report_page *page);
 
 /* ---- For the sections */
 

@@ -134,8 +134,10 @@ void plot_line(plot *drawing, const double *x, const double *y, int count, plot_
     fprintf(drawing->command, " using 1:2 with %s lw %g dt %s lc rgb '" SVG_COLOR "'",
             style.points || shown == 1 ? "linespoints pt 7 ps 0.5" : "lines", style.width,
             dashes[style.dash], style.line);
-    if (drawing->has_key) {
+    if (drawing->has_key && style.label >= 0) {
         fprintf(drawing->command, " title '" SVG_LABEL "'", style.label);
+    } else {
+        fputs(" notitle", drawing->command);
     }
 }
 

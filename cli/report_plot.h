@@ -36,7 +36,7 @@ typedef struct plot_style {
     int dash; /* 0 solid, 1 to 4 patterns */
     double width;
     bool points; /* markers on the line */
-    int label;   /* the line's name in a key */
+    int label;   /* the line's name in a key; -1: none */
 } plot_style;
 
 /* x and y say what the axes show, with units. Returns false if there is no memory: end it then. */

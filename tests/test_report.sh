@@ -191,7 +191,15 @@ check 0
 has "gnuplot-nox"
 has "oktopk"
 
-# ---- the loss alone, for a document
+# ---- one plot alone, for a document
+
+says() { # says SVG TEXT...
+    svg=$1
+    shift
+    for text in "$@"; do
+        grep -qF -- "$text" "$svg" || fail "$(basename "$svg") does not say: $text"
+    done
+}
 
 PATH=$dir/empty "$thinwire" report "$dir/dense.jsonl" --curves "$dir/loss.svg" \
     >"$dir/out" 2>"$dir/err" </dev/null
@@ -204,10 +212,8 @@ if [ $plots = yes ]; then
     run report "$dir/dense.jsonl" "$dir/long.jsonl" --curves "$dir/loss.svg"
     [ $status -eq 0 ] || fail "curves: status $status, expected 0"
     grep -qF "2 runs, 1 plot, " "$dir/out" || fail "curves: 1 plot expected"
-    for text in 'aria-label="Training loss per step"' ">step<" ">training loss, mean of 75 steps<" \
-        ">dense<" ">a &lt;b&gt; &amp; c<"; do
-        grep -qF -- "$text" "$dir/loss.svg" || fail "the curves do not say: $text"
-    done
+    says "$dir/loss.svg" 'aria-label="Training loss per step"' ">step<" \
+        ">training loss, mean of 75 steps<" ">dense<" ">a &lt;b&gt; &amp; c<"
     ! grep -qE 'var\(|rgb\(|TWLABEL|NaN' "$dir/loss.svg" || fail "curves: something is left over"
     [ "$(wc -c <"$dir/loss.svg")" -lt 40000 ] || fail "curves: too large for a document"
     [ -z "$keep" ] || cp "$dir/loss.svg" "$keep"
@@ -215,11 +221,20 @@ if [ $plots = yes ]; then
     refused 1 "no training loss" report "$dir/no-loss.jsonl" --curves "$dir/no-loss.svg"
     run report "$dir/dense.jsonl" "$dir/long.jsonl" --accuracy "$dir/accuracy.svg"
     [ $status -eq 0 ] || fail "accuracy: status $status, expected 0"
-    for text in 'aria-label="Test accuracy per step"' ">step<" ">test accuracy, %<" ">dense<"; do
-        grep -qF -- "$text" "$dir/accuracy.svg" || fail "the accuracy does not say: $text"
-    done
+    says "$dir/accuracy.svg" 'aria-label="Test accuracy per step"' ">step<" ">test accuracy, %<" \
+        ">dense<"
     grep -v '"kind":"evaluation"' "$dir/dense.jsonl" >"$dir/no-test.jsonl"
     refused 1 "no test accuracy" report "$dir/no-test.jsonl" --accuracy "$dir/no-test.svg"
+    run report "$dir/oktopk.jsonl" "$dir/long.jsonl" --contraction "$dir/caught.svg"
+    [ $status -eq 0 ] || fail "contraction: status $status, expected 0"
+    says "$dir/caught.svg" ">caught: 1 - contraction<" ">oktopk<" ">a &lt;b&gt; &amp; c<" \
+        ">bound for Top-k, (1-k/n)²<" ">bound for random k, 1-k/n<"
+    ! grep -qE 'using|TWLABEL' "$dir/caught.svg" || fail "contraction: a line has no name of its own"
+    refused 1 "no snapshots" report "$dir/dense.jsonl" --contraction "$dir/none.svg"
+    run report "$dir/oktopk.jsonl" --histograms "$dir/histograms.svg"
+    [ $status -eq 0 ] || fail "histograms: status $status, expected 0"
+    says "$dir/histograms.svg" ">value of acc = gradient + residual<" ">entries per bin of " ">step 0<"
+    refused 2 "give one log" report "$dir/oktopk.jsonl" "$dir/long.jsonl" --histograms "$dir/two.svg"
 fi
 
 # ---- runs that were cut off, resumed, or hardly began
