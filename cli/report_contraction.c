@@ -213,7 +213,7 @@ int contraction_write(report_page *page) {
     const picture caught = {.name = "snapshots",
                             .x = "step",
                             .y = CAUGHT,
-                            .key = "top right",
+                            .key = "top right maxrows 2 width 10",
                             .labels = labels,
                             .nlabels = page->nruns + 2,
                             .add = add_caught};
