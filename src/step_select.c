@@ -3,6 +3,7 @@
 #include "step.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* The first NaN or infinity of a dense gradient, -1 if none. */
 static int find_bad_number(const tw_group *g, const tw__tensor *t, int64_t *bad) {
@@ -137,7 +138,10 @@ int tw__step_select(tw__step *s) {
     return error;
 }
 
+/* What fails in here says less than the error that led here: that one's text stays. */
 void tw__step_undo_open(tw__step *s) {
+    char text[TW__TEXT];
+    snprintf(text, sizeof text, "%s", tw_last_error());
     for (int i = 0; i < s->count; i++) {
         tw__tensor *t = &s->g->tensors[s->members[i]];
         if (t->open)
@@ -146,6 +150,7 @@ void tw__step_undo_open(tw__step *s) {
     }
     if (s->g->lane != NULL) /* gradients are the caller's again */
         (void)tw__lane_wait(s->g->lane);
+    (void)tw__fail(TW_OK, "%s", text);
 }
 
 void tw__step_undo(tw__step *s) {
