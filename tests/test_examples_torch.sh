@@ -135,7 +135,7 @@ for scheme in dense oktopk; do
         [ "$(losses unobserved)" = "$(losses "cifar10-$scheme")" ] || fail "snapshots change losses"
     fi
     train "bert-$scheme" torch_bert.py --data "$dir/text" --steps 8 --batch 4 --length 35 \
-        --lr 0.003 --test-limit 2000 "$@"
+        --lr 0.003 --test-limit 2000 --whole-model "$@"
     if grep -q an4 "$dir/made"; then
         train "an4-$scheme" torch_an4.py --data "$dir/an4.npz" --batch 8 --epochs 4 --width 32 \
             --layers 1 --lr 0.001 "$@"
