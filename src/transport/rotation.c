@@ -77,8 +77,21 @@ static int start_sends(tw__rotation *r) {
     return TW_OK;
 }
 
-static int progress_one(tw__rotation *r, const tw__message **receiving,
-                        const tw__message **sending) {
+/* A transport may move only what it is asked about, and ranks that do not receive would stop each
+ * other's sends: whoever waits for one rotation asks about all that are under way. */
+static int test_others(const tw__rotation *r) {
+    int nranks = tw__transport_nranks(r->transport);
+    const tw__message *ignored = NULL;
+    for (tw__rotation *o = *tw__transport_rotations(r->transport); o != NULL; o = o->next)
+        if (o != r) {
+            TW_TRY(tw__transport_test_all(r->transport, o->sends, TW__WINDOW, &ignored));
+            TW_TRY(tw__transport_test_all(r->transport, o->recvs, nranks, &ignored));
+        }
+    return TW_OK;
+}
+
+/* Likewise receives are tested while sends are waited for, and the other way round. */
+static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
     int before = 0;
     *receiving = NULL;
     do { /* what was just started may be done already: nothing rings for that */
@@ -89,16 +102,6 @@ static int progress_one(tw__rotation *r, const tw__message **receiving,
     } while (r->started != before);
     return tw__transport_test_all(r->transport, r->recvs, tw__transport_nranks(r->transport),
                                   receiving);
-}
-
-/* Receives are tested while sends are waited for, and the other way round, and all other rotations
- * that are under way: a transport may move only what it is asked about, and ranks that do not receive
- * would stop each other's sends. */
-static int progress(tw__rotation *r, const tw__message **receiving, const tw__message **sending) {
-    for (tw__rotation *other = *tw__transport_rotations(r->transport); other; other = other->next)
-        if (other != r)
-            TW_TRY(progress_one(other, receiving, sending));
-    return progress_one(r, receiving, sending);
 }
 
 /* All at once, where a carrier moves them. */
@@ -135,7 +138,9 @@ static int wait_for(tw__rotation *r, int all) {
     tw__patience patience = {0};
     for (;;) {
         const tw__message *receiving = NULL, *sending = NULL;
-        int status = progress(r, &receiving, &sending);
+        int status = test_others(r);
+        if (status == TW_OK)
+            status = progress(r, &receiving, &sending);
         if (status == TW_OK && done_sending(r) && (!all || (!sending && !receiving)))
             return TW_OK;
         if (status == TW_OK)
@@ -180,7 +185,7 @@ static int progress_all(tw__rotation *all, int count, const tw__message **receiv
     *receiving = NULL;
     for (int at = 0; at < count; at++) {
         const tw__message *its = NULL, *sending = NULL;
-        TW_TRY(progress_one(&all[at], &its, &sending));
+        TW_TRY(progress(&all[at], &its, &sending));
         *receiving = *receiving != NULL ? *receiving : its;
     }
     return TW_OK;
