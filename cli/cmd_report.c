@@ -63,7 +63,7 @@ static int parse_options(report_settings *settings, int argc, char **argv, bool 
          .help = "the same of gradient plus residual over time, of one run"},
         {.name = "title",
          TAKES_TEXT("TEXT", &settings->title),
-         .help = "headline of the page; of curves what a reader who cannot see them is told"},
+         .help = "headline of the page; of a plot what a reader who cannot see it is told"},
     };
     const option_set set = {
         .command = is_help ? "report RUN..." : "report",
@@ -75,7 +75,8 @@ static int parse_options(report_settings *settings, int argc, char **argv, bool 
         .examples = "  thinwire report dense.jsonl oktopk.jsonl --out report.html\n"
                     "  thinwire report runs/*.jsonl --title 'VGG-16, 8 workers'\n"
                     "  thinwire report dense.jsonl oktopk.jsonl --curves loss.svg\n"
-                    "  thinwire report dense.jsonl oktopk.jsonl --accuracy accuracy.svg\n",
+                    "  thinwire report dense.jsonl oktopk.jsonl --accuracy accuracy.svg\n"
+                    "  thinwire report oktopk.jsonl --histograms histograms.svg\n",
         .options = options,
         .noptions = sizeof options / sizeof options[0],
     };
@@ -120,6 +121,9 @@ static int settle(report_settings *settings) {
     if (given > 1) {
         return usage_error("report: give one of --out, --curves, --accuracy, --contraction and "
                            "--histograms");
+    }
+    if (settings->wanted == HISTOGRAMS && settings->npaths > 1) {
+        return usage_error("report: --histograms shows one run over time; give one log");
     }
     settings->out = given == 1 ? settings->files[settings->wanted] : DEFAULT_OUT;
     if (settings->title == NULL) {

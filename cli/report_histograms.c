@@ -6,7 +6,6 @@
  */
 #include <math.h>
 
-#include "errors.h"
 #include "report_html.h"
 #include "report_picture.h"
 #include "report_series.h"
@@ -129,7 +128,7 @@ void section_histograms(report_page *page) {
     section_end(page);
 }
 
-/* ---- The first run's as a picture ----------------------------------------------------------- */
+/* ---- The only run's as a picture ------------------------------------------------------------ */
 
 static void add_first(const report_page *page, plot *drawing) {
     selection chosen = choose(&page->runs[0]);
@@ -139,9 +138,6 @@ static void add_first(const report_page *page, plot *drawing) {
 int histograms_write(report_page *page) {
     char y[LABEL_SIZE], steps[SNAPSHOT_COLORS][LABEL_SIZE];
     const char *labels[SNAPSHOT_COLORS];
-    if (page->nruns > 1) {
-        return usage_error("report: --histograms shows one run over time; give one log");
-    }
     selection chosen = choose(&page->runs[0]);
     describe_bins(&chosen, y);
     for (int s = 0; s < chosen.count; s++) {

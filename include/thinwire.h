@@ -358,7 +358,8 @@ typedef struct tw_group_params {
     double timeout;          /* seconds that a call waits for other ranks; 0: 300 */
     int64_t bucket;          /* merge started tensors into messages up to this many elements;
                                 0: 4 Mi, with "auto" what suits the network; 1: each tensor alone.
-                                Does not change results of any one exchange */
+                                Does not change results of any one exchange, but which rank rounds
+                                a sum where the wire format does */
     uint32_t reserved[8];    /* zero */
 } tw_group_params;
 

@@ -154,6 +154,7 @@ refused 2 "one of the logs" report "$dir/dense.jsonl" --out "$dir/dense.jsonl"
 refused 2 "one of the logs" report "$dir/dense.jsonl" --curves "$dir/dense.jsonl"
 refused 2 "give one of" report "$dir/dense.jsonl" --out "$dir/page.html" --curves "$dir/loss.svg"
 refused 2 "give one of" report "$dir/dense.jsonl" --accuracy "$dir/a.svg" --curves "$dir/loss.svg"
+refused 2 "give one of" report "$dir/dense.jsonl" --histograms "$dir/a.svg" --contraction "$dir/b.svg"
 
 # ---- an ordinary page
 
@@ -234,6 +235,7 @@ if [ $plots = yes ]; then
     run report "$dir/oktopk.jsonl" --histograms "$dir/histograms.svg"
     [ $status -eq 0 ] || fail "histograms: status $status, expected 0"
     says "$dir/histograms.svg" ">value of acc = gradient + residual<" ">entries per bin of " ">step 0<"
+    refused 1 "no histograms" report "$dir/dense.jsonl" --histograms "$dir/none.svg"
     refused 2 "give one log" report "$dir/oktopk.jsonl" "$dir/long.jsonl" --histograms "$dir/two.svg"
 fi
 

@@ -5,6 +5,7 @@ queues it and returns a Future; a thread sums bucket after bucket, in DDP's orde
 same on all ranks, while the backward pass goes on. Errors are raised by backward() itself, after
 DDP has put its own affairs in order.
 """
+import functools
 import queue
 import threading
 import weakref
@@ -23,8 +24,8 @@ _compressed = weakref.WeakSet()     # models; an attribute of theirs would not l
 class _Job:
     """A bucket on its way."""
 
-    def __init__(self, numbers, bucket, device):
-        self.numbers = numbers
+    def __init__(self, numbers, used, bucket, device):
+        self.numbers, self.used = numbers, used
         self.grads = bucket.gradients()
         self.buffer = bucket.buffer()
         self.last = bucket.is_last()
@@ -36,9 +37,9 @@ class _Job:
 class _Worker(threading.Thread):
     """Runs jobs in their order; ends at None. It knows the engine, not the state that owns it."""
 
-    def __init__(self, engine, may_be_unused):
+    def __init__(self, engine):
         super().__init__(daemon=True, name="thinwire")
-        self.engine, self.may_be_unused = engine, may_be_unused
+        self.engine = engine
         self.jobs, self.waiting = queue.SimpleQueue(), []
         self.error = None       # for the next backward() to raise
         self.good = True        # no bucket of this step was refused
@@ -50,7 +51,7 @@ class _Worker(threading.Thread):
             if job is None:
                 return
             self.waiting.append(job)
-            if job.last or not self.engine.at_once:
+            if job.last or not self.engine.as_a_whole:
                 self._run_waiting()
 
     def _run_waiting(self):
@@ -70,15 +71,16 @@ class _Worker(threading.Thread):
         if self.error is not None:
             return
         try:
-            self._begin([piece for job in jobs for piece in zip(job.numbers, job.grads)])
+            self._begin(jobs)
             self.good &= self.engine.finish()
         except Exception as error:      # whatever it is, backward() raises it
             self.error = error
 
-    def _begin(self, pieces):
+    def _begin(self, jobs):
+        pieces = [piece for job in jobs for piece in zip(job.numbers, job.grads)]
         try:
-            if self.may_be_unused:
-                used = self.engine.used_anywhere([grad for _, grad in pieces])
+            if jobs[0].used is not None:
+                used = self.engine.used_anywhere([used for job in jobs for used in job.used])
                 pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
             for number, grad in pieces:
                 self.engine.begin(number, grad)
@@ -92,7 +94,33 @@ class _Worker(threading.Thread):
         self.good = True
 
 
-def _shut_down(worker):
+class _Usage:
+    """Which parameters got a gradient since the last step: DDP throws away what is summed for those
+    that got none on any rank. Hooks of tensors run before DDP's own."""
+
+    def __init__(self, parameters):
+        self.got = [False] * len(parameters)
+        self.hooks = [parameter.register_hook(functools.partial(self._note, self.got, number))
+                      for number, parameter in enumerate(parameters)]
+
+    @staticmethod
+    def _note(got, number, _):
+        got[number] = True
+
+    def take(self, numbers):
+        taken = [self.got[number] for number in numbers]
+        for number in numbers:
+            self.got[number] = False
+        return taken
+
+    def close(self):
+        for hook in self.hooks:
+            hook.remove()
+
+
+def _shut_down(worker, usage):
+    if usage is not None:
+        usage.close()
     worker.jobs.put(None)
     worker.join(0.2)
     if worker.is_alive():
@@ -112,9 +140,10 @@ class State:
         self._parameters = [parameter for _, parameter in named]    # so that no id is used again
         self.engine = Engine(named, model.process_group, **options)
         may_be_unused = model.find_unused_parameters or model.static_graph
-        self._worker = _Worker(self.engine, may_be_unused)
+        self._usage = _Usage(self._parameters) if may_be_unused else None
+        self._worker = _Worker(self.engine)
         self._in_backward = False
-        self._finalizer = weakref.finalize(self, _shut_down, self._worker)
+        self._finalizer = weakref.finalize(self, _shut_down, self._worker, self._usage)
 
     @property
     def scaler(self):
@@ -153,7 +182,8 @@ class State:
             self._raise()       # what an earlier pass left, if it was cut short
             self._in_backward = self._raise_after_backward()
         numbers = [self._number(parameter) for parameter in bucket.parameters()]
-        job = _Job(numbers, bucket, self.engine.device)
+        used = self._usage.take(numbers) if self._usage is not None else None
+        job = _Job(numbers, used, bucket, self.engine.device)
         self._worker.jobs.put(job)
         return job.future if self._in_backward else job.future.then(self._checked)
 

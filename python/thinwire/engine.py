@@ -13,8 +13,10 @@ does not depend on the loss scale; all parameters then travel as one, so that a 
 infinity anywhere is refused whole: residuals stay, and every gradient becomes infinite, which the
 scaler sees on all ranks.
 """
+import bisect
 import ctypes
 import os
+import re
 import tempfile
 import time
 import warnings
@@ -23,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from . import library
-from .errors import MismatchError, NumberError, ParamError, SizeError
+from .errors import Error, MismatchError, NumberError, ParamError, SizeError
 from .group import Group
 from .process_group import transport_of
 from .stats import TRIAL, Stats
@@ -59,7 +61,7 @@ class Engine:
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
-        self.at_once = whole_model or grad_scaler is not None   # a step begins as a whole
+        self.as_a_whole = whole_model or grad_scaler is not None    # steps begin when all is there
         self.under_way, self.scale = [], 1.0
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or 300.0      # 0 means default, as everywhere
@@ -67,8 +69,9 @@ class Engine:
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
         self.vector = None
         if whole_model:
-            self.vector = torch.zeros(sum(self.sizes), device=self.device)
+            self.vector = torch.empty(sum(self.sizes), device=self.device)
             self.slots = self.vector.split(self.sizes)
+            self.starts = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
         self.group = None
         density = k / self.costs.elements if k else density
         if density == 1.0:      # all is wanted: a threshold from earlier steps would leave some
@@ -127,6 +130,8 @@ class Engine:
         self.under_way.append((number, grad, source, mean))
         if self.vector is None:
             self.group.start(number, source, mean)
+        elif len(self.under_way) == len(self.sizes):
+            self.group.start(0, self.vector, self.vector)
 
     def _source(self, number, grad):
         """What is to be summed, where the library can read it."""
@@ -138,30 +143,31 @@ class Engine:
             return grad.contiguous()
         return source.mul_(1.0 / self.scale) if self.scaler is not None else source
 
-    def _start_whole(self, begun):
+    def _check_complete(self, begun):
         """A parameter without a gradient could not take its part of the result."""
-        if len(begun) < len(self.sizes):
-            unused = set(range(len(self.sizes))) - {number for number, _, _, _ in begun}
-            raise ParamError(f"parameter '{self.names[min(unused)]}' has no gradient on any rank; "
+        missing = set(range(len(self.sizes))) - {number for number, _, _, _ in begun}
+        if missing:
+            raise ParamError(f"parameter '{self.names[min(missing)]}' got no gradient on any rank; "
                              "whole_model=True is for models that use all their parameters in "
                              "every step")
-        self.group.start(0, self.vector, self.vector)
 
     def finish(self):
         """Ends what was begun: every gradient is the mean over ranks now. Raises Error, the same on
         all ranks. Returns whether the step holds good; if not, gradients are infinite."""
         begun, self.under_way = self.under_way, []
         if self.vector is not None:
-            self._start_whole(begun)
+            self._check_complete(begun)
         try:
             self.group.wait()
         except NumberError as error:
             if self.scaler is None:
-                raise NumberError(f"{error}; with loss scaling, give grad_scaler= your GradScaler "
-                                  "and such steps are skipped")
+                raise NumberError(f"{self._by_name(error)}; with loss scaling, give grad_scaler= "
+                                  "your GradScaler and such steps are skipped")
             for _, grad, _, _ in begun:
                 grad.fill_(float("inf"))
             return False
+        except Error as error:
+            raise type(error)(self._by_name(error))
         for _, grad, _, mean in begun:
             if self.scaler is not None:
                 mean.mul_(self.scale)
@@ -171,6 +177,19 @@ class Engine:
         self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
 
+    def _by_name(self, error):
+        """Its text with the user's names in place of the library's numbers."""
+        def named(match):
+            number, element = int(match[1]), match[2] and int(match[2])
+            if self.vector is not None and element is not None:
+                number = bisect.bisect_right(self.starts, element) - 1
+                element -= self.starts[number]
+            elif self.vector is not None:
+                return "all parameters"
+            at = "" if element is None else f": element {element}"
+            return f"parameter '{self.names[number]}'{at}"
+        return re.sub(r"\btensor (\d+)(?:: element (\d+))?", named, str(error))
+
     def end_step(self, good=True):
         self.costs.end_step(skipped=not good)
         if self.costs.slower_than_dense() and self.transport.rank == 0:
@@ -179,10 +198,10 @@ class Engine:
                           f"{1e3 * self.costs.dense_seconds:.2f} ms (measured at the start): on "
                           "this network training without thinwire would be faster")
 
-    def used_anywhere(self, grads):
-        """Which gradients are not zero on all ranks: the same answer on all of them. A parameter
-        that nobody used keeps its residual for a step whose result is not thrown away."""
-        used = torch.stack([grad.count_nonzero() for grad in grads]).clamp(max=1).cpu()
+    def used_anywhere(self, used):
+        """Whether any rank says so, for each: the same answer on all of them. A parameter that
+        nobody used keeps its residual for a step whose result is not thrown away."""
+        used = torch.tensor(used, dtype=torch.int64)
         if self.transport.nranks > 1:
             self.transport.sum(used)
         return used.tolist()

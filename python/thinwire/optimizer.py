@@ -50,7 +50,7 @@ class _Flow:
                 raise StateError(f"parameter '{self.engine.names[number]}' has a gradient more "
                                  f"often than backward_passes_per_step ({self.passes}) says; call "
                                  "step() between")
-            if self.ready[number] == self.passes and not self.engine.at_once:
+            if self.ready[number] == self.passes and not self.engine.as_a_whole:
                 self._start(number)
 
     def _start(self, number):

@@ -3,7 +3,7 @@
  * An exchange gets a job: the entries that this rank selected from one or more tensors, and leaves
  * the result, the same on all ranks, and what becomes of this rank's entries. Tensors that travel
  * together are laid end to end into one index space; each keeps its own k, and its result is the
- * same as if it had travelled alone.
+ * same as if it had travelled alone, but for which rank rounds a sum where the wire format does.
  *
  *   own ---> [ exchange ] ---> result   sums over ranks, index order, no zeros
  *                         ---> left     entries of own that this rank's residual loses

@@ -1,5 +1,5 @@
 """whole_model=True: the k largest values of the model, whatever parameters they belong to."""
-import math
+import functools
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -20,7 +20,7 @@ def largest(given):
     order in which the backward pass reaches them."""
     names = list(reversed(SIZES))
     vector = torch.cat([given[name] for name in names])
-    k = math.ceil(DENSITY * len(vector))
+    k = round(DENSITY * len(vector))
     mask = torch.zeros(len(vector), dtype=torch.bool)
     mask[torch.sort(-vector.abs(), stable=True).indices[:k]] = True
     return dict(zip(names, mask.split([SIZES[name] for name in names])))
@@ -88,13 +88,51 @@ def unused(rank, nranks):
             network(given).backward()
             assert False, "an unused parameter was not noticed"
         except thinwire.ParamError as error:
-            assert "'b' has no gradient on any rank" in str(error), error
+            assert "'b' got no gradient on any rank" in str(error), error
         assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
     return account.close(network, state)
 
 
 def test_unused_parameters_are_refused():
     balanced(run(unused, 2))
+
+
+def zeros(rank, nranks, **ddp):
+    """b is used by all and its gradient is zero, at first and in between: no reason to refuse."""
+    network, state, optimizer, account = setting(ddp=ddp, whole_model=True)
+    for step in range(6):
+        given = draw(rank, step)
+        given["b"] *= step % 2
+        step_once(network, optimizer, account, given)
+    return account.close(network, state)
+
+
+def test_gradients_of_zero_travel():
+    for ddp in ({"find_unused_parameters": True}, {"static_graph": True}):
+        balanced(run(functools.partial(zeros, **ddp), 2))
+
+
+def not_finite(rank, nranks):
+    """The text names the parameter and the element in it."""
+    network, state, optimizer, account = setting(whole_model=True)
+    for step in range(4):
+        given, before = draw(rank, step), residuals(state)
+        if step != 2:
+            step_once(network, optimizer, account, given)
+            continue
+        given["a"][7] = float("nan") if rank == 1 else 0.0
+        optimizer.zero_grad()
+        try:
+            network(given).backward()
+            assert False, "NaN was not noticed"
+        except thinwire.NumberError as error:
+            assert "rank 1, parameter 'a': element 7 is NaN" in str(error), error
+        assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
+    return account.close(network, state)
+
+
+def test_nan_is_named():
+    balanced(run(not_finite, 2))
 
 
 def resumed(rank, nranks):
@@ -124,4 +162,5 @@ def test_resumed_is_bitwise_the_same():
 
 if __name__ == "__main__":
     main([test_selects_over_all_parameters, test_nothing_is_lost,
-          test_unused_parameters_are_refused, test_resumed_is_bitwise_the_same])
+          test_unused_parameters_are_refused, test_gradients_of_zero_travel, test_nan_is_named,
+          test_resumed_is_bitwise_the_same])
