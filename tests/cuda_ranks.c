@@ -184,10 +184,12 @@ int reduce_all(ranks *r, int rank, void *context) {
 
 static void compare_sparse(pair *p, int rank, int tensor) {
     tw_sparse here, there;
-    if (tw_group_result(p->here.groups[rank], tensor, &here) != TW_OK) {
-        return; /* dense */
+    int none = strcmp(p->plan.params.scheme, "dense") == 0 ? TW_ERR_STATE : TW_OK;
+    check_error(tw_group_result(p->here.groups[rank], tensor, &here), none);
+    check_error(tw_group_result(p->there.groups[rank], tensor, &there), none);
+    if (none != TW_OK) {
+        return;
     }
-    check_ok(tw_group_result(p->there.groups[rank], tensor, &there));
     int32_t *idx = check_alloc(there.count + 1, 4);
     float *val = check_alloc(there.count + 1, 4);
     gpu_ok(cudaMemcpy(idx, there.idx, 4 * (size_t)there.count, cudaMemcpyDefault));
