@@ -26,6 +26,9 @@ deps: ## install what building, testing and linting need
 test: ## install what is missing, build, run all tests, sanitizers and valgrind included
 	@scripts/install-deps build test
 	$(MAKE) test-release test-mpich test-asan test-tsan test-valgrind
+	@grep -hs '^SKIP' $(addsuffix /Testing/Temporary/LastTest.log,build build-mpich build-asan build-tsan) \
+	    | sort | uniq -c | sed 's/^ *\([0-9]*\) SKIP/not run, \1 times/' || true
+	@echo "make test: all that could be run has passed"
 
 test-release:
 	cmake --preset release -DTHINWIRE_WERROR=ON
@@ -112,6 +115,11 @@ format: ## reformat all sources
 
 install: all ## install to PREFIX (/usr/local)
 	cmake --install build --prefix $(PREFIX)
+	@case $(PREFIX) in \
+	/usr|/usr/local) ldconfig 2>/dev/null || echo "install: run ldconfig as root: programs find the library then" ;; \
+	*) lib=$$(dirname $$(find $(PREFIX)/lib* -name libthinwire.so)); \
+	    echo "install: for programs, export PKG_CONFIG_PATH=$$lib/pkgconfig LD_LIBRARY_PATH=$$lib" ;; \
+	esac
 
 clean: ## remove all builds
 	rm -rf build build-*

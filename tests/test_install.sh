@@ -42,13 +42,17 @@ cat >"$scratch/consumer/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.22)
 project(consumer C)
 find_package(thinwire 0.1 REQUIRED)
-add_executable(consumer $source/examples/select_step.c)
-target_link_libraries(consumer thinwire::static)
+foreach(kind static thinwire)
+  add_executable(\${kind} $source/examples/select_step.c)
+  target_link_libraries(\${kind} thinwire::\${kind})
+endforeach()
 EOF
 cmake -S "$scratch/consumer" -B "$scratch/consumer/build" \
     -DCMAKE_PREFIX_PATH="$scratch/prefix" >/dev/null
 cmake --build "$scratch/consumer/build" >/dev/null
-"$scratch/consumer/build/consumer" | grep 'given .* = sent .* + kept'
+for kind in static thinwire; do
+    "$scratch/consumer/build/$kind" | grep 'given .* = sent .* + kept'
+done
 
 "$scratch/prefix/bin/thinwire" --version
 
