@@ -24,6 +24,7 @@ static const struct {
 } transports[] = {
     {"self", "the only rank of a job of one"},
     {"threads", "ranks as threads of one process"},
+    {"sockets", "ranks as processes with connected sockets between them"},
     {"custom", "functions of the caller's own"},
 };
 
@@ -154,6 +155,9 @@ static void write_json(jsonl *json, const char *cpu_model) {
     for (int i = 0; tw_scheme(i, &name, NULL, NULL, NULL) == TW_OK; i++) {
         jsonl_append(json, "schemes", name);
     }
+    for (int i = 0; tw_wire(i, &name, NULL) == TW_OK; i++) {
+        jsonl_append(json, "wires", name);
+    }
     for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
         jsonl_append(json, "transports", transports[i].name);
     }
@@ -172,9 +176,8 @@ int cmd_info(int argc, char **argv) {
     };
     const option_set set = {
         .command = "info",
-        .summary =
-            "Show version, kernels, threads, GPUs, selection methods, exchanges, schemes and "
-            "transports, and how to choose them.",
+        .summary = "Show version, kernels, threads, GPUs, selection methods, exchanges, schemes, "
+                   "wire formats and transports, and how to choose them.",
         .examples = "  thinwire info\n"
                     "  thinwire info --json -\n"
                     "  THINWIRE_KERNELS=ref thinwire info\n",

@@ -59,12 +59,12 @@ void simulate_describe(char *text, size_t size, const simulate_settings *setting
         char local[32];
         bool own = network->local_bandwidth > 0.0;
         print_rate(local, sizeof local, own ? network->local_bandwidth : network->bandwidth);
-        snprintf(hosts, sizeof hosts, ", %d ranks a host with %.4g us and %s", network->host_ranks,
+        snprintf(hosts, sizeof hosts, ", %d ranks a host with %.6g us and %s", network->host_ranks,
                  1e6 * (network->local_latency > 0.0 ? network->local_latency : network->latency),
                  local);
     }
     if (network->overhead > 0.0) {
-        snprintf(odd, sizeof odd, ", %.4g us a message", network->overhead * 1e6);
+        snprintf(odd, sizeof odd, ", %.6g us a message", network->overhead * 1e6);
     }
     if (network->computing > 0.0) {
         size_t used = strlen(odd);
@@ -79,7 +79,7 @@ void simulate_describe(char *text, size_t size, const simulate_settings *setting
         snprintf(odd + used, sizeof odd - used, ", rank %d %g times slower", network->straggler,
                  network->slowdown);
     }
-    snprintf(text, size, "%s, %.4g us, %s%s%s", settings->network_name, network->latency * 1e6,
+    snprintf(text, size, "%s, %.6g us, %s%s%s", settings->network_name, network->latency * 1e6,
              rate, hosts, odd);
 }
 

@@ -31,7 +31,10 @@ class Info(ctypes.Structure):
 
 
 def load_libsndfile():
-    library = ctypes.CDLL("libsndfile.so.1")
+    try:
+        library = ctypes.CDLL("libsndfile.so.1")
+    except OSError as error:
+        sys.exit(f"{error}; it reads the recordings: apt install libsndfile1")
     library.sf_open.restype = ctypes.c_void_p
     library.sf_open.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(Info)]
     library.sf_readf_float.restype = ctypes.c_int64

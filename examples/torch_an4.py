@@ -3,7 +3,8 @@
 
     examples/prepare_an4.py an4-folder features.npz
     torchrun --nproc_per_node 8 examples/torch_an4.py --data features.npz --scheme oktopk \\
-        --density 0.02 --epochs 100 --run-log oktopk.jsonl
+        --density 0.02 --density-warmup 64 --warmup-density 0.1 --whole-model \\
+        --momentum-correction --lr 6e-4 --epochs 60 --run-log oktopk.jsonl
 
 Deep Speech 2 (Amodei et al., 2016): two convolutions over frequency and time, five LSTM layers of
 800 that run forward only, a look-ahead over 20 frames, 29 letters. Utterances of similar length go
@@ -154,8 +155,7 @@ def main():
     parser.add_argument("--width", type=int, default=WIDTH, help="of the LSTM's layers")
     parser.add_argument("--layers", type=int, default=LAYERS)
     args = parser.parse_args()
-    device = torch_common.setup(args, same_shapes=False)
-    torch_common.Loop(args, An4(args, device), device).run()
+    torch_common.train(args, An4, "the file that examples/prepare_an4.py makes", same_shapes=False)
 
 
 if __name__ == "__main__":

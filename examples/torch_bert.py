@@ -2,7 +2,8 @@
 """BERT on WikiText-2: masked words and next sentences; base size 133,547,324 parameters.
 
     torchrun --nproc_per_node 8 examples/torch_bert.py --data wikitext-2 --size base \\
-        --scheme oktopk --density 0.01 --steps 200 --amp --run-log oktopk.jsonl
+        --scheme oktopk --density 0.01 --whole-model --lr 2e-4 --warmup 20 --steps 200 --amp \\
+        --run-log oktopk.jsonl
 
 The folder holds train.txt and test.txt, words between blanks. The model is that of
 train/model_bert.c (Devlin et al., 2019; a decoder with weights of its own, 30,522 words, 512
@@ -74,7 +75,7 @@ class WikiText:
         self.train = self.numbers(train, ids)
         self.test = self.numbers(read_words(folder / "test.txt", args.test_limit), ids)
         self.half = (args.length - 3) // 2  # words of A; B has as many
-        self.steps_per_epoch = max(1, len(train) // (2 * self.half * args.batch * self.nranks))
+        self.steps_per_epoch = len(train) // (2 * self.half * args.batch * self.nranks)
         self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
 
     def numbers(self, words, ids):
@@ -137,8 +138,7 @@ def main():
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
     parser.add_argument("--length", type=int, default=128, help="tokens in a sample")
     args = parser.parse_args()
-    device = torch_common.setup(args)
-    torch_common.Loop(args, WikiText(args, device), device).run()
+    torch_common.train(args, WikiText, "a folder with train.txt and test.txt")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 """VGG-16 or ResNet-20 on CIFAR-10, data-parallel, dense or sparse.
 
     torchrun --nproc_per_node 8 examples/torch_cifar10.py --data DIR --scheme oktopk \\
-        --density 0.02 --momentum 0 --lr 0.4 --weight-decay 1e-3 --run-log oktopk.jsonl
+        --density 0.02 --whole-model --momentum 0 --lr 0.4 --weight-decay 2.5e-3 \\
+        --run-log oktopk.jsonl
+
+Debian 12's torchrun needs `-r 9:3 -t 9:3` before the script.
 
 DIR holds the binary batches (data_batch_1.bin ... test_batch.bin), or the same as six JPEG sheets
 of tiles (data_batch_1.jpg ... test_batch.jpg, labels.bin), which torchvision or Pillow decodes. All
@@ -150,8 +153,8 @@ def main():
     parser = torch_common.parser(__doc__, batch=128, epochs=40, warmup=240)
     parser.add_argument("--model", choices=sorted(MODELS), default="vgg16")
     args = parser.parse_args()
-    device = torch_common.setup(args)
-    torch_common.Loop(args, Cifar10(args, device), device).run()
+    torch_common.train(args, Cifar10, "a folder with data_batch_1.bin ... data_batch_5.bin and "
+                       "test_batch.bin, or the six as .jpg with labels.bin")
 
 
 if __name__ == "__main__":

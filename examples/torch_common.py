@@ -2,6 +2,9 @@
 
     torchrun --nproc_per_node 8 examples/torch_cifar10.py --data DIR --scheme oktopk --density 0.02
 
+Debian 12's torchrun, a torch 1.13 with Python 3.11, stumbles over its own default and needs
+`-r 9:3 -t 9:3` before the script.
+
 An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch` and
     batch(step)         -> what loss() takes, on the device
     loss(model, batch)  -> mean loss and accuracy of the batch, tensors without a dimension
@@ -79,6 +82,20 @@ def setup(args, same_shapes=True):
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(args.seed)
     return device
+
+
+def train(args, make_task, data, same_shapes=True):
+    """What an example does once its options are known. data: what --data should name."""
+    device = setup(args, same_shapes)
+    try:
+        task = make_task(args, device)
+    except OSError as error:
+        raise SystemExit(f"--data {args.data}: should be {data}: {error}")
+    if task.steps_per_epoch == 0:
+        raise SystemExit(f"--batch {args.batch}: one step of {dist.get_world_size()} ranks takes "
+                         "more training samples than there are; lower it, use fewer ranks, or "
+                         "raise --limit")
+    Loop(args, task, device).run()
 
 
 def compress(args, model):
@@ -260,9 +277,15 @@ class Loop:
 
     def log_run(self):
         args = self.args
+        has_momentum = args.optimizer == "sgd" or args.momentum_correction
         self.log.write("run", version=VERSION, name=args.name or args.scheme, model=self.task.name,
                        parameters=self.parameters, data=self.task.data_name, scheme=args.scheme,
                        density=1.0 if self.state is None else args.density,
                        nranks=dist.get_world_size(), transport=args.backend, batch=args.batch,
                        steps=self.steps, epochs=self.steps // self.task.steps_per_epoch,
-                       seed=args.seed, optimizer=args.optimizer, lr=args.lr)
+                       seed=args.seed, optimizer=args.optimizer, lr=args.lr, warmup=args.warmup,
+                       momentum=args.momentum if has_momentum else 0.0,
+                       momentum_correction=args.momentum_correction,
+                       weight_decay=args.weight_decay, whole_model=args.whole_model,
+                       density_warmup=args.density_warmup, warmup_density=args.warmup_density,
+                       wire=args.wire or ("auto" if args.scheme == "auto" else "raw"))

@@ -206,7 +206,8 @@ static void test_names(void **state) {
         check_true(format == tw__wire_at(i));
     }
     check_error(tw__wire_find("q3", &format), TW_ERR_NAME);
-    check_contains(tw_last_error(), "'q3' is not known; accepted are f32, f16, bf16, q8, q4, q2");
+    check_contains(tw_last_error(),
+                   "'q3' is not known; accepted are raw, f32, f16, bf16, q8, q4, q2");
 }
 
 int main(void) {

@@ -69,6 +69,7 @@ static const tw__wire formats[] = {
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
+/* raw, which needs no codec, is what tw__wire_name_find accepts besides. */
 int tw__wire_find(const char *name, const tw__wire **format) {
     char names[64] = "";
     size_t used = 0;
@@ -79,7 +80,7 @@ int tw__wire_find(const char *name, const tw__wire **format) {
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : ", ",
                                  formats[i].name);
     }
-    return tw__fail(TW_ERR_NAME, "wire: '%.40s' is not known; accepted are %s", name, names);
+    return tw__fail(TW_ERR_NAME, "wire: '%.40s' is not known; accepted are raw, %s", name, names);
 }
 
 const tw__wire *tw__wire_at(int position) {
