@@ -177,9 +177,12 @@ int cmd_demo(int argc, char **argv) {
         status = write_page(&d, logs);
     }
     if (status == STATUS_OK) {
-        printf("\nAll replicas ended bitwise equal. select, exchange and apply run under the "
-               "backward pass;\nvisible is what is left of them. Curves: %s\n",
-               d.page);
+        printf(
+            "\nsent: payload and control of rank 0, mean over all steps. select, exchange and "
+            "apply "
+            "run in the\nbackground; visible is what the backward pass does not hide. All replicas "
+            "ended bitwise equal.\nCurves: %s\n",
+            d.page);
     }
     ranks_end(&job);
     return status;

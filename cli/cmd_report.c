@@ -115,6 +115,7 @@ static int settle(report_settings *settings) {
     for (int i = 0; i < PRODUCTS; i++) {
         if (settings->files[i] != NULL) {
             settings->wanted = i;
+            settings->out = settings->files[i];
             given++;
         }
     }
@@ -125,7 +126,6 @@ static int settle(report_settings *settings) {
     if (settings->wanted == HISTOGRAMS && settings->npaths > 1) {
         return usage_error("report: --histograms shows one run over time; give one log");
     }
-    settings->out = given == 1 ? settings->files[settings->wanted] : DEFAULT_OUT;
     if (settings->title == NULL) {
         settings->title = products[settings->wanted].title;
     }
@@ -209,8 +209,8 @@ static int read_runs(const report_settings *settings, run_log *runs, char **labe
             status = labels[i] != NULL ? STATUS_OK : failure("report: out of memory");
         }
         if (status == STATUS_OK && !runs[i].has_end) {
-            (void)failure("report: warning: %s: cut off after %lld steps", settings->paths[i],
-                          (long long)runs[i].nsteps);
+            (void)failure("report: warning: %s: cut off after %.0f steps", settings->paths[i],
+                          run_steps(&runs[i]));
         }
     }
     return status;
@@ -237,8 +237,8 @@ static int write_file(const report_settings *settings, report_page *page) {
         (void)failure("report: warning: no plots, since gnuplot is missing; install gnuplot-nox");
     }
     if (status == STATUS_OK && strcmp(settings->out, "-") != 0) {
-        printf("%s: %d run%s, %d plot%s, %zu kB\n", settings->out, page->nruns,
-               page->nruns == 1 ? "" : "s", page->nplots, page->nplots == 1 ? "" : "s",
+        printf("%s: %d plot%s of %d log%s, %zu kB\n", settings->out, page->nplots,
+               page->nplots == 1 ? "" : "s", page->nruns, page->nruns == 1 ? "" : "s",
                (size + 999) / 1000);
     }
     return status;
@@ -266,7 +266,7 @@ static int report_runs(const report_settings *settings) {
 }
 
 int cmd_report(int argc, char **argv) {
-    report_settings settings = {.paths = calloc((size_t)argc, sizeof(char *))};
+    report_settings settings = {.out = DEFAULT_OUT, .paths = calloc((size_t)argc, sizeof(char *))};
     int status =
         settings.paths != NULL ? parse(&settings, argc, argv) : failure("report: out of memory");
     if (status == OPTIONS_CONTINUE) {

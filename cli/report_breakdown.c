@@ -2,8 +2,7 @@
  *
  * Two bars a run. The upper one adds up to the iteration: data, forward, backward, communication
  * that the backward pass did not hide, optimiser, and what no part accounts for. The lower one is
- * the work of the exchange itself, most of it behind the backward pass: select, wait for the slowest
- * rank, exchange, apply.
+ * the work of the exchange itself, hidden or not: select, wait for the slowest rank, exchange, apply.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -105,7 +104,7 @@ static void write_bars(report_page *page, const double *ms, double *room) {
     figure_end(
         page, &drawing, "Breakdown of an iteration",
         "Upper bar: what the iteration waits for, from data to optimiser. Lower, thinner bar: "
-        "work in the background, most of it behind the backward pass. Look at the exposed "
+        "work of the exchange, in the background, hidden or not. Look at the exposed "
         "communication: it is all that a better exchange can still save.");
 }
 
@@ -141,8 +140,8 @@ static void write_legend(report_page *page, bool behind) {
 
 void section_breakdown(report_page *page) {
     section_begin(page, "breakdown", "Where the time goes",
-                  "Means over all steps. Gradients are exchanged while the backward pass still "
-                  "runs, so background work costs time only where it sticks out.");
+                  "Means over all steps. Gradients are exchanged in the background: what of it "
+                  "falls into the backward pass is hidden, the rest is exposed.");
     size_t nruns = (size_t)page->nruns;
     double *ms = calloc(nruns, PARTS * sizeof *ms); /* [nruns][PARTS] */
     double *room = calloc(nruns, 4 * sizeof *room);

@@ -13,8 +13,7 @@
 #include "report_series.h"
 
 #define CAUGHT "caught: 1 - contraction"
-#define BOUND_TOPK "bound for Top-k, (1-k/n)\xc2\xb2"
-#define BOUND_RANDOM "bound for random k, 1-k/n"
+#define BOUNDS 2
 
 typedef double (*snapshot_value)(const run_snapshot *snapshot);
 
@@ -29,6 +28,17 @@ static double bound_topk(const run_snapshot *snapshot) {
 static double bound_random(const run_snapshot *snapshot) {
     return snapshot->bound_random;
 }
+
+/* Dashed and dotted. */
+static const struct {
+    snapshot_value value;
+    const char *dash;   /* of a legend */
+    const char *name;   /* against the contraction */
+    const char *caught; /* against one minus it */
+} bounds[BOUNDS] = {
+    {bound_topk, "dashed", "bound for Top-k, (1-k/n)²", "bound for Top-k, 1-(1-k/n)²"},
+    {bound_random, "dotted", "bound for random k, 1-k/n", "bound for random k, k/n"},
+};
 
 /* Whether a snapshot selects: dense has nothing to leave behind. */
 static bool selects(const run_snapshot *snapshot) {
@@ -48,47 +58,23 @@ static void make_curve(series *curve, const run_log *run, snapshot_value value, 
     }
 }
 
-/* Whether an earlier run has the same bounds over at least as many steps. */
-static bool bounds_shown(const report_page *page, int i) {
-    const run_log *run = &page->runs[i];
-    for (int j = 0; j < i && run->nsnapshots > 0; j++) {
-        const run_log *other = &page->runs[j];
-        if (other->nsnapshots >= run->nsnapshots &&
-            other->snapshots[0].bound_topk == run->snapshots[0].bound_topk &&
-            other->snapshots[other->nsnapshots - 1].step >=
-                run->snapshots[run->nsnapshots - 1].step) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Labels behind those of the runs: the bounds, named once. */
-static void add_bounds(const report_page *page, plot *drawing, int i, bool caught, bool named) {
-    static const snapshot_value bounds[] = {bound_topk, bound_random};
+/* Its bounds in the colour of the run, thin, and on top what was measured. */
+static void add_run(const report_page *page, plot *drawing, int i, bool caught) {
+    plot_style style = page->styles[i];
     series curve;
-    for (int b = 0; b < 2; b++) {
-        make_curve(&curve, &page->runs[i], bounds[b], caught);
+    for (int b = 0; b < BOUNDS; b++) {
+        make_curve(&curve, &page->runs[i], bounds[b].value, caught);
         plot_line(drawing, curve.x, curve.y, curve.count,
-                  (plot_style){.line = COLOR_SOFT,
-                               .dash = 1 + b,
-                               .width = 1.5,
-                               .label = named ? page->nruns + b : -1});
+                  (plot_style){.line = style.line, .dash = 1 + b, .width = 1, .label = -1});
     }
+    style.points = true;
+    make_curve(&curve, &page->runs[i], contraction, caught);
+    plot_line(drawing, curve.x, curve.y, curve.count, style);
 }
 
-static void add_curves(const report_page *page, plot *drawing, bool caught) {
-    series curve;
+static void add_runs(const report_page *page, plot *drawing, bool caught) {
     for (int i = 0; i < page->nruns; i++) {
-        if (!bounds_shown(page, i)) {
-            add_bounds(page, drawing, i, caught, plot_is_empty(drawing));
-        }
-    }
-    for (int i = 0; i < page->nruns; i++) {
-        plot_style style = page->styles[i];
-        style.points = true;
-        make_curve(&curve, &page->runs[i], contraction, caught);
-        plot_line(drawing, curve.x, curve.y, curve.count, style);
+        add_run(page, drawing, i, caught);
     }
 }
 
@@ -107,27 +93,47 @@ static double lowest_caught(const report_page *page) {
 static void add_caught(const report_page *page, plot *drawing) {
     plot_logarithmic(drawing, 'y');
     plot_set(drawing, "set yrange [%g:1.2]", lowest_caught(page) / 2.0);
-    add_curves(page, drawing, true);
+    add_runs(page, drawing, true);
+    for (int b = 0; b < BOUNDS; b++) {
+        plot_key_entry(
+            drawing,
+            (plot_style){.line = COLOR_SOFT, .dash = 1 + b, .width = 1, .label = page->nruns + b});
+    }
+}
+
+static const char text_contraction[] =
+    "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual on rank 0: lower "
+    "is "
+    "better. For bell-shaped u theory promises less than (1&minus;k/n)&sup2;.";
+
+static const char text_caught[] =
+    "The same as one minus the ratio, logarithmic, where the bounds come apart: higher is better, "
+    "and the curves should stay above both.";
+
+static void write_bounds(report_page *page, bool caught) {
+    fputs("<ul class=\"legend\">", page->out);
+    for (int b = 0; b < BOUNDS; b++) {
+        legend_item(page, COLOR_SOFT, bounds[b].dash, caught ? bounds[b].caught : bounds[b].name);
+    }
+    fputs("</ul>\n", page->out);
 }
 
 static void write_figure(report_page *page, bool caught) {
     plot drawing;
+    const char *title = caught ? "What the k largest catch" : "Contraction";
     const char *y = caught ? CAUGHT : "contraction: left behind / whole";
     if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", y)) {
         return;
     }
     if (caught) {
         add_caught(page, &drawing);
-        figure_end(page, &drawing, "What the k largest catch",
-                   "The same as one minus the ratio, logarithmic, where the bounds come apart: "
-                   "higher is better, and the curves should stay above both.");
     } else {
         plot_set(&drawing, "set yrange [0:1.02]");
-        add_curves(page, &drawing, false);
-        figure_end(page, &drawing, "Contraction",
-                   "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual on "
-                   "rank 0: lower is better. For bell-shaped u theory promises less than "
-                   "(1&minus;k/n)&sup2;.");
+        add_runs(page, &drawing, false);
+    }
+    if (figure_draw(page, &drawing, title)) {
+        write_bounds(page, caught);
+        figure_caption(page, title, caught ? text_caught : text_contraction);
     }
 }
 
@@ -157,12 +163,19 @@ static void write_row(report_page *page, int i) {
     fprintf(page->out, "<td>%lld of %lld</td></tr>\n", (long long)held, (long long)count);
 }
 
-static bool any_snapshot(const report_page *page) {
+static bool run_selects(const run_log *run) {
+    for (int64_t s = 0; s < run->nsnapshots; s++) {
+        if (selects(&run->snapshots[s])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool any_selects(const report_page *page) {
     for (int i = 0; i < page->nruns; i++) {
-        for (int64_t s = 0; s < page->runs[i].nsnapshots; s++) {
-            if (selects(&page->runs[i].snapshots[s])) {
-                return true;
-            }
+        if (run_selects(&page->runs[i])) {
+            return true;
         }
     }
     return false;
@@ -176,21 +189,18 @@ void section_contraction(report_page *page) {
                                           "(1&minus;k/n)&sup2;",
                                           "1&minus;k/n",
                                           "snapshots within<br>(1&minus;k/n)&sup2;"};
-    section_begin(page, "contraction", "Contraction against theory",
-                  "What share of the squared norm Top-k leaves behind, as measured, and the bounds "
-                  "of GaussianK-SGD (Theorem 1) and of k random entries.");
-    legend_write(page);
-    if (page->has_gnuplot) {
-        fputs("<ul class=\"legend\">", page->out);
-        legend_item(page, COLOR_SOFT, "dashed", BOUND_TOPK);
-        legend_item(page, COLOR_SOFT, "dotted", BOUND_RANDOM);
-        fputs("</ul>\n", page->out);
-    }
+    section_begin(
+        page, "contraction", "Contraction against theory",
+        "What share of the squared norm Top-k leaves behind, as measured, and the bounds "
+        "of GaussianK-SGD (Theorem 1) and of k random entries. Bounds have the colour of "
+        "their run; those of runs with the same k cover each other. Sparse runs trained with "
+        "<code>--snapshots N</code> are shown.");
+    legend_write(page, run_selects);
     int before = plots_begin(page, 2);
     write_figure(page, false);
     write_figure(page, true);
     plots_end(page, before);
-    if (any_snapshot(page)) {
+    if (any_selects(page)) {
         html_table_begin(page->out, headers, sizeof headers / sizeof headers[0]);
         for (int i = 0; i < page->nruns; i++) {
             write_row(page, i);
@@ -201,21 +211,23 @@ void section_contraction(report_page *page) {
 }
 
 int contraction_write(report_page *page) {
-    const char **labels = calloc((size_t)page->nruns + 2, sizeof *labels);
+    const char **labels = calloc((size_t)page->nruns + BOUNDS, sizeof *labels);
     if (labels == NULL) {
         return failure("report: out of memory");
     }
     for (int i = 0; i < page->nruns; i++) {
         labels[i] = page->labels[i];
     }
-    labels[page->nruns] = BOUND_TOPK;
-    labels[page->nruns + 1] = BOUND_RANDOM;
+    for (int b = 0; b < BOUNDS; b++) {
+        labels[page->nruns + b] = bounds[b].caught;
+    }
     const picture caught = {.name = "snapshots",
+                            .remedy = "train a sparse scheme with --snapshots N",
                             .x = "step",
                             .y = CAUGHT,
                             .key = "top right maxrows 2 width 10",
                             .labels = labels,
-                            .nlabels = page->nruns + 2,
+                            .nlabels = page->nruns + BOUNDS,
                             .add = add_caught};
     int status = picture_write(page, &caught);
     free(labels);

@@ -5,6 +5,7 @@
 #include "report_page.h"
 #include "report_series.h"
 
+#define BEYOND " Beyond twice the highest first loss curves leave the plot."
 #define LOG_FROM 20 /* bytes that differ more than this are shown on a logarithmic axis */
 
 typedef struct axis_text {
@@ -17,7 +18,7 @@ static const axis_text axes[] = {
     [AXIS_STEP] = {"step", "per step",
                    "How close a sparse run stays to the dense one: the gap is what sparsification "
                    "costs in learning."},
-    [AXIS_MEGABYTES] = {"sent by the busiest rank, MB", "per byte sent",
+    [AXIS_MEGABYTES] = {"sent by rank 0, MB", "per byte sent",
                         "The further left a curve turns, the less traffic the same result "
                         "needs."},
     [AXIS_SECONDS] = {"time, s", "per second",
@@ -53,10 +54,10 @@ static void describe(const report_page *page, bool accuracy, char *text, size_t 
     if (accuracy) {
         snprintf(text, size, "Accuracy on the test data at each evaluation.");
     } else if (page->window == 1) {
-        snprintf(text, size, "Training loss of each step.");
+        snprintf(text, size, "Training loss of each step." BEYOND);
     } else {
-        snprintf(text, size, "Training loss, each point the mean of the last %lld steps.",
-                 (long long)page->window);
+        snprintf(text, size, "Training loss, each point the mean of the last %.0f steps." BEYOND,
+                 page->window);
     }
 }
 
@@ -67,6 +68,9 @@ static void write_figure(report_page *page, series *curves, series_axis axis, bo
         return;
     }
     compute(page, curves, axis, accuracy);
+    if (!accuracy) {
+        plot_limit(&drawing, series_loss_limit(page->runs, page->nruns));
+    }
     bool logarithmic = axis == AXIS_MEGABYTES && spread_out(curves, page->nruns);
     if (logarithmic) {
         plot_logarithmic(&drawing, 'x');
@@ -76,7 +80,7 @@ static void write_figure(report_page *page, series *curves, series_axis axis, bo
         style.points = accuracy;
         plot_line(&drawing, curves[i].x, curves[i].y, curves[i].count, style);
     }
-    char title[64], what[128];
+    char title[64], what[192];
     snprintf(title, sizeof title, "%s %s", accuracy ? "Accuracy" : "Loss", axes[axis].title);
     describe(page, accuracy, what, sizeof what);
     figure_end(page, &drawing, title, "%s %s%s", what, axes[axis].look,
@@ -86,7 +90,7 @@ static void write_figure(report_page *page, series *curves, series_axis axis, bo
 void section_convergence(report_page *page) {
     section_begin(page, "convergence", "Convergence",
                   "The same curves over three currencies: steps, bytes and seconds.");
-    legend_write(page);
+    legend_write(page, NULL);
     series *curves = calloc((size_t)page->nruns, sizeof *curves);
     int before = plots_begin(page, 3);
     for (int accuracy = 0; accuracy <= 1 && curves != NULL; accuracy++) {

@@ -5,8 +5,9 @@
 #include "report_series.h"
 
 static void add_losses(const report_page *page, plot *drawing) {
-    int64_t window = series_window(page->runs, page->nruns);
+    double window = series_window(page->runs, page->nruns);
     series curve;
+    plot_limit(drawing, series_loss_limit(page->runs, page->nruns));
     for (int i = 0; i < page->nruns; i++) {
         series_smoothed(&curve, &page->runs[i], AXIS_STEP, step_loss, window);
         plot_line(drawing, curve.x, curve.y, curve.count, page->styles[i]);
@@ -22,12 +23,13 @@ static void add_accuracies(const report_page *page, plot *drawing) {
 }
 
 int curves_write(report_page *page) {
-    int64_t window = series_window(page->runs, page->nruns);
+    double window = series_window(page->runs, page->nruns);
     char y[64] = "training loss";
     if (window > 1) {
-        snprintf(y, sizeof y, "training loss, mean of %lld steps", (long long)window);
+        snprintf(y, sizeof y, "training loss, mean of %.0f steps", window);
     }
     const picture losses = {.name = "training loss",
+                            .remedy = "it was NaN in every step",
                             .x = "step",
                             .y = y,
                             .key = "top right",
@@ -39,6 +41,7 @@ int curves_write(report_page *page) {
 
 int curves_write_accuracy(report_page *page) {
     const picture accuracies = {.name = "test accuracy",
+                                .remedy = "train with --evaluate N",
                                 .x = "step",
                                 .y = "test accuracy, %",
                                 .key = "bottom right",

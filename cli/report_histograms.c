@@ -1,8 +1,8 @@
 /* report_histograms.c - acc = gradient + residual over time: a few snapshots of each run, overlaid
  *
  * Snapshots have bins of different width where the range of acc changes. Counts are scaled to the
- * narrowest bin of the plot, so that heights compare. Empty bins are drawn at half an entry of the
- * widest, the floor of the logarithmic axis.
+ * widest bin of the plot, so that heights compare and none is below 1. Empty bins are drawn at half
+ * an entry, the floor of the logarithmic axis; the outermost, which hold all beyond them, are not.
  */
 #include <math.h>
 
@@ -11,41 +11,54 @@
 #include "report_series.h"
 
 #define VALUE "value of acc = gradient + residual"
+#define FLOOR 0.5
 #define LABEL_SIZE 48
+
+/* gnuplot's own mix 100000 and 1e+06. */
+#define POWERS_OF_TEN                                                                               \
+    "('1' 1, '10' 10, '10²' 1e2, '10³' 1e3, '10⁴' 1e4, '10⁵' 1e5, '10⁶' 1e6, '10⁷' 1e7, " \
+    "'10⁸' 1e8, '10⁹' 1e9)"
 
 typedef struct selection {
     const run_snapshot *at[SNAPSHOT_COLORS];
     int count;
-    double width; /* of the narrowest bin */
-    double floor; /* half an entry of the widest, scaled to it */
+    double width; /* of the widest bin */
 } selection;
 
-static double bin_width(const run_snapshot *snapshot) {
-    return (snapshot->high - snapshot->low) / snapshot->ncounts;
+/* Bins that a point stands for: groups of them in long histograms. */
+static int stride_of(const run_snapshot *snapshot) {
+    return snapshot->ncounts / SERIES_POINTS + 1;
+}
+
+/* Of as many bins. */
+static double width_of(const run_snapshot *snapshot) {
+    return (snapshot->high - snapshot->low) / snapshot->ncounts * stride_of(snapshot);
+}
+
+/* Whether there are bins between the outermost. */
+static bool is_usable(const run_snapshot *snapshot) {
+    return snapshot->ncounts >= stride_of(snapshot) + 2;
 }
 
 /* Up to SNAPSHOT_COLORS snapshots with a histogram, evenly spaced, first and last included. */
 static selection choose(const run_log *run) {
-    selection chosen = {.width = INFINITY};
-    double widest = 0.0;
+    selection chosen = {.count = 0};
     int64_t usable = 0, seen = 0;
     for (int64_t i = 0; i < run->nsnapshots; i++) {
-        usable += run->snapshots[i].ncounts > 0;
+        usable += is_usable(&run->snapshots[i]);
     }
     int64_t wanted = usable < SNAPSHOT_COLORS ? usable : SNAPSHOT_COLORS;
     for (int64_t i = 0; i < run->nsnapshots; i++) {
         const run_snapshot *snapshot = &run->snapshots[i];
-        if (snapshot->ncounts == 0) {
+        if (!is_usable(snapshot)) {
             continue;
         }
         int64_t next = wanted > 1 ? chosen.count * (usable - 1) / (wanted - 1) : 0;
         if (seen++ == next && chosen.count < SNAPSHOT_COLORS) {
             chosen.at[chosen.count++] = snapshot;
-            chosen.width = fmin(chosen.width, bin_width(snapshot));
-            widest = fmax(widest, bin_width(snapshot));
+            chosen.width = fmax(chosen.width, width_of(snapshot));
         }
     }
-    chosen.floor = 0.5 * chosen.width / widest;
     return chosen;
 }
 
@@ -58,15 +71,15 @@ static color shade(int s, int count) {
 static void add_histogram(plot *drawing, const selection *chosen, int s) {
     const run_snapshot *snapshot = chosen->at[s];
     series curve = {.count = 0};
-    int stride = snapshot->ncounts / SERIES_POINTS + 1; /* of long histograms, groups of bins */
-    double scale = chosen->width / (bin_width(snapshot) * stride);
-    for (int first = 0; first + stride <= snapshot->ncounts; first += stride) {
+    int stride = stride_of(snapshot);
+    double width = width_of(snapshot);
+    for (int first = 1; first + stride < snapshot->ncounts; first += stride) {
         double sum = 0.0;
         for (int i = first; i < first + stride; i++) {
             sum += isnan(snapshot->counts[i]) ? 0.0 : snapshot->counts[i];
         }
-        curve.x[curve.count] = snapshot->low + (first + 0.5 * stride) * bin_width(snapshot);
-        curve.y[curve.count++] = fmax(sum * scale, chosen->floor);
+        curve.x[curve.count] = snapshot->low + ((double)first / stride + 0.5) * width;
+        curve.y[curve.count++] = fmax(sum * chosen->width / width, FLOOR);
     }
     plot_line(drawing, curve.x, curve.y, curve.count,
               (plot_style){.line = shade(s, chosen->count), .width = 1.75, .label = s});
@@ -74,14 +87,14 @@ static void add_histogram(plot *drawing, const selection *chosen, int s) {
 
 static void add_histograms(const selection *chosen, plot *drawing) {
     plot_logarithmic(drawing, 'y');
-    plot_set(drawing, "set yrange [%g:*]; set lmargin at screen 0.14", chosen->floor);
+    plot_set(drawing, "set yrange [%g:*]; set ytics " POWERS_OF_TEN, FLOOR);
     for (int s = 0; s < chosen->count; s++) {
         add_histogram(drawing, chosen, s);
     }
 }
 
 static void describe_bins(const selection *chosen, char *text) {
-    snprintf(text, LABEL_SIZE, "entries per bin of %.2g", chosen->width);
+    snprintf(text, LABEL_SIZE, "entries per %.2g of value", chosen->width);
 }
 
 static void describe_step(const selection *chosen, int s, char *text) {
@@ -117,9 +130,12 @@ static void write_figure(report_page *page, int i) {
 }
 
 void section_histograms(report_page *page) {
-    section_begin(page, "histograms", "Histograms of acc",
-                  "What the selection sees on rank 0: gradient plus residual, counts on a "
-                  "logarithmic axis. The outermost bins hold all that lies beyond them.");
+    section_begin(
+        page, "histograms", "Histograms of acc",
+        "What the selection sees on rank 0: gradient plus residual, counts on a "
+        "logarithmic axis, empty bins at its floor. The outermost bins, which hold all "
+        "that lies beyond them, are left out. Runs trained with <code>--snapshots N</code> have "
+        "them.");
     int before = plots_begin(page, 3);
     for (int i = 0; i < page->nruns; i++) {
         write_figure(page, i);
@@ -145,6 +161,7 @@ int histograms_write(report_page *page) {
         labels[s] = steps[s];
     }
     const picture histograms = {.name = "histograms",
+                                .remedy = "train with --snapshots N",
                                 .x = VALUE,
                                 .y = y,
                                 .key = "top right",

@@ -123,9 +123,17 @@ void html_cell_general(FILE *out, double value) {
     fputs("</td>", out);
 }
 
+void html_difference(FILE *out, double value) {
+    if (fabs(value) < 0.05) {
+        fputs("&plusmn;0.0", out);
+    } else {
+        fprintf(out, "%+.1f", value);
+    }
+}
+
 void html_cell_percent(FILE *out, double share) {
     if (cell_begin(out, share)) {
-        fprintf(out, "%.1f %%", 100.0 * share);
+        fprintf(out, "%.1f %%", round(1000.0 * share) / 10.0 + 0.0); /* + 0.0: never "-0.0" */
     }
     fputs("</td>", out);
 }

@@ -22,6 +22,9 @@ void html_cell_seconds(FILE *out, double seconds); /* 9.9 s, 12.3 ms */
 /* value as 93,322 into the open element. */
 void html_count(FILE *out, double value);
 
+/* value with its sign and one decimal, +0.4, into the open element. */
+void html_difference(FILE *out, double value);
+
 /* A table that scrolls sideways where it is too wide; headers[nheaders]. */
 void html_table_begin(FILE *out, const char *const *headers, int nheaders);
 void html_table_end(FILE *out);

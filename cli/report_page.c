@@ -87,14 +87,16 @@ void legend_item(report_page *page, color mark, const char *style, const char *t
     fputs("</span></li>", page->out);
 }
 
-void legend_write(report_page *page) {
+void legend_write(report_page *page, bool (*shows)(const run_log *run)) {
     if (!page->has_gnuplot) {
         return;
     }
     fputs("<ul class=\"legend\">", page->out);
     for (int i = 0; i < page->nruns; i++) {
-        legend_item(page, page->styles[i].line, page->styles[i].dash > 0 ? "dashed" : "solid",
-                    page->labels[i]);
+        if (shows == NULL || shows(&page->runs[i])) {
+            legend_item(page, page->styles[i].line, page->styles[i].dash > 0 ? "dashed" : "solid",
+                        page->labels[i]);
+        }
     }
     fputs("</ul>\n", page->out);
 }

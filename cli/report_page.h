@@ -22,10 +22,10 @@ typedef struct report_page {
     plot_style *styles; /* [nruns] the line of each run in all plots */
     const char *title;
     bool has_gnuplot;
-    int nplots;     /* drawn */
-    int nfailed;    /* could not be drawn */
-    int64_t window; /* steps that a loss is smoothed over */
-    int64_t bin;    /* steps that a point of other curves stands for */
+    int nplots;    /* drawn */
+    int nfailed;   /* could not be drawn */
+    double window; /* steps that a loss is smoothed over */
+    double bin;    /* steps that a point of other curves stands for */
 } report_page;
 
 /* Write the whole page. Returns STATUS_OK, or prints why not and returns another status. */
@@ -46,8 +46,9 @@ void section_end(report_page *page);
 /* Begin the row of run i in a table: its name and colour. */
 void row_begin(const report_page *page, int i);
 
-/* Which line is which run; nothing where there are no lines. */
-void legend_write(report_page *page);
+/* Which line is which run, of those for which shows is true, or of all if it is NULL; nothing where
+ * there are no lines. */
+void legend_write(report_page *page, bool (*shows)(const run_log *run));
 
 /* One entry of a legend of its own, between <ul class="legend"> and </ul>. */
 void legend_item(report_page *page, color mark, const char *style, const char *text);

@@ -9,6 +9,7 @@
 
 typedef struct picture {
     const char *name;          /* for the error when there is nothing of it */
+    const char *remedy;        /* how a run gets them */
     const char *x, *y;         /* what the axes show */
     const char *key;           /* where lines leave room for their names, as gnuplot says it */
     const char *const *labels; /* [nlabels] */

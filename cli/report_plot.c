@@ -57,6 +57,12 @@ void plot_logarithmic(plot *drawing, char axis) {
     drawing->log_y = drawing->log_y || axis == 'y';
 }
 
+void plot_limit(plot *drawing, double highest) {
+    if (highest > 0) {
+        plot_set(drawing, "set yrange [*:*<%.7g]", highest);
+    }
+}
+
 void plot_key(plot *drawing) {
     plot_set(drawing, "set key top right samplen 2 spacing 1.2 tc rgb '" SVG_COLOR "'", COLOR_INK);
     drawing->has_key = true;
@@ -112,8 +118,19 @@ static void begin_series(plot *drawing) {
     drawing->nseries++;
 }
 
-void plot_line(plot *drawing, const double *x, const double *y, int count, plot_style style) {
+static void put_style(plot *drawing, plot_style style) {
     static const char *const dashes[] = {"1", "(6,4)", "(2,3)", "(10,3,2,3)", "(3,6)"};
+    fprintf(drawing->command, " with %s lw %g dt %s lc rgb '" SVG_COLOR "'",
+            style.points ? "linespoints pt 7 ps 0.5" : "lines", style.width, dashes[style.dash],
+            style.line);
+    if (drawing->has_key && style.label >= 0) {
+        fprintf(drawing->command, " title '" SVG_LABEL "'", style.label);
+    } else {
+        fputs(" notitle", drawing->command);
+    }
+}
+
+void plot_line(plot *drawing, const double *x, const double *y, int count, plot_style style) {
     int shown = 0;
     for (int i = 0; i < count; i++) {
         if (can_show(x[i], drawing->log_x) && can_show(y[i], drawing->log_y)) {
@@ -131,13 +148,15 @@ void plot_line(plot *drawing, const double *x, const double *y, int count, plot_
         fputc('\n', drawing->script);
     }
     plot_set(drawing, "EOD");
-    fprintf(drawing->command, " using 1:2 with %s lw %g dt %s lc rgb '" SVG_COLOR "'",
-            style.points || shown == 1 ? "linespoints pt 7 ps 0.5" : "lines", style.width,
-            dashes[style.dash], style.line);
-    if (drawing->has_key && style.label >= 0) {
-        fprintf(drawing->command, " title '" SVG_LABEL "'", style.label);
-    } else {
-        fputs(" notitle", drawing->command);
+    style.points = style.points || shown == 1;
+    fputs(" using 1:2", drawing->command);
+    put_style(drawing, style);
+}
+
+void plot_key_entry(plot *drawing, plot_style style) {
+    if (drawing->has_key && drawing->nseries > 0) {
+        fputs(", NaN", drawing->command); /* what gnuplot draws nothing of */
+        put_style(drawing, style);
     }
 }
 

@@ -48,8 +48,14 @@ void plot_set(plot *drawing, const char *format, ...) __attribute__((format(prin
 /* Make an axis, 'x' or 'y', logarithmic; before its lines. */
 void plot_logarithmic(plot *drawing, char axis);
 
+/* The axis of y ends at `highest`, if that is positive, or before; lines beyond leave the plot. */
+void plot_limit(plot *drawing, double highest);
+
 /* Name the lines at the top right, where falling curves leave room; before its lines. */
 void plot_key(plot *drawing);
+
+/* A name in the key for a style that lines of several colours have; after its lines. */
+void plot_key_entry(plot *drawing, plot_style style);
 
 /* The page's label at the left edge, at height y of the axis. */
 void plot_label(plot *drawing, int label, double y);

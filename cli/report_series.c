@@ -7,22 +7,23 @@
 #define WORD 4.0 /* bytes */
 #define MEGABYTE 1e6
 #define WINDOW_SHARE 40 /* of the run's steps */
+#define LOSS_LIMIT 2.0  /* times the first: beyond, a run diverges */
 
-/* A mean under way. */
+/* A mean over steps under way. */
 typedef struct mean {
     double sum;
-    double count;
+    double steps;
 } mean;
 
-static void mean_add(mean *of, double value) {
+static void mean_add(mean *of, const run_step *step, double value) {
     if (!isnan(value)) {
-        of->sum += value;
-        of->count++;
+        of->sum += value * step->stands_for;
+        of->steps += step->stands_for;
     }
 }
 
 static double mean_value(const mean *of) {
-    return of->count > 0 ? of->sum / of->count : NAN;
+    return of->steps > 0 ? of->sum / of->steps : NAN;
 }
 
 /* ---- Values of a step ----------------------------------------------------------------------- */
@@ -51,24 +52,36 @@ double step_member(const run_step *step, size_t offset) {
 
 /* ---- Values of a run ------------------------------------------------------------------------ */
 
-double run_last(const run_log *run, step_value value, int64_t window) {
+/* Of the `window` steps up to that of line `last`. */
+static double mean_until(const run_log *run, int64_t last, step_value value, double window) {
     mean of = {0};
-    for (int64_t i = run->nsteps > window ? run->nsteps - window : 0; i < run->nsteps; i++) {
-        mean_add(&of, value(&run->steps[i]));
+    const run_step *steps = run->steps;
+    for (int64_t i = last; i >= 0 && steps[i].step > steps[last].step - window; i--) {
+        mean_add(&of, &steps[i], value(&steps[i]));
     }
     return mean_value(&of);
 }
 
+double run_last(const run_log *run, step_value value, double window) {
+    return mean_until(run, run->nsteps - 1, value, window);
+}
+
 double run_mean(const run_log *run, step_value value) {
-    return run_last(run, value, run->nsteps);
+    return run_last(run, value, INFINITY);
 }
 
 double run_mean_member(const run_log *run, size_t offset) {
     mean of = {0};
     for (int64_t i = 0; i < run->nsteps; i++) {
-        mean_add(&of, step_member(&run->steps[i], offset));
+        mean_add(&of, &run->steps[i], step_member(&run->steps[i], offset));
     }
     return mean_value(&of);
+}
+
+double run_steps(const run_log *run) {
+    const run_step *steps = run->steps;
+    int64_t count = run->nsteps;
+    return count > 0 ? steps[count - 1].step - steps[0].step + steps[0].stands_for : 0.0;
 }
 
 double run_dense_bytes(const run_log *run) {
@@ -95,22 +108,40 @@ double run_accuracy(const run_log *run) {
 
 /* ---- Curves --------------------------------------------------------------------------------- */
 
-static int64_t longest(const run_log *runs, int nruns) {
-    int64_t steps = 0;
+static double longest(const run_log *runs, int nruns) {
+    double steps = 0.0;
     for (int i = 0; i < nruns; i++) {
-        steps = runs[i].nsteps > steps ? runs[i].nsteps : steps;
+        steps = fmax(steps, run_steps(&runs[i]));
     }
     return steps;
 }
 
-int64_t series_window(const run_log *runs, int nruns) {
-    int64_t window = longest(runs, nruns) / WINDOW_SHARE;
-    return window > 1 ? window : 1;
+double series_gap(const run_log *runs, int nruns) {
+    double gap = 1.0;
+    for (int i = 0; i < nruns; i++) {
+        gap = runs[i].nsteps > 0 ? fmax(gap, runs[i].steps[0].stands_for) : gap;
+    }
+    return gap;
 }
 
-int64_t series_bin(const run_log *runs, int nruns) {
-    int64_t bin = (longest(runs, nruns) + SERIES_POINTS - 1) / SERIES_POINTS;
-    return bin > 1 ? bin : 1;
+double series_window(const run_log *runs, int nruns) {
+    return fmax(floor(longest(runs, nruns) / WINDOW_SHARE), series_gap(runs, nruns));
+}
+
+double series_bin(const run_log *runs, int nruns) {
+    return fmax(ceil(longest(runs, nruns) / SERIES_POINTS), series_gap(runs, nruns));
+}
+
+double series_loss_limit(const run_log *runs, int nruns) {
+    double highest = NAN;
+    for (int i = 0; i < nruns; i++) {
+        int64_t first = 0;
+        while (first < runs[i].nsteps && isnan(runs[i].steps[first].loss)) {
+            first++;
+        }
+        highest = first < runs[i].nsteps ? fmax(highest, runs[i].steps[first].loss) : highest;
+    }
+    return LOSS_LIMIT * highest;
 }
 
 /* The step that point p of `points` shows, out of `steps`: evenly spaced, the last included. */
@@ -131,21 +162,13 @@ static double axis_value(const run_step *step, series_axis axis, double bytes) {
     return step->step;
 }
 
-static double mean_until(const run_log *run, int64_t last, step_value value, int64_t window) {
-    mean of = {0};
-    for (int64_t i = last >= window ? last - window + 1 : 0; i <= last; i++) {
-        mean_add(&of, value(&run->steps[i]));
-    }
-    return mean_value(&of);
-}
-
 void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
-                     int64_t window) {
+                     double window) {
     int64_t points = run->nsteps < SERIES_POINTS ? run->nsteps : SERIES_POINTS;
     mean bytes = {0};
     curve->count = 0;
     for (int64_t i = 0; i < run->nsteps; i++) {
-        mean_add(&bytes, step_sent(&run->steps[i]));
+        mean_add(&bytes, &run->steps[i], step_sent(&run->steps[i]));
         if (i == step_of_point(curve->count, points, run->nsteps)) {
             curve->x[curve->count] = axis_value(&run->steps[i], axis, bytes.sum);
             curve->y[curve->count++] = mean_until(run, i, value, window);
@@ -153,12 +176,17 @@ void series_smoothed(series *curve, const run_log *run, series_axis axis, step_v
     }
 }
 
-void series_binned(series *curve, const run_log *run, step_value value, int64_t bin) {
+void series_binned(series *curve, const run_log *run, step_value value, double bin) {
+    const run_step *end = run->steps + run->nsteps;
     curve->count = 0;
-    for (int64_t first = 0; first < run->nsteps && curve->count < SERIES_POINTS; first += bin) {
-        int64_t last = first + bin < run->nsteps ? first + bin - 1 : run->nsteps - 1;
-        curve->x[curve->count] = run->steps[first].step;
-        curve->y[curve->count++] = mean_until(run, last, value, last - first + 1);
+    for (const run_step *at = run->steps; at < end && curve->count < SERIES_POINTS;) {
+        mean of = {0};
+        double first = at->step;
+        for (; at < end && at->step < first + bin; at++) {
+            mean_add(&of, at, value(at));
+        }
+        curve->x[curve->count] = first;
+        curve->y[curve->count++] = mean_value(&of);
     }
 }
 
@@ -170,7 +198,8 @@ void series_accuracy(series *curve, const run_log *run, series_axis axis) {
     for (int64_t i = 0; i < run->nevaluations; i++) {
         const run_evaluation *evaluation = &run->evaluations[i];
         while (at < run->nsteps && run->steps[at].step < evaluation->step) {
-            mean_add(&bytes, step_sent(&run->steps[at++]));
+            mean_add(&bytes, &run->steps[at], step_sent(&run->steps[at]));
+            at++;
         }
         if (i == step_of_point(curve->count, points, run->nevaluations)) {
             run_step then = {.step = evaluation->step, .elapsed_s = evaluation->elapsed_s};

@@ -1,5 +1,6 @@
 /* report_series.h - the numbers behind a report: means, sums and curves of a run
  *
+ * Means and sums are over steps, not over lines of the log: a line counts as often as it stands for.
  * A curve has at most SERIES_POINTS points, however long the run: a page stays small, and more
  * could not be told apart in a plot. NaN is left out of means; a point that has no value is NaN.
  */
@@ -26,7 +27,7 @@ typedef double (*step_value)(const run_step *step);
 
 /* Values of a step. */
 double step_loss(const run_step *step);
-double step_sent(const run_step *step);     /* bytes: payload and control of the busiest rank */
+double step_sent(const run_step *step);     /* bytes: payload and control of rank 0 */
 double step_selected(const run_step *step); /* count/k */
 double step_time(const run_step *step);
 
@@ -38,7 +39,10 @@ double run_mean(const run_log *run, step_value value);
 double run_mean_member(const run_log *run, size_t offset);
 
 /* The mean of the last `window` steps. */
-double run_last(const run_log *run, step_value value, int64_t window);
+double run_last(const run_log *run, step_value value, double window);
+
+/* Steps that the log tells of. */
+double run_steps(const run_log *run);
 
 /* What a dense allreduce sends per step and rank: 2n(P-1)/P words of 4 bytes. */
 double run_dense_bytes(const run_log *run);
@@ -52,18 +56,24 @@ double run_seconds(const run_log *run);
 /* The accuracy of the last evaluation, or of the end line; NaN if there is none. */
 double run_accuracy(const run_log *run);
 
-/* Steps to smooth the loss over: a fortieth of the longest run. */
-int64_t series_window(const run_log *runs, int nruns);
+/* Steps from one logged to the next, in the run that logs fewest. */
+double series_gap(const run_log *runs, int nruns);
+
+/* Steps to smooth the loss over: a fortieth of the longest run, and no less than the gap. */
+double series_window(const run_log *runs, int nruns);
+
+/* Where the axis of a loss may end: twice the highest first loss. NaN if there is none. */
+double series_loss_limit(const run_log *runs, int nruns);
 
 /* Steps that one point of series_binned stands for, in the longest run. */
-int64_t series_bin(const run_log *runs, int nruns);
+double series_bin(const run_log *runs, int nruns);
 
 /* value over the axis, each point the mean of the `window` steps that end there. */
 void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
-                     int64_t window);
+                     double window);
 
 /* value over steps, each point the mean of its own steps; the bin of series_bin. */
-void series_binned(series *curve, const run_log *run, step_value value, int64_t bin);
+void series_binned(series *curve, const run_log *run, step_value value, double bin);
 
 /* Test accuracy in percent over the axis. */
 void series_accuracy(series *curve, const run_log *run, series_axis axis);

@@ -44,7 +44,7 @@ static void write_cut_off(report_page *page, int i) {
     fputs("<p class=\"notice\"><strong>", page->out);
     html_text(page->out, page->labels[i]);
     fputs("</strong> did not run to its end: the log stops after ", page->out);
-    html_count(page->out, (double)run->nsteps);
+    html_count(page->out, run_steps(run));
     if (isfinite(run->planned_steps)) {
         fputs(" of ", page->out);
         html_count(page->out, run->planned_steps);
@@ -99,7 +99,9 @@ static void write_accuracy(const report_page *page, const run_log *run) {
     if (run_is_dense(run) || !isfinite(points)) {
         html_cell_percent(page->out, accuracy);
     } else {
-        fprintf(page->out, "<td>%.1f %% <small>(%+.1f)</small></td>", 100.0 * accuracy, points);
+        fprintf(page->out, "<td>%.1f %% <small>(", 100.0 * accuracy);
+        html_difference(page->out, points);
+        fputs(")</small></td>", page->out);
     }
 }
 
@@ -132,12 +134,35 @@ static void write_settings(const report_page *page, int i) {
     html_cell_text(out, run->exchange);
     html_cell_text(out, run->transport);
     html_cell_count(out, run->batch);
-    html_cell_count(out, (double)run->nsteps);
+    html_cell_count(out, run_steps(run));
     html_cell_text(out, run->optimizer);
     html_cell_general(out, run->lr);
     html_cell_count(out, run->seed);
     html_cell_text(out, run->path);
     fputs("</tr>\n", out);
+}
+
+/* What the columns hold. */
+static void write_definitions(report_page *page) {
+    FILE *out = page->out;
+    double gap = series_gap(page->runs, page->nruns);
+    fputs("<p class=\"soft\">Final loss: training loss, ", out);
+    if (page->window > 1) {
+        fprintf(out, "mean of the last %.0f steps", page->window);
+    } else {
+        fputs("that of the last step", out);
+    }
+    fputs(". Sent: payload (entries) and control (counts, agreement), mean over all steps, those "
+          "of a density warm-up included. Dense: 2n(P&minus;1)/P words of 4 bytes per step and "
+          "rank.",
+          out);
+    if (gap > 1) {
+        fprintf(out,
+                " Not all steps are logged, of some runs one in %.0f: each stands for those since "
+                "the one before.",
+                gap);
+    }
+    fputs("</p>\n", out);
 }
 
 void section_summary(report_page *page) {
@@ -147,7 +172,7 @@ void section_summary(report_page *page) {
                                           "density",
                                           "final loss",
                                           "test accuracy<br><small>(points from dense)</small>",
-                                          "sent per step<br>and rank",
+                                          "sent per step<br>by rank 0",
                                           "of it<br>control",
                                           "saved against<br>dense",
                                           "time",
@@ -166,18 +191,8 @@ void section_summary(report_page *page) {
         write_run(page, i);
     }
     html_table_end(out);
-    char window[64] = "of the last step";
-    if (page->window > 1) {
-        snprintf(window, sizeof window, "mean of the last %lld steps", (long long)page->window);
-    }
-    fprintf(
-        out,
-        "<p class=\"soft\">Final loss: training loss, %s. Sent: "
-        "payload (entries) and control (counts, agreement) of the busiest rank, mean over steps. "
-        "Dense: "
-        "2n(P&minus;1)/P words of 4 bytes per step and rank.</p>\n"
-        "<details><summary>Settings of the runs</summary>\n",
-        window);
+    write_definitions(page);
+    fputs("<details><summary>Settings of the runs</summary>\n", out);
     html_table_begin(out, settings, sizeof settings / sizeof settings[0]);
     for (int i = 0; i < page->nruns; i++) {
         write_settings(page, i);

@@ -1,4 +1,4 @@
-/* report_traffic.c - over steps: bytes that the busiest rank sends, and how many entries a selector
+/* report_traffic.c - over steps: bytes that rank 0 sends, and how many entries a selector
  * takes for the k that it was asked for */
 #include <math.h>
 
@@ -10,7 +10,7 @@ static const char *point_text(const report_page *page, char *text, size_t size) 
     if (page->bin == 1) {
         return "";
     }
-    snprintf(text, size, " Each point is the mean of %lld steps.", (long long)page->bin);
+    snprintf(text, size, " Each point is the mean of %.0f steps.", page->bin);
     return text;
 }
 
@@ -47,7 +47,7 @@ static void add_dense(const report_page *page, plot *drawing) {
 static void write_bytes(report_page *page) {
     plot drawing;
     char text[64];
-    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", "sent by the busiest rank per step")) {
+    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", "sent by rank 0 per step")) {
         return;
     }
     plot_logarithmic(&drawing, 'y');
@@ -58,7 +58,7 @@ static void write_bytes(report_page *page) {
         series_binned(&curve, &page->runs[i], step_sent, page->bin);
         plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
     }
-    figure_end(page, &drawing, "Bytes per rank",
+    figure_end(page, &drawing, "Bytes per step",
                "Payload and control bytes, logarithmic. The dashed line is what dense costs, "
                "2n(P&minus;1)/P words: the distance below it is the traffic saved; peaks are steps "
                "that re-partition or take thresholds anew.%s",
@@ -96,17 +96,18 @@ static void write_counts(report_page *page) {
     plot_set(&drawing, "set yrange [0:%g]", high * 1.05);
     figure_end(
         page, &drawing, "Count over k",
-        "1 is what was asked for. Exact selection stays there; thresholds that are estimated "
-        "or reused drift, and the further from 1, the more of the wire or of the gradient is "
-        "wasted.%s",
+        "1 is the k of the step. Exact selection stays there, or below where fewer than k values "
+        "are "
+        "not zero, as can be while k falls from much of n; thresholds that are estimated or reused "
+        "drift, and the further from 1, the more of the wire or of the gradient is wasted.%s",
         point_text(page, text, sizeof text));
 }
 
 void section_traffic(report_page *page) {
     section_begin(page, "traffic", "Traffic and selection",
-                  "What the busiest rank sends in each step, and how many entries the selectors "
+                  "What rank 0 sends in each step, and how many entries the selectors "
                   "take for the k that they were asked for. Dense does not select.");
-    legend_write(page);
+    legend_write(page, NULL);
     if (page->has_gnuplot) {
         fputs("<ul class=\"legend\">", page->out);
         legend_item(page, COLOR_SOFT, "dashed", "what dense costs; count = k");

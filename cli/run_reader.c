@@ -395,6 +395,16 @@ static int read_stream(reader *in, FILE *stream) {
     return status;
 }
 
+/* The first line has none before it; the gap behind it is the best guess. */
+static void weigh_steps(run_log *run) {
+    for (int64_t i = 1; i < run->nsteps; i++) {
+        run->steps[i].stands_for = run->steps[i].step - run->steps[i - 1].step;
+    }
+    if (run->nsteps > 0) {
+        run->steps[0].stands_for = run->nsteps > 1 ? run->steps[1].stands_for : 1.0;
+    }
+}
+
 int run_log_read(run_log *run, const char *path) {
     *run = (run_log){.end_seconds = NAN, .end_accuracy = NAN, .end_skipped = NAN};
     run->path = harmless_copy(path);
@@ -407,6 +417,7 @@ int run_log_read(run_log *run, const char *path) {
     }
     reader in = {.run = run};
     int status = read_stream(&in, stream);
+    weigh_steps(run);
     (void)fclose(stream);
     return status;
 }

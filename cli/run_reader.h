@@ -3,7 +3,8 @@
  * Kinds of lines: run (what was run, first), step, evaluation, snapshot, end; others and unknown
  * keys are ignored. A log that stops early is read as far as it goes, a half-written last line
  * included; a damaged line before that is an error that names the file and the line. Where a
- * resumed run repeats steps, the later ones count.
+ * resumed run repeats steps, the later ones count. A log may leave out steps: each line then stands
+ * for the steps since the line before.
  *
  * All numbers are doubles, NaN where the log has null or nothing; sums cannot overflow, and whole
  * numbers stay exact up to 2^53.
@@ -18,9 +19,10 @@
 
 typedef struct run_step {
     double step, epoch;
+    double stands_for; /* so many steps, itself included */
     double loss, accuracy, lr;
     double k, selected, applied;                /* entries */
-    double payload_sent, payload_recv, control; /* bytes of the busiest rank in this step */
+    double payload_sent, payload_recv, control; /* bytes of rank 0 in this step */
     double time_s, data_s, forward_s, backward_s, optimiser_s;
     double exposed_s; /* communication that the backward pass did not hide */
     double select_s, wait_s, exchange_s, apply_s; /* partly hidden by the backward pass */
@@ -48,7 +50,7 @@ typedef struct run_log {
     char *path;
     char *name, *model, *data, *scheme, *select, *exchange, *transport, *optimizer;
     double version, parameters, density, nranks, batch, planned_steps, epochs, seed, lr;
-    run_step *steps; /* [nsteps], step increases */
+    run_step *steps; /* [nsteps] that are logged, step increases */
     int64_t nsteps;
     run_evaluation *evaluations; /* [nevaluations] */
     int64_t nevaluations;

@@ -177,7 +177,7 @@ static void on_step(void *context, const trainer_step *step) {
     train_seat *seat = context;
     const trainer_times *t = &step->times;
     seat->steps++;
-    seat->bytes += (double)step->traffic.payload_sent;
+    seat->bytes += (double)(step->traffic.payload_sent + step->traffic.control_sent);
     seat->times.data += t->data;
     seat->times.forward += t->forward;
     seat->times.backward += t->backward;

@@ -58,7 +58,7 @@ typedef struct train_outcome {
     bool same; /* all replicas have bitwise the same parameters */
     int64_t parameters;
     int64_t steps;
-    double bytes_per_step; /* payload that rank 0 sent */
+    double bytes_per_step; /* that rank 0 sent, payload and control */
     trainer_times times;   /* per step, mean */
 } train_outcome;
 

@@ -163,7 +163,7 @@ command -v gnuplot >/dev/null || plots=no
 if [ $plots = yes ]; then
     report "$dir/dense.jsonl" "$dir/oktopk.jsonl" "$dir/randomk.jsonl" --title 'Three & more'
     [ ! -s "$dir/err" ] || fail "report: said something on stderr"
-    grep -qF "3 runs, 13 plots" "$dir/out" || fail "report: 13 plots expected"
+    grep -qF "13 plots of 3 logs" "$dir/out" || fail "report: 13 plots expected"
     check 13
     has "<h1>Three &amp; more</h1>"
     has "3 runs of cnn (93,322 parameters) on fashion-mnist"
@@ -171,7 +171,9 @@ if [ $plots = yes ]; then
     has "560 kB" # 8 n (P-1)/P bytes
     has "<td>baseline</td>"
     has "less)</small>"
+    has "sent by rank 0, MB"
     lacks "notice\""
+    lacks "one in"
     # The same logs give the same page, and - is stdout.
     cp "$dir/page.html" "$dir/first.html"
     run report "$dir/dense.jsonl" "$dir/oktopk.jsonl" "$dir/randomk.jsonl" --title 'Three & more' \
@@ -212,12 +214,18 @@ if [ $plots = yes ]; then
     log 'a <b> & c' randomk 3000 4 >"$dir/long.jsonl"
     run report "$dir/dense.jsonl" "$dir/long.jsonl" --curves "$dir/loss.svg"
     [ $status -eq 0 ] || fail "curves: status $status, expected 0"
-    grep -qF "2 runs, 1 plot, " "$dir/out" || fail "curves: 1 plot expected"
+    grep -qF "1 plot of 2 logs, " "$dir/out" || fail "curves: 1 plot expected"
     says "$dir/loss.svg" 'aria-label="Training loss per step"' ">step<" \
         ">training loss, mean of 75 steps<" ">dense<" ">a &lt;b&gt; &amp; c<"
     ! grep -qE 'var\(|rgb\(|TWLABEL|NaN' "$dir/loss.svg" || fail "curves: something is left over"
     [ "$(wc -c <"$dir/loss.svg")" -lt 40000 ] || fail "curves: too large for a document"
     [ -z "$keep" ] || cp "$dir/loss.svg" "$keep"
+    # A run that diverges leaves the plot and does not flatten the others.
+    sed 's/"step":150,"epoch":0,"loss":[0-9.]*/"step":150,"epoch":0,"loss":9000/' \
+        "$dir/dense.jsonl" >"$dir/peak.jsonl"
+    run report "$dir/peak.jsonl" --curves "$dir/peak.svg"
+    says "$dir/peak.svg" ">4.5<"
+    ! grep -qE '>[0-9]{2,}00<' "$dir/peak.svg" || fail "curves: the axis follows a peak"
     sed 's/"loss":[0-9.]*/"loss":null/' "$dir/dense.jsonl" >"$dir/no-loss.jsonl"
     refused 1 "no training loss" report "$dir/no-loss.jsonl" --curves "$dir/no-loss.svg"
     run report "$dir/dense.jsonl" "$dir/long.jsonl" --accuracy "$dir/accuracy.svg"
@@ -229,13 +237,22 @@ if [ $plots = yes ]; then
     run report "$dir/oktopk.jsonl" "$dir/long.jsonl" --contraction "$dir/caught.svg"
     [ $status -eq 0 ] || fail "contraction: status $status, expected 0"
     says "$dir/caught.svg" ">caught: 1 - contraction<" ">oktopk<" ">a &lt;b&gt; &amp; c<" \
-        ">bound for Top-k, (1-k/n)²<" ">bound for random k, 1-k/n<"
+        ">bound for Top-k, 1-(1-k/n)²<" ">bound for random k, k/n<"
     ! grep -qE 'using|TWLABEL' "$dir/caught.svg" || fail "contraction: a line has no name of its own"
-    refused 1 "no snapshots" report "$dir/dense.jsonl" --contraction "$dir/none.svg"
+    run report "$dir/dense.jsonl" "$dir/oktopk.jsonl" --contraction "$dir/caught.svg"
+    ! grep -qF ">dense<" "$dir/caught.svg" || fail "contraction: a run without a line has a name"
+    refused 1 "no snapshots to draw; train a sparse scheme with --snapshots N" report "$dir/dense.jsonl" --contraction "$dir/none.svg"
     run report "$dir/oktopk.jsonl" --histograms "$dir/histograms.svg"
     [ $status -eq 0 ] || fail "histograms: status $status, expected 0"
-    says "$dir/histograms.svg" ">value of acc = gradient + residual<" ">entries per bin of " ">step 0<"
-    refused 1 "no histograms" report "$dir/dense.jsonl" --histograms "$dir/none.svg"
+    says "$dir/histograms.svg" ">value of acc = gradient + residual<" ">entries per 0.0013 of value<" \
+        ">step 0<" ">10³<"
+    ! grep -qF ">1e" "$dir/histograms.svg" || fail "histograms: powers of ten in two forms"
+    # What lies beyond the range is in the outermost bins, and does not show.
+    sed 's/"counts":\[0,/"counts":[90000,/' "$dir/oktopk.jsonl" >"$dir/piled.jsonl"
+    ! cmp -s "$dir/piled.jsonl" "$dir/oktopk.jsonl" || fail "histograms: no pile to test with"
+    run report "$dir/piled.jsonl" --histograms "$dir/piled.svg"
+    cmp -s "$dir/piled.svg" "$dir/histograms.svg" || fail "histograms: the outermost bins are drawn"
+    refused 1 "no histograms to draw; train with --snapshots N" report "$dir/dense.jsonl" --histograms "$dir/none.svg"
     refused 2 "give one log" report "$dir/oktopk.jsonl" "$dir/long.jsonl" --histograms "$dir/two.svg"
 fi
 
@@ -279,6 +296,30 @@ report "$dir/short.jsonl" "$dir/alone.jsonl" "$dir/nan.jsonl" "$dir/skipped.json
 [ ! -s "$dir/err" ] || fail "odd runs: said something on stderr"
 [ $plots = no ] || check 15
 has "skipped 7 steps"
+
+# ---- logs that leave out steps: a line stands for the steps since the line before
+
+every() { # every N: of the lines of steps
+    awk -v n="$1" '!/"kind":"step"/ || seen++ % n == 0' "$dir/dense.jsonl"
+}
+drawn() { # drawn TITLE: the plot of that name in the page
+    tr -d '\n' <"$dir/page.html" | grep -oE "aria-label=\"$1\"(.*)" | sed 's:</svg>.*::'
+}
+every 20 >"$dir/thin.jsonl"
+report "$dir/dense.jsonl"
+drawn "Accuracy per byte sent" >"$dir/whole.svg"
+report "$dir/thin.jsonl"
+drawn "Accuracy per byte sent" | cmp -s - "$dir/whole.svg" || fail "bytes of steps left out are lost"
+[ $plots = no ] || [ -s "$dir/whole.svg" ] || fail "no accuracy per byte"
+has "mean of the last 20 steps"
+has "of some runs one in 20"
+has "<td>32</td><td>200</td>" # batch, steps
+every 20 | sed '/"kind":"end"/d' >"$dir/thin-cut.jsonl"
+report "$dir/thin-cut.jsonl"
+has "stops after 200 of 200 steps"
+sed 's/"scheme":"dense"/"scheme":"topka"/' "$dir/dense.jsonl" >"$dir/equal.jsonl"
+report "$dir/dense.jsonl" "$dir/equal.jsonl"
+has "(&plusmn;0.0)"
 
 # ---- names that would break a page or a script
 

@@ -144,4 +144,22 @@ fails 2 "model" --model alexnet
 fails 2 "exact reuse gaussian" --select sorted
 fails 2 "allgather dsa gtopk" --exchange telepathy
 
+# ---- demo: the terminal, the logs and the page count the same bytes
+
+if "$thinwire" report "$dir/missing" 2>&1 | grep -q "lacks JSON"; then
+    echo "SKIP: demo: this build lacks JSON"
+    finish
+fi
+succeeds demo --epochs 1 --logs "$dir/demo" --out "$dir/demo.html"
+for scheme in dense topka gaussiank gtopk oktopk randomk; do
+    sed -n 's/.*"payload_sent":\([0-9]*\).*"control":\([0-9]*\).*/\1 \2/p' "$dir/demo/$scheme.jsonl" |
+        awk '{ sum += $1 + $2 } END {
+            mean = sum / NR / 1000
+            printf "%.1f %.*f\n", mean, mean < 100, mean
+        }' >"$dir/kB"
+    read -r kB rounded <"$dir/kB"
+    same "demo: kB that $scheme sends" "$kB" "$(awk -v s=$scheme '$1 == s { print $4 }' "$dir/out")"
+    grep -qF "<td>$rounded kB</td>" "$dir/demo.html" || fail "demo: the page does not say $rounded kB"
+done
+
 finish
