@@ -137,6 +137,8 @@ static void write_settings(const report_page *page, int i) {
     html_cell_count(out, run_steps(run));
     html_cell_text(out, run->optimizer);
     html_cell_general(out, run->lr);
+    html_cell_general(out, run->momentum);
+    html_cell_general(out, run->weight_decay);
     html_cell_count(out, run->seed);
     html_cell_text(out, run->path);
     fputs("</tr>\n", out);
@@ -178,8 +180,9 @@ void section_summary(report_page *page) {
                                           "time",
                                           "time per<br>step"};
     static const char *const settings[] = {
-        "run",   "model", "parameters", "data",          "selection", "exchange", "transport",
-        "batch", "steps", "optimizer",  "learning rate", "seed",      "log"};
+        "run",           "model",     "parameters",   "data",  "selection",
+        "exchange",      "transport", "batch",        "steps", "optimizer",
+        "learning rate", "momentum",  "weight decay", "seed",  "log"};
     FILE *out = page->out;
     fputs("<h1>", out);
     html_text(out, page->title);

@@ -58,6 +58,8 @@ static const field run_fields[] = {
     {"epochs", FIELD_COUNT, offsetof(run_log, epochs)},
     {"seed", FIELD_REAL, offsetof(run_log, seed)},
     {"lr", FIELD_REAL, offsetof(run_log, lr)},
+    {"momentum", FIELD_REAL, offsetof(run_log, momentum)},
+    {"weight_decay", FIELD_REAL, offsetof(run_log, weight_decay)},
 };
 
 static const field step_fields[] = {

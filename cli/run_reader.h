@@ -49,7 +49,8 @@ typedef struct run_snapshot {
 typedef struct run_log {
     char *path;
     char *name, *model, *data, *scheme, *select, *exchange, *transport, *optimizer;
-    double version, parameters, density, nranks, batch, planned_steps, epochs, seed, lr;
+    double version, parameters, density, nranks, batch, planned_steps, epochs, seed;
+    double lr, momentum, weight_decay;
     run_step *steps; /* [nsteps] that are logged, step increases */
     int64_t nsteps;
     run_evaluation *evaluations; /* [nevaluations] */

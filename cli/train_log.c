@@ -23,6 +23,8 @@ void train_log_run(jsonl *log, const run_facts *facts) {
     jsonl_integer(log, "seed", s->seed);
     jsonl_text(log, "optimizer", facts->spec->optimizer.name);
     jsonl_real(log, "lr", facts->spec->schedule.rate);
+    jsonl_real(log, "momentum", s->momentum);
+    jsonl_real(log, "weight_decay", s->weight_decay);
     jsonl_write(log);
 }
 
