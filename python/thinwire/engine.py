@@ -162,12 +162,12 @@ class Engine:
         except NumberError as error:
             if self.scaler is None:
                 raise NumberError(f"{self._by_name(error)}; with loss scaling, give grad_scaler= "
-                                  "your GradScaler and such steps are skipped")
+                                  "your GradScaler and such steps are skipped") from None
             for _, grad, _, _ in begun:
                 grad.fill_(float("inf"))
             return False
         except Error as error:
-            raise type(error)(self._by_name(error))
+            raise type(error)(self._by_name(error)) from None
         for _, grad, _, mean in begun:
             if self.scaler is not None:
                 mean.mul_(self.scale)
