@@ -1,0 +1,218 @@
+/* test_buckets_bad.c - tensors in the background: calls in a wrong order, bad gradients, early ends
+ *
+ * A bucket that fails does so on all ranks, other buckets do not, and nothing of it stays. A group is
+ * freed at any time. An argument: tests of this name alone.
+ */
+#include <math.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fleet.h"
+
+/* ---- Errors -------------------------------------------------------------------------------------------------- */
+
+/* Statuses that calls gave, for the main thread to look at. */
+typedef struct statuses {
+    fleet *f;
+    int of[RANKS][32];
+    int waited[RANKS][FEW];
+    int pause; /* microseconds */
+} statuses;
+
+static int start_one(statuses *s, int rank, int i) {
+    fleet *f = s->f;
+    return tw_allreduce_start(f->r.groups[rank], i, f->grads[i][rank], f->outs[i][rank]);
+}
+
+static int wrong_order(ranks *r, int rank, void *context) {
+    statuses *s = context;
+    tw_group *group = r->groups[rank];
+    float *x = s->f->outs[0][rank];
+    tw_sparse sparse;
+    tw_step_info info;
+    int *of = s->of[rank];
+    of[0] = tw_allreduce_wait(group, 3);        /* not started */
+    of[1] = start_one(s, rank, 3);              /* fine */
+    of[2] = start_one(s, rank, 3);              /* twice */
+    of[3] = tw_allreduce_wait(group, 4);        /* not started */
+    of[4] = tw_allreduce(group, 0, x, x);       /* while one is under way */
+    of[5] = tw_group_result(group, 3, &sparse); /* under way */
+    of[6] = tw_group_info(group, 3, &info);
+    of[7] = tw_group_get_residual(group, 3, x);
+    of[8] = tw_group_save(group, "/tmp/thinwire-never");
+    of[9] = tw_group_load(group, NULL, 0);
+    of[10] = tw_allreduce_wait(group, 3);  /* fine */
+    of[11] = tw_allreduce_wait(group, 3);  /* twice */
+    of[12] = tw_allreduce(group, 0, x, x); /* fine again */
+    return TW_OK;
+}
+
+static void test_wrong_order(void **state) {
+    (void)state;
+    const int want[] = {TW_ERR_STATE, TW_OK,        TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE,
+                        TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE,
+                        TW_OK,        TW_ERR_STATE, TW_OK};
+    duel d;
+    duel_open(&d, "oktopk");
+    statuses s = {.f = &d.tried};
+    ranks_run(&d.tried.r, wrong_order, &s);
+    for (int rank = 0; rank < RANKS; rank++)
+        for (int i = 0; i < 13; i++) {
+            check_scene("rank %d, call %d", rank, i);
+            check_int("status", s.of[rank][i], want[i]);
+        }
+    duel_close(&d);
+}
+
+static int wait_for_each(ranks *r, int rank, void *context) {
+    statuses *s = context;
+    int error = start_all(s->f, rank);
+    for (int i = 0; i < FEW && !error; i++)
+        s->waited[rank][i] = tw_allreduce_wait(r->groups[rank], i);
+    return error;
+}
+
+/* NaN in tensor 4 on rank 2: its bucket fails on all ranks, the others do not. */
+static void test_bad_bucket(void **state) {
+    (void)state;
+    duel d;
+    duel_open(&d, "oktopk");
+    statuses s = {.f = &d.tried};
+    int failed = 0;
+    for (int round = 0; round < 3; round++) {
+        gradients_fill(d.grads, d.sizes, FEW, round);
+        d.grads[4][2][17] = round == 1 ? NAN : 0.5f;
+        ranks_run(&d.tried.r, wait_for_each, &s);
+        ranks_ok(&d.tried.r);
+        for (int i = 0; i < FEW; i++) {
+            const int want = round == 1 && i >= 3 && i <= 5 ? TW_ERR_NUMBER : TW_OK;
+            for (int rank = 0; rank < RANKS; rank++) {
+                check_scene("bad bucket: round %d, tensor %d on rank %d", round, i, rank);
+                check_int("status", s.waited[rank][i], want);
+                failed += want != TW_OK;
+            }
+        }
+    }
+    check_int("failures", failed, 3 * RANKS);
+    duel_close(&d);
+}
+
+/* Afterwards the bucket's tensors are as those of a run without the bad step. */
+static int only_middle(ranks *r, int rank, void *context) {
+    fleet *f = context;
+    int error = TW_OK;
+    for (int i = 3; i <= 5 && !error; i++)
+        error = tw_allreduce_start(r->groups[rank], i, f->grads[i][rank], f->outs[i][rank]);
+    return error ? error : tw_allreduce_wait(r->groups[rank], TW_ALL);
+}
+
+static void test_bad_bucket_leaves_no_trace(void **state) {
+    (void)state;
+    duel d;
+    duel_open(&d, "oktopk");
+    for (int round = 0; round < 3; round++) {
+        check_scene("round %d after a bad bucket", round);
+        gradients_fill(d.grads, d.sizes, FEW, 10 + round);
+        d.grads[5][round][3] = INFINITY;
+        ranks_run(&d.tried.r, only_middle, &d.tried);
+        ranks_error(&d.tried.r, TW_ERR_NUMBER);
+        ranks_say(&d.tried.r, "rank %d", round);
+        gradients_fill(d.grads, d.sizes, FEW, 20 + round);
+        ranks_run(&d.tried.r, step_in_background, &d.tried);
+        ranks_ok(&d.tried.r);
+        reference_step(&d);
+        same_fleet(&d.tried, &d.reference, "after a bad bucket", round);
+    }
+    duel_close(&d);
+}
+
+/* A tensor's own pointer is NULL on one rank. */
+static void test_null_gradient(void **state) {
+    (void)state;
+    duel d;
+    duel_open(&d, "oktopk");
+    check_scene("NULL in a bucket");
+    float *kept = d.grads[4][1];
+    d.grads[4][1] = NULL;
+    ranks_run(&d.tried.r, only_middle, &d.tried);
+    d.grads[4][1] = kept;
+    ranks_error(&d.tried.r, TW_ERR_NULL);
+    ranks_say(&d.tried.r, "rank 1");
+    ranks_run(&d.tried.r, step_in_background, &d.tried);
+    ranks_ok(&d.tried.r);
+    reference_step(&d);
+    same_fleet(&d.tried, &d.reference, "after NULL", 0);
+    duel_close(&d);
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------------------------ */
+
+static int start_and_free(ranks *r, int rank, void *context) {
+    statuses *s = context;
+    int error = TW_OK;
+    for (int i = 0; i < (rank == 3 ? 1 : FEW) && !error; i++)
+        error = start_one(s, rank, s->f->order[rank][i]);
+    usleep((useconds_t)s->pause); /* so that the library's thread is well into it, or not yet */
+    tw_group_free(r->groups[rank]);
+    r->groups[rank] = NULL;
+    return error;
+}
+
+/* Freed with tensors under way, some of which can never arrive: comes back, and soon. */
+static void test_free_under_way(void **state) {
+    (void)state;
+    oracle_rng rng = {9};
+    for (int round = 0; round < 20; round++) {
+        duel d;
+        duel_open(&d, round % 2 ? "oktopk" : "gtopk");
+        statuses s = {.f = &d.tried, .pause = round * 1000};
+        check_scene("free with tensors under way, round %d", round);
+        shuffle_all(&d.tried, &rng);
+        const time_t begin = time(NULL);
+        ranks_run(&d.tried.r, start_and_free, &s);
+        ranks_ok(&d.tried.r);
+        check_between("seconds until all are free", time(NULL) - begin, 0, 5);
+        duel_close(&d);
+    }
+}
+
+/* A rank that starts nothing: the others time out at their wait, and name it. */
+static int all_but_rank_1(ranks *r, int rank, void *context) {
+    if (rank == 1)
+        return TW_ERR_TIMEOUT;
+    return step_in_background(r, rank, context);
+}
+
+static void test_absent(void **state) {
+    (void)state;
+    int64_t sizes[FEW];
+    fleet f;
+    tw_group_params params = fleet_params("oktopk", 360);
+    params.timeout = 0.4;
+    for (int i = 0; i < FEW; i++)
+        sizes[i] = 100;
+    float ***grads = gradients(sizes, FEW);
+    oracle_rng rng = {1};
+    check_scene("rank 1 starts nothing");
+    fleet_open(&f, &params, sizes, FEW, grads);
+    shuffle_all(&f, &rng);
+    ranks_run(&f.r, all_but_rank_1, &f);
+    ranks_error(&f.r, TW_ERR_TIMEOUT);
+    check_contains(f.r.text[0], "1");
+    fleet_close(&f);
+    gradients_free(grads, FEW);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrong_order),
+        cmocka_unit_test(test_bad_bucket),
+        cmocka_unit_test(test_bad_bucket_leaves_no_trace),
+        cmocka_unit_test(test_null_gradient),
+        cmocka_unit_test(test_free_under_way),
+        cmocka_unit_test(test_absent),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
