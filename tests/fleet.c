@@ -14,7 +14,6 @@ tw_group_params fleet_params(const char *scheme, int64_t bucket) {
     return params;
 }
 
-/* Transports and room, no groups yet. */
 void fleet_prepare(fleet *f, int64_t *sizes, int tensors, float ***grads) {
     memset(f, 0, sizeof *f);
     f->tensors = tensors;
@@ -61,7 +60,6 @@ void gradients_fill(float ***grads, const int64_t *sizes, int tensors, int step)
                         (uint64_t)((step * 1000 + i) * RANKS + rank));
 }
 
-/* One large tensor, some middling ones, many tiny ones, in no order. */
 void make_sizes(int64_t *sizes, int tensors, int64_t largest) {
     oracle_rng rng = {5};
     for (int i = 0; i < tensors; i++)
@@ -70,7 +68,7 @@ void make_sizes(int64_t *sizes, int tensors, int64_t largest) {
     sizes[tensors / 2] = largest;
 }
 
-/* ---- Steps ------------------------------------------------------------------------------------------ */
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 int step_one_by_one(ranks *r, int rank, void *context) {
     fleet *f = context;
@@ -110,7 +108,7 @@ void shuffle_all(fleet *f, oracle_rng *rng) {
         shuffle(f->order[rank], f->tensors, rng);
 }
 
-/* ---- Comparing --------------------------------------------------------------------------------------- */
+/* ---- Comparing ------------------------------------------------------------------------------- */
 
 static void same_tensor(fleet *got, fleet *want, int i) {
     float *a = check_alloc(want->sizes[i], sizeof *a), *b = check_alloc(want->sizes[i], sizeof *b);
@@ -137,7 +135,7 @@ void same_fleet(fleet *got, fleet *want, const char *what, int step) {
     }
 }
 
-/* ---- Two of them ---------------------------------------------------------------------- */
+/* ---- Two of them ----------------------------------------------------------------------------- */
 
 void duel_open(duel *d, const char *scheme) {
     for (int i = 0; i < FEW; i++)

@@ -45,7 +45,7 @@ static void compare_buckets(const char *scheme, int global, int64_t bucket, int 
     gradients_free(grads, tensors);
 }
 
-/* ---- Any order, any bucket ----------------------------------------------------------------------------- */
+/* ---- Any order, any bucket ------------------------------------------------------------------- */
 
 static void test_orders(void **state) {
     (void)state;
@@ -69,7 +69,7 @@ static void test_global_reuse(void **state) {
     compare_buckets("oktopk", TW_GLOBAL_REUSE, 20000, 20, 200000, 10);
 }
 
-/* ---- Tensors that differ -------------------------------------------------------------------------------- */
+/* ---- Tensors that differ --------------------------------------------------------------------- */
 
 typedef struct mixture {
     tw_group_params params;
@@ -148,7 +148,7 @@ static void test_buckets_are_filled(void **state) {
     gradients_free(grads, 7);
 }
 
-/* ---- Waits -------------------------------------------------------------------------------- */
+/* ---- Waits ----------------------------------------------------------------------------------- */
 
 static void test_waits(void **state) {
     (void)state;

@@ -9,7 +9,7 @@
 
 #include "fleet.h"
 
-/* ---- Errors -------------------------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 /* Statuses that calls gave, for the main thread to look at. */
 typedef struct statuses {
@@ -145,7 +145,7 @@ static void test_null_gradient(void **state) {
     duel_close(&d);
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------ */
+/* ---- Ends ------------------------------------------------------------------------------------ */
 
 static int start_and_free(ranks *r, int rank, void *context) {
     statuses *s = context;
