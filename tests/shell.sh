@@ -48,6 +48,13 @@ refused() {
     grep -qF -- "$text" "$dir/err" || fail "thinwire $*: stderr does not say: $text"
 }
 
+# same WHAT A B: these texts are equal, and not empty
+same() {
+    if [ -z "$2" ] || [ "$2" != "$3" ]; then
+        fail "$1: '$2' and '$3' differ"
+    fi
+}
+
 # finish: print the number of failures; status 1 if there are any
 finish() {
     echo "$failures failures"

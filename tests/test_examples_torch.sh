@@ -18,38 +18,36 @@ if ! "$python" -c 'import numpy, torch.distributed' 2>"$dir/err"; then
     exit 77
 fi
 
-# two_ranks EXAMPLE ARGS...: their output is in $dir/out.RANK and $dir/err.RANK
-two_ranks() {
-    example=$1
-    shift
+# ranks COUNT EXAMPLE ARGS...: their output is in $dir/out.RANK and $dir/err.RANK
+ranks() {
+    count=$1 example=$2
+    shift 2
     port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
-    for rank in 0 1; do
-        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+    for rank in $(seq 0 $((count - 1))); do
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             timeout 120 "$python" "$examples/$example" --device cpu "$@" \
             >"$dir/out.$rank" 2>"$dir/err.$rank" &
     done
     wait
-    cat "$dir/out.0" "$dir/out.1" >"$dir/out"
-    tail -n 3 "$dir/err.0" "$dir/err.1" >"$dir/err"
 }
 
 # train NAME EXAMPLE ARGS...: two ranks of it with the log $dir/NAME.jsonl
 train() {
     name=$1
     shift
-    two_ranks "$@" --run-log "$dir/$name.jsonl"
+    ranks 2 "$@" --run-log "$dir/$name.jsonl"
+    cat "$dir/out.0" "$dir/out.1" >"$dir/out"
+    tail -n 3 "$dir/err.0" "$dir/err.1" >"$dir/err"
     "$python" "$dir/check.py" "$dir/$name.jsonl" >>"$dir/err" 2>&1 || fail "$name: $*"
 }
 
-# stops TEXT EXAMPLE ARGS...: each rank says it in one line and trains nothing
+# stops TEXT EXAMPLE ARGS...: a rank says it in one line and trains nothing
 stops() {
     text=$1
     shift
-    two_ranks "$@"
-    for rank in 0 1; do
-        [ "$(wc -l <"$dir/err.$rank")" -eq 1 ] || fail "$*: expected one line on stderr"
-        grep -qF -- "$text" "$dir/err.$rank" || fail "$*: stderr does not say: $text"
-    done
+    ranks 1 "$@"
+    [ "$(wc -l <"$dir/err.0")" -eq 1 ] || fail "$*: expected one line on stderr"
+    grep -qF -- "$text" "$dir/err.0" || fail "$*: stderr does not say: $text"
 }
 
 # losses NAME: of all steps of a run
@@ -161,8 +159,8 @@ EOF
 stops "--data $dir/none: should be a folder with data_batch_1.bin" torch_cifar10.py --data "$dir/none"
 stops "--data $dir/none: should be a folder with train.txt" torch_bert.py --data "$dir/none"
 stops "--data $dir/none: should be the file" torch_an4.py --data "$dir/none"
-stops "--batch 251: one step of 2 ranks" torch_cifar10.py --data "$dir/bin" --batch 251
-stops "--batch 313: one step of 2 ranks" torch_bert.py --data "$dir/text" --batch 313 --length 35
+stops "--batch 501: one step of 1 ranks" torch_cifar10.py --data "$dir/bin" --batch 501
+stops "--batch 626: one step of 1 ranks" torch_bert.py --data "$dir/text" --batch 626 --length 35
 
 for scheme in dense oktopk; do
     set -- --scheme "$scheme" --density 0.1 --density-warmup 4 --warmup 2

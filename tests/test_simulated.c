@@ -101,7 +101,7 @@ static void test_same_time_same_result(void **state) {
  * first must not matter. */
 static void test_same_time_in_pieces(void **state) {
     (void)state;
-    enum { RANKS = 12, TIMES = 3 };
+    enum { RANKS = 12, TIMES = 2 };
     const int64_t n = 1500000;
     tw_network network = gigabit;
     network.overhead = 1e-6;

@@ -29,9 +29,6 @@ fails() {
     grep -q -- "$text" "$dir/err" || fail "train $*: no '$text'"
 }
 hash() { sed -n 's/^replicas bitwise equal, hash \([0-9a-f]*\);.*/\1/p' "$dir/out"; }
-same() { # same WHAT A B
-    [ -n "$2" ] && [ "$2" = "$3" ] || fail "$1: $2 and $3 differ"
-}
 
 if "$thinwire" train 2>&1 --steps 1 --limit 64 --test-limit 64 --batch 8 | grep -q "has no trainer"; then
     echo "SKIP: this build has no trainer; 'make deps' installs what it needs"
@@ -143,23 +140,5 @@ fails 2 "needs --checkpoint" --resume
 fails 2 "model" --model alexnet
 fails 2 "exact reuse gaussian" --select sorted
 fails 2 "allgather dsa gtopk" --exchange telepathy
-
-# ---- demo: the terminal, the logs and the page count the same bytes
-
-if "$thinwire" report "$dir/missing" 2>&1 | grep -q "lacks JSON"; then
-    echo "SKIP: demo: this build lacks JSON"
-    finish
-fi
-succeeds demo --epochs 1 --logs "$dir/demo" --out "$dir/demo.html"
-for scheme in dense topka gaussiank gtopk oktopk randomk; do
-    sed -n 's/.*"payload_sent":\([0-9]*\).*"control":\([0-9]*\).*/\1 \2/p' "$dir/demo/$scheme.jsonl" |
-        awk '{ sum += $1 + $2 } END {
-            mean = sum / NR / 1000
-            printf "%.1f %.*f\n", mean, mean < 100, mean
-        }' >"$dir/kB"
-    read -r kB rounded <"$dir/kB"
-    same "demo: kB that $scheme sends" "$kB" "$(awk -v s=$scheme '$1 == s { print $4 }' "$dir/out")"
-    grep -qF "<td>$rounded kB</td>" "$dir/demo.html" || fail "demo: the page does not say $rounded kB"
-done
 
 finish

@@ -138,11 +138,11 @@ static int wait_for(tw__rotation *r, int all) {
     tw__patience patience = {0};
     for (;;) {
         const tw__message *receiving = NULL, *sending = NULL;
-        int status = test_others(r);
-        if (status == TW_OK)
-            status = progress(r, &receiving, &sending);
+        int status = progress(r, &receiving, &sending);
         if (status == TW_OK && done_sending(r) && (!all || (!sending && !receiving)))
             return TW_OK;
+        if (status == TW_OK)
+            status = test_others(r);
         if (status == TW_OK)
             status = tw__transport_pause(r->transport, &patience,
                                          all && receiving ? receiving : sending);
