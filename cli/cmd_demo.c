@@ -177,12 +177,10 @@ int cmd_demo(int argc, char **argv) {
         status = write_page(&d, logs);
     }
     if (status == STATUS_OK) {
-        printf(
-            "\nsent: payload and control of rank 0, mean over all steps. select, exchange and "
-            "apply "
-            "run in the\nbackground; visible is what the backward pass does not hide. All replicas "
-            "ended bitwise equal.\nCurves: %s\n",
-            d.page);
+        printf("\nsent: payload and control of rank 0, mean over all steps. select, exchange and\n"
+               "apply run in the background; visible is what the backward pass does not hide.\n"
+               "All replicas ended bitwise equal. Curves: %s\n",
+               d.page);
     }
     ranks_end(&job);
     return status;

@@ -102,9 +102,8 @@ static void add_caught(const report_page *page, plot *drawing) {
 }
 
 static const char text_contraction[] =
-    "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual on rank 0: lower "
-    "is "
-    "better. For bell-shaped u theory promises less than (1&minus;k/n)&sup2;.";
+    "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual on rank 0, where "
+    "less is better. For bell-shaped u theory promises less than (1&minus;k/n)&sup2;.";
 
 static const char text_caught[] =
     "The same as one minus the ratio, logarithmic, where the bounds come apart: higher is better, "
@@ -222,7 +221,7 @@ int contraction_write(report_page *page) {
         labels[page->nruns + b] = bounds[b].caught;
     }
     const picture caught = {.name = "snapshots",
-                            .remedy = "train a sparse scheme with --snapshots N",
+                            .hint = "train a sparse scheme with --snapshots N",
                             .x = "step",
                             .y = CAUGHT,
                             .key = "top right maxrows 2 width 10",

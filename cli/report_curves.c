@@ -29,7 +29,7 @@ int curves_write(report_page *page) {
         snprintf(y, sizeof y, "training loss, mean of %.0f steps", window);
     }
     const picture losses = {.name = "training loss",
-                            .remedy = "it was NaN in every step",
+                            .hint = "it was NaN in every step",
                             .x = "step",
                             .y = y,
                             .key = "top right",
@@ -41,7 +41,7 @@ int curves_write(report_page *page) {
 
 int curves_write_accuracy(report_page *page) {
     const picture accuracies = {.name = "test accuracy",
-                                .remedy = "train with --evaluate N",
+                                .hint = "train with --evaluate N",
                                 .x = "step",
                                 .y = "test accuracy, %",
                                 .key = "bottom right",

@@ -161,7 +161,7 @@ int histograms_write(report_page *page) {
         labels[s] = steps[s];
     }
     const picture histograms = {.name = "histograms",
-                                .remedy = "train with --snapshots N",
+                                .hint = "train with --snapshots N",
                                 .x = VALUE,
                                 .y = y,
                                 .key = "top right",

@@ -44,7 +44,7 @@ int picture_write(report_page *page, const picture *what) {
         plot_set(&drawing, "set key %s", what->key);
         what->add(page, &drawing);
         if (plot_is_empty(&drawing)) {
-            status = failure("report: the logs hold no %s to draw; %s", what->name, what->remedy);
+            status = failure("report: the logs hold no %s to draw; %s", what->name, what->hint);
         }
     } else {
         status = failure("report: out of memory");

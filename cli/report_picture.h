@@ -9,7 +9,7 @@
 
 typedef struct picture {
     const char *name;          /* for the error when there is nothing of it */
-    const char *remedy;        /* how a run gets them */
+    const char *hint;          /* behind it: how a run gets some, or why it has none */
     const char *x, *y;         /* what the axes show */
     const char *key;           /* where lines leave room for their names, as gnuplot says it */
     const char *const *labels; /* [nlabels] */

@@ -96,9 +96,8 @@ static void write_counts(report_page *page) {
     plot_set(&drawing, "set yrange [0:%g]", high * 1.05);
     figure_end(
         page, &drawing, "Count over k",
-        "1 is the k of the step. Exact selection stays there, or below where fewer than k values "
-        "are "
-        "not zero, as can be while k falls from much of n; thresholds that are estimated or reused "
+        "1 is the k of the step. Exact selection stays there, or below where fewer values are not "
+        "zero, as can be while k falls from much of n; thresholds that are estimated or reused "
         "drift, and the further from 1, the more of the wire or of the gradient is wasted.%s",
         point_text(page, text, sizeof text));
 }

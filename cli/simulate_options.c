@@ -26,9 +26,8 @@ typedef struct typed {
 
 static const char help_summary[] =
     "Say what a step of allreduce would take on a network that is not here: the real exchange code "
-    "runs with a thread for each rank, over messages whose times are computed. Steps begin "
-    "together. "
-    "What ranks compute takes no time, but for --overhead and --computing.";
+    "runs with a thread for each rank, over messages whose times are computed. All ranks begin a "
+    "step together. What ranks compute takes no time, but for --overhead and --computing.";
 
 static const char help_notes[] =
     "Networks: 1gbe 0.436 ms and 0.889 Gbit/s, as the gTop-k authors fitted theirs; 10gbe 50 us, "
@@ -45,9 +44,8 @@ static const char help_notes[] =
     "but dense, which travels in pieces of 1 MB, has fewer of them. Exchanges that need k >= 8P "
     "keep that k, at a higher density. 1,024 ranks take 10 to 90 seconds for each scheme on two "
     "cores, and 3 GB. JSON: one object per row; payload_sent_max is that of the whole n, formula_s "
-    "the upper bound where the papers give two, exchange_s the part of time_s that follows "
-    "selection "
-    "and agreement and comes before the result is applied.";
+    "the upper bound where the papers give two, exchange_s the part of time_s between agreement "
+    "and the application of the result.";
 
 static const char help_examples[] =
     "  thinwire simulate\n"

@@ -295,11 +295,6 @@ static double known(const tw_candidate *c) {
     return c->measured > 0.0 ? c->measured : c->predicted;
 }
 
-/* Of milliseconds: three digits or more, without an exponent, as in the tables of simulate. */
-static int decimals_of(double ms) {
-    return ms >= 100.0 ? 1 : ms >= 10.0 ? 2 : ms >= 0.1 ? 3 : 5;
-}
-
 /* Dense against the best of the others. */
 static void compare_with_dense(tw_choice *c) {
     const tw_candidate *dense = NULL, *best = NULL;
@@ -316,14 +311,13 @@ static void compare_with_dense(tw_choice *c) {
         return;
     }
     c->dense_is_faster = known(dense) <= known(best);
-    double all = 1e3 * known(dense), few = 1e3 * known(best);
     snprintf(c->words, sizeof c->words,
              c->dense_is_faster
-                 ? "dense is faster here: %.*f ms a step against %.*f ms for %s with "
+                 ? "dense is faster here: %.3f ms a step against %.3f ms for %s with "
                    "%s entries, the best that sends less"
-                 : "dense would take %.*f ms a step against %.*f ms for %s with %s "
+                 : "dense would take %.3f ms a step against %.3f ms for %s with %s "
                    "entries",
-             decimals_of(all), all, decimals_of(few), few, best->exchange, best->wire);
+             1e3 * known(dense), 1e3 * known(best), best->exchange, best->wire);
 }
 
 static void fill_choice(const tw_group *g, const tw__tensor *t, tw_choice *c) {

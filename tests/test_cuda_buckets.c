@@ -1,13 +1,8 @@
 /* test_cuda_buckets.c - several tensors in a bucket on a GPU, alike and not
  *
  * Steps of small tensors share launches, as long as type and method are the same: here they are,
- * are not, and some tensors are too large or of other methods in between.
- *
- *   test_cuda_buckets quick   for tools that are many times slower
- *   test_cuda_buckets PATTERN tests of this name
- */
-#include <string.h>
-
+ * are not, and some tensors are too large or of other methods in between. An argument: tests of this
+ * name alone. */
 #include "cuda_courses.h"
 
 static void test_background(void **state) {
@@ -75,14 +70,6 @@ static void test_some_on_host(void **state) {
     }
 }
 
-/* For sanitizers. */
-static void test_quick(void **state) {
-    (void)state;
-    run_mixed("topka", NULL, TYPES, LENT);
-    run_mixed("fulltopk", NULL, METHODS, DIRECT);
-    run_mixed("oktopk", NULL, BOTH, LENT);
-}
-
 int main(int argc, char **argv) {
     if (gpu_missing()) {
         return 0;
@@ -95,10 +82,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_some_without_feedback),
         cmocka_unit_test(test_some_on_host),
     };
-    const struct CMUnitTest few[] = {cmocka_unit_test(test_quick)};
-    if (argc > 1 && strcmp(argv[1], "quick") == 0) {
-        return cmocka_run_group_tests(few, NULL, NULL);
-    }
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);
     }

@@ -2,11 +2,8 @@
  *
  * Every scheme goes through the same steps here and there: see cuda_ranks.h. Wire formats are in
  * test_cuda_wires.c, several tensors in test_cuda_buckets.c, what goes wrong in test_cuda_refusals.c,
- * test_cuda_failures.c and test_cuda_forged.c.
- *
- *   test_cuda_group quick   for tools that are many times slower: some of all of these
- *   test_cuda_group PATTERN tests of this name
- */
+ * test_cuda_failures.c and test_cuda_forged.c, some of all for slow tools in test_cuda_quick.c. An
+ * argument: tests of this name alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,23 +111,6 @@ static void test_state(void **state) {
     unlink(name);
 }
 
-/* ---- quick: every scheme and wire format once, with entries on the GPU; for sanitizers */
-
-static void test_quick(void **state) {
-    (void)state;
-    const char *scheme;
-    for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
-        if (strcmp(scheme, "auto") != 0) { /* goes by time, which is not the same here and there */
-            run_scheme(scheme, LENT, 3, 5003, 0.1);
-        }
-    }
-    static const char *const coded[] = {"topka", "topkdsa", "gtopk", "oktopk"};
-    for (int w = 1; wire_at(w) != NULL; w++) {
-        run_wire(coded[w % 4], wire_at(w), LENT, 3, 5003, 0.1, 2);
-    }
-    run_many("oktopk");
-}
-
 int main(int argc, char **argv) {
     if (gpu_missing()) {
         return 0;
@@ -141,10 +121,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_state),
     };
-    const struct CMUnitTest few[] = {cmocka_unit_test(test_quick)};
-    if (argc > 1 && strcmp(argv[1], "quick") == 0) {
-        return cmocka_run_group_tests(few, NULL, NULL);
-    }
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);
     }

@@ -67,9 +67,8 @@ static int any_holds(const tw__job *job) {
     return any;
 }
 
-/* This rank's acc where the result is; zeros where nothing is held. */
+/* This rank's acc where the result is, whose parts are known; zeros where nothing is held. */
 static int peek(tw__job *job, float *own) {
-    TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
     memset(own, 0, sizeof *own * (size_t)job->result.count);
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__segment *s = &job->segments[i];
@@ -109,11 +108,9 @@ static void replace_part(const tw__list *part, const float *sums, tw__list *resu
 }
 
 /* Where nothing is held oktopk's sums stay. */
-static int replace(tw__job *job, const space *w) {
+static void replace(tw__job *job, const space *w) {
     const float *sums = w->sums;
     tw__list result = {job->result.at, 0}, left = {w->left, 0};
-    TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
-    TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__list *part = &job->parts[0][i];
         if (holds(&job->segments[i])) {
@@ -127,7 +124,6 @@ static int replace(tw__job *job, const space *w) {
     job->result = result;
     job->left = left;
     job->kept = (tw__list){0};
-    return TW_OK;
 }
 
 static int run(tw__job *job) {
@@ -136,9 +132,11 @@ static int run(tw__job *job) {
     if (job->result.count == 0 || !any_holds(job))
         return TW_OK;
     space w = layout(&job->room, &job->shape);
+    TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
+    TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
     TW_TRY(peek(job, w.own));
     TW_TRY(add(job, &w, job->result.count));
-    TW_TRY(replace(job, &w));
+    replace(job, &w);
     job->left_more = 1;
     return TW_OK;
 }
