@@ -90,11 +90,14 @@ static int complete(const tw_selector *s, uint32_t threshold) {
     return threshold >= s->guess;
 }
 
-int64_t tw__candidates_count(tw_selector *s, uint32_t threshold) {
+int64_t tw__candidates_count(tw_selector *s, uint32_t threshold, int64_t most) {
+    assert(most <= TW__MOST * s->k);
     if (complete(s, threshold))
         return tw__candidates_above(s, threshold);
     if (threshold <= s->guess && any_dropped(s))
         return TW__MOST * s->k + 1; /* a buffer holds as many before it drops any */
+    if (threshold <= s->guess && tw__candidates_total(s) > most)
+        return most + 1;
     return tw__feedback_count(s, threshold);
 }
 
@@ -240,7 +243,7 @@ uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
 }
 
 void tw__candidates_choose_above(tw_selector *s, uint32_t threshold) {
-    if (tw__candidates_count(s, threshold) <= TW__MOST * s->k) {
+    if (tw__candidates_count(s, threshold, TW__MOST * s->k) <= TW__MOST * s->k) {
         if (!complete(s, threshold))
             tw__feedback_rescan(s, threshold);
         choose_all_above(s, threshold);

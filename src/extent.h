@@ -1,7 +1,8 @@
 /* extent.h - how a vector is cut, and how much a method may choose
  *
- * Chunks of a fixed size are the unit of work of a thread, and of sums; blocks of these stay in the
- * first-level cache. Neither depends on the number of threads, so nor do the results. */
+ * Chunks of a fixed size are the unit of work of a thread; blocks of these stay in the first-level
+ * cache, and sums are of blocks, then of a chunk's blocks, then of chunks, each in order. None of it
+ * depends on the number of threads, so nor do the results. */
 #ifndef TW_EXTENT_H
 #define TW_EXTENT_H
 
@@ -14,6 +15,13 @@
 
 /* The threshold methods promise at most this many times k entries. */
 #define TW__MOST 4
+
+/* How many times k the candidates should be for a method that asks by thresholds: with more than it
+ * may choose, they answer for every lower threshold too. Where that were more than `cheap`, the
+ * vector is read once more instead. */
+TW__BOTH static inline float tw__plenty(int64_t k, int64_t cheap) {
+    return (TW__MOST + 1) * k <= cheap ? TW__MOST + 1 : 2;
+}
 
 TW__BOTH static inline int64_t tw__chunks(int64_t n) {
     return (n + TW__CHUNK - 1) / TW__CHUNK;

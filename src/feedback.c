@@ -99,25 +99,27 @@ static double add_lanes(const double *lanes) {
     return sum;
 }
 
-static void store_sums(tw__sums *sums, const tw__moments *moments) {
-    sums->sum = add_lanes(moments->sum);
-    sums->square = add_lanes(moments->square);
-    sums->magnitude = add_lanes(moments->magnitude);
+static void add_block(const tw_selector *s, const void *src, int64_t len, tw__sums *sums) {
+    tw__moments block = {0};
+    s->kernels->moments(src, len, &block);
+    sums->sum += add_lanes(block.sum);
+    sums->square += add_lanes(block.square);
+    sums->magnitude += add_lanes(block.magnitude);
 }
 
 /* What a pass leaves behind of a block of acc besides the candidates. */
 static void inspect_block(tw_selector *s, tw__worker *w, const void *acc, int64_t lo, int64_t len,
-                          tw__moments *moments) {
+                          tw__sums *sums) {
     if (w->collector.max_bits >= TW__INFINITY_BITS)
         note_bad_number(w, acc, lo, len);
     if (s->method->wants_sums)
-        s->kernels->moments(acc, len, moments);
+        add_block(s, acc, len, sums);
 }
 
-static void end_chunk(tw_selector *s, int worker, int64_t chunk, const tw__moments *moments) {
+static void end_chunk(tw_selector *s, int worker, int64_t chunk, const tw__sums *sums) {
     s->owner[chunk] = (uint8_t)worker;
     s->end[chunk] = s->workers[worker].collector.found.count;
-    store_sums(&s->sums[chunk], moments);
+    s->sums[chunk] = *sums;
 }
 
 static void fold_chunk(void *context, int worker, int64_t chunk) {
@@ -126,7 +128,7 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk);
     const int32_t *leaving = s->chosen.idx + tw__lower_bound(s->chosen.idx, s->leaving, lo);
     tw__undo undo = undo_of_chunk(s, chunk);
-    tw__moments moments = {0};
+    tw__sums sums = {0};
     assert(s->chosen.idx[s->leaving] == INT32_MAX);
     clear_velocity(s, leaving, end);
     for (; lo < end; lo += TW__BLOCK) {
@@ -135,14 +137,14 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
         const int32_t *behind = drop_leaving(w, leaving, lo, lo + len);
         make_room(s, w, len);
         s->kernels->fold(src, s->residual + lo, len, (int32_t)lo, w->keep, &undo, &w->collector);
-        inspect_block(s, w, s->residual + lo, lo, len, &moments);
+        inspect_block(s, w, s->residual + lo, lo, len, &sums);
         undo.lossy += TW__BLOCK / 8;
         if (behind != leaving)
             memset(w->keep, 0xff, (size_t)TW__BLOCK / 8);
         leaving = behind;
     }
     assert(undo.far_count <= undo.near_count && undo.near_count <= TW__CHUNK);
-    end_chunk(s, worker, chunk, &moments);
+    end_chunk(s, worker, chunk, &sums);
 }
 
 /* acc after the pass: it lies in the residual's place, or is the gradient itself. */
@@ -154,15 +156,15 @@ static const void *folded(const tw_selector *s, tw__worker *w, int64_t lo, int64
 static void scan_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
     tw__worker *w = &s->workers[worker];
-    tw__moments moments = {0};
+    tw__sums sums = {0};
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
         const void *acc = folded(s, w, lo, len);
         make_room(s, w, len);
         s->kernels->scan(acc, len, (int32_t)lo, &w->collector);
-        inspect_block(s, w, acc, lo, len, &moments);
+        inspect_block(s, w, acc, lo, len, &sums);
     }
-    end_chunk(s, worker, chunk, &moments);
+    end_chunk(s, worker, chunk, &sums);
 }
 
 /* What tw__feedback_count asks of each chunk. */
@@ -194,12 +196,12 @@ static void unfold_chunk(void *context, int worker, int64_t chunk) {
 
 static void square_chunk(void *context, int worker, int64_t chunk) {
     tw_selector *s = context;
-    tw__moments moments = {0};
+    tw__sums sums = {0};
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
-        s->kernels->moments(scaled_gradient(s, s->workers[worker].scratch, lo, len), len, &moments);
+        add_block(s, scaled_gradient(s, s->workers[worker].scratch, lo, len), len, &sums);
     }
-    store_sums(&s->sums[chunk], &moments);
+    s->sums[chunk] = sums;
 }
 
 static void empty_workers(tw_selector *s, uint32_t guess) {

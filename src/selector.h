@@ -132,9 +132,9 @@ void tw__candidates_squeeze(tw_selector *s, tw__worker *worker);
 int64_t tw__candidates_total(const tw_selector *s);
 /* How many candidates have magnitude bits >= threshold. */
 int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold);
-/* How many elements have; reads acc again where the candidates do not tell. Exact up to
- * TW__MOST * k, at least more than that beyond. */
-int64_t tw__candidates_count(tw_selector *s, uint32_t threshold);
+/* How many elements have, up to `most`, which is TW__MOST * k or less; any larger number where they
+ * are more. Reads acc again where the candidates do not tell. */
+int64_t tw__candidates_count(tw_selector *s, uint32_t threshold, int64_t most);
 /* Make sure that the candidates hold the `want` largest (want <= 2k+1), or all non-zeros. */
 void tw__candidates_ensure(tw_selector *s, int64_t want);
 /* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */

@@ -68,7 +68,7 @@ static int select_one(tw_group *g, const tw__way *way, tw__tensor *t, int64_t *b
                                   : tw_selector_run(t->selector, t->grad, &sparse);
     *bad = t->selector->info.bad_index;
     t->selected = sparse.count;
-    t->open = error == TW_OK;
+    t->open = t->selector->open;
     return error;
 }
 
@@ -80,7 +80,7 @@ static int await_selection(tw__tensor *t, int64_t *bad) {
     int error = tw_selector_wait(t->selector, &sparse);
     *bad = t->selector->info.bad_index;
     t->selected = sparse.count;
-    t->open = error == TW_OK;
+    t->open = t->selector->open; /* also after a failure to wait for it */
     return error;
 }
 

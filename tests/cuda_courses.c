@@ -27,7 +27,7 @@ static void add_step(const pair *p, int64_t *given, int64_t *applied) {
     }
 }
 
-void run_scheme(const char *scheme, way how, int nranks, int64_t n, double density) {
+void run_scheme(const char *scheme, way how, int nranks, int64_t n, double density, int steps) {
     tw_group_params params = params_of(scheme, density);
     int64_t *given = check_alloc(n, sizeof *given), *applied = check_alloc(n, sizeof *applied);
     memset(given, 0, sizeof *given * (size_t)n);
@@ -35,7 +35,7 @@ void run_scheme(const char *scheme, way how, int nranks, int64_t n, double densi
     pair p;
     check_scene("scheme=%s %s P=%d n=%lld open", scheme, way_names[how], nranks, (long long)n);
     pair_open_one(&p, nranks, n, &params, how);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < steps; step++) {
         check_scene("scheme=%s %s P=%d n=%lld density=%g step=%d", scheme, way_names[how], nranks,
                     (long long)n, density, step);
         rows_fill(p.grads, nranks, n, DATA_SUMMABLE, step);
@@ -92,11 +92,12 @@ void run_wire(const char *scheme, const char *wire, way how, int nranks, int64_t
 
 void run_bucket(const plan *what) {
     const char *scheme = what->params.scheme, *how = way_names[what->how];
+    int steps = what->steps != 0 ? what->steps : STEPS;
     pair p;
     check_scene("bucket, scheme=%s %s open", scheme, how);
     pair_open(&p, what);
-    for (int step = 0; step < STEPS; step++) {
-        int bad = step == STEPS / 2;
+    for (int step = 0; step < steps; step++) {
+        int bad = step == steps / 2;
         check_scene("bucket, scheme=%s %s wire=%s, first of type %d and method %s, step=%d", scheme,
                     how, what->params.wire != NULL ? what->params.wire : "raw",
                     what->selects != NULL ? what->selects[0].type : TW_F32,

@@ -7,7 +7,7 @@
 enum { STEPS = 6 };
 
 /* One tensor, of data whose sums are exact: nothing may be lost. */
-void run_scheme(const char *scheme, way how, int nranks, int64_t n, double density);
+void run_scheme(const char *scheme, way how, int nranks, int64_t n, double density, int steps);
 /* One tensor in a wire format; the same bytes are sent. */
 void run_wire(const char *scheme, const char *wire, way how, int nranks, int64_t n, double density,
               int steps);

@@ -24,6 +24,7 @@ typedef struct plan {
     tw_group_params params;
     int nranks;
     way how;
+    int steps; /* 0: STEPS */
     int tensors;
     const int64_t *sizes;            /* [tensors] */
     const tw_select_params *selects; /* [tensors], as if on the CPU; NULL: the group's for all */

@@ -18,8 +18,8 @@ static void test_all_schemes(void **state) {
     for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
         for (int c = 0; c < 4 && strcmp(scheme, "auto") != 0; c++) {
             for (way how = DIRECT; how < WAYS; how++) {
-                run_scheme(scheme, how, counts[c], 5003, 0.1);
-                run_scheme(scheme, how, counts[c], 70001, 0.01);
+                run_scheme(scheme, how, counts[c], 5003, 0.1, STEPS);
+                run_scheme(scheme, how, counts[c], 70001, 0.01, STEPS);
             }
         }
     }
@@ -29,10 +29,10 @@ static void test_all_schemes(void **state) {
 static void test_long_lists(void **state) {
     (void)state;
     for (way how = DIRECT; how < WAYS; how++) {
-        run_scheme("topka", how, 3, 1500000, 0.2);
-        run_scheme("topkdsa", how, 2, 900000, 0.4);
-        run_scheme("oktopk", how, 4, 3000000, 0.1);
-        run_scheme("fulltopk", how, 4, 1000000, 0.05);
+        run_scheme("topka", how, 3, 1500000, 0.2, STEPS);
+        run_scheme("topkdsa", how, 2, 900000, 0.4, STEPS);
+        run_scheme("oktopk", how, 4, 3000000, 0.1, STEPS);
+        run_scheme("fulltopk", how, 4, 1000000, 0.05, STEPS);
     }
 }
 

@@ -10,7 +10,7 @@ static void test_schemes(void **state) {
     const char *scheme;
     for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
         if (strcmp(scheme, "auto") != 0) { /* goes by time, which is not the same here and there */
-            run_scheme(scheme, LENT, 3, 5003, 0.1);
+            run_scheme(scheme, LENT, 3, 5003, 0.1, 2);
         }
     }
 }
@@ -25,10 +25,12 @@ static void test_wires(void **state) {
 
 static void test_buckets(void **state) {
     (void)state;
-    run_many("oktopk");
-    run_mixed("topka", NULL, TYPES, LENT);
-    run_mixed("fulltopk", NULL, METHODS, DIRECT);
-    run_mixed("oktopk", NULL, BOTH, LENT);
+    for (mixture mix = METHODS; mix <= BOTH; mix++) {
+        tw_select_params selects[MIXED];
+        plan mixed = {.params = params_of("oktopk", 0.05), .nranks = 2, .how = LENT, .steps = 3};
+        plan_mixed(&mixed, mix, selects);
+        run_bucket(&mixed);
+    }
 }
 
 int main(int argc, char **argv) {

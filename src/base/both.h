@@ -1,6 +1,7 @@
 /* both.h - marks functions that C compiles for the CPU and nvcc for the GPU as well
  *
- * Both compile them without contracting a * b + c, so that they give the same bits. */
+ * Both compile them without contracting a * b + c, so that they give the same bits. Loops that are
+ * unrolled let a GPU, which divides slowly, divide constants beforehand. */
 #ifndef TW_BASE_BOTH_H
 #define TW_BASE_BOTH_H
 
@@ -8,6 +9,12 @@
 #define TW__BOTH __host__ __device__
 #else
 #define TW__BOTH
+#endif
+
+#ifdef __CUDA_ARCH__
+#define TW__UNROLL _Pragma("unroll")
+#else
+#define TW__UNROLL
 #endif
 
 #endif

@@ -71,8 +71,12 @@ template <typename F> __device__ void visit(const View &v, uint32_t from, const 
     }
 }
 
-/* How many entries of the whole vector have magnitude bits >= threshold. */
-__device__ __noinline__ uint32_t count_above(const View &v, uint32_t threshold, int counter) {
+/* How many entries of the whole vector have magnitude bits >= threshold, up to `most`; any larger
+ * number where they are more, as can be known from the candidates above it. */
+__device__ __noinline__ uint32_t count_above(const View &v, uint32_t threshold, int64_t most,
+                                             int counter) {
+    if (threshold < v.from && v.counts.total > most)
+        return v.counts.total;
     uint32_t mine = 0;
     visit(v, threshold,
           [&](bool on, int32_t, float) { mine += __popc(__ballot_sync(ALL_LANES, on)); });
@@ -240,39 +244,32 @@ __device__ Cut cut_above_or_best(View &v, uint32_t threshold, uint32_t count, Pl
     return cut_above(threshold);
 }
 
-__device__ Sums all_sums(const Step &s) {
-    __shared__ Sums total;
-    if (threadIdx.x == 0) {
-        Sums t = {0.0, 0.0, 0.0};
-        int64_t chunks = tw__chunks(s.n);
-#pragma unroll 8
-        for (int64_t c = 0; c < chunks; c++) {
-            t.sum += s.sums[c].sum;
-            t.square += s.sums[c].square;
-            t.magnitude += s.sums[c].magnitude;
-        }
-        total = t;
+/* Where a normal distribution with these sums leaves k above. A block looks at POINTS places between
+ * the bounds at once: four rounds, where halving takes 31. More would wait for the multiprocessor's
+ * double precision. */
+__device__ float gaussian_estimate(const Step &s) {
+    constexpr uint64_t POINTS = 256;
+    const Sums &sums = s.scratch->total;
+    tw__normal normal = tw__normal_from(sums.sum, sums.square, (double)s.n, (double)s.k);
+    uint32_t low = TW__NORMAL_LOW, high = TW__NORMAL_HIGH;
+    while (high - low > 1) {
+        uint64_t span = high - low;
+        uint32_t bits = low + (uint32_t)(span * (threadIdx.x + 1) / (POINTS + 1));
+        bool is_low = threadIdx.x < POINTS && (bits == low || tw__normal_is_low(&normal, bits));
+        uint64_t lows = (uint64_t)__syncthreads_count(is_low);
+        high = low + (uint32_t)(span * (lows + 1) / (POINTS + 1));
+        low += (uint32_t)(span * lows / (POINTS + 1));
     }
-    __syncthreads();
-    return total;
-}
-
-__device__ float gaussian_estimate(const Step &s, const Sums &sums) {
-    __shared__ float estimate;
-    if (threadIdx.x == 0)
-        estimate = __uint_as_float(
-            tw__normal_threshold(sums.sum, sums.square, (double)s.n, (double)s.k / (double)s.n));
-    __syncthreads();
-    return estimate;
+    return __uint_as_float(high);
 }
 
 __device__ Cut choose_gaussian(View &v, Placement *p) {
     const Step &s = v.s;
-    float threshold = gaussian_estimate(s, all_sums(s));
+    float threshold = gaussian_estimate(s);
     double k = (double)s.k;
     int round = 0;
     for (; round < s.params.gaussian_rounds; round++) {
-        double count = (double)count_above(v, as_threshold(threshold), round);
+        double count = (double)count_above(v, as_threshold(threshold), 4 * s.k / 3, round);
         if (count < 2.0 * k / 3.0)
             threshold = __fmul_rn(threshold, 0.5f);
         else if (count > 4.0 * k / 3.0)
@@ -280,13 +277,14 @@ __device__ Cut choose_gaussian(View &v, Placement *p) {
         else
             break;
     }
-    uint32_t count = count_above(v, as_threshold(threshold), s.params.gaussian_rounds);
+    uint32_t count =
+        count_above(v, as_threshold(threshold), TW__MOST * s.k, s.params.gaussian_rounds);
     return cut_above_or_best(v, as_threshold(threshold), count, p);
 }
 
 __device__ Cut choose_dgc(View &v, Placement *p) {
     uint32_t threshold = v.s.scratch->sample_threshold;
-    uint32_t count = count_above(v, threshold, 0);
+    uint32_t count = count_above(v, threshold, 4 * v.s.k / 3, 0);
     if (3 * (int64_t)count > 4 * v.s.k)
         return cut_best(v, (uint32_t)v.s.k, p);
     return cut_above(threshold);
@@ -305,7 +303,7 @@ __device__ float largest_magnitude(const Step &s, const View &v) {
 __device__ Cut choose_redsync(View &v, Placement *p) {
     constexpr int ROUNDS = 32;
     const Step &s = v.s;
-    double mean = all_sums(s).magnitude / (double)s.n;
+    double mean = s.scratch->total.magnitude / (double)s.n;
     if (v.counts.total < 2 * s.k + 1 && v.near > 1) {
         v.from = 1;
         v.rescans++;
@@ -314,8 +312,7 @@ __device__ Cut choose_redsync(View &v, Placement *p) {
     for (int round = 0; round < ROUNDS; round++) {
         double r = 0.5 * (low + high);
         uint32_t threshold = as_threshold((float)(mean + r * (max - mean)));
-        bool below = threshold < v.from; /* more than 2k candidates are above it */
-        uint32_t count = below ? v.counts.total : count_above(v, threshold, round);
+        uint32_t count = count_above(v, threshold, 2 * s.k, round);
         if (count < s.k) {
             high = r;
         } else if (count > 2 * s.k) {
@@ -334,7 +331,7 @@ __device__ bool reuse_exactly(View &v, Cut *cut) {
         return true;
     uint32_t threshold = magnitude(s.learned->threshold);
     *cut = cut_above(threshold);
-    return far_off(count_above(v, threshold, 0), s.k);
+    return far_off(count_above(v, threshold, TW__MOST * s.k, 0), s.k);
 }
 
 template <int METHOD> __device__ Cut choose_cut(View &v, bool *exactly, Placement *p) {

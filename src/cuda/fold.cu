@@ -247,73 +247,103 @@ cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-/* ---- sums, in the CPU's order: 16 lanes per chunk, each one after the other */
+/* ---- sums: 16 lanes of each block of elements, blocks of a chunk, chunks, all in the CPU's order */
 
-constexpr int SUM_THREADS = 64;
-constexpr int AHEAD = 16; /* loads under way */
+enum Summed { ACC, GRADIENT };
 
-/* Four chunks per block: the sums are chains of dependent additions, so blocks are kept small to
- * spread them over the card. */
-template <bool OF_GRADIENT>
-__global__ void __launch_bounds__(SUM_THREADS) sums(const __grid_constant__ Step s) {
-    int64_t chunk = (int64_t)blockIdx.x * (SUM_THREADS / TW__LANES) + threadIdx.x / TW__LANES;
-    int lane = threadIdx.x % TW__LANES;
-    int64_t end = min((chunk + 1) * (int64_t)TW__CHUNK, s.n);
-    Sums mine = {0.0, 0.0, 0.0};
-    for (int64_t i = chunk * TW__CHUNK + lane; i < end; i += (int64_t)AHEAD * TW__LANES) {
+constexpr int BLOCKS_OF_CHUNK = (int)(TW__CHUNK / TW__BLOCK);
+constexpr int SUM_THREADS = BLOCKS_OF_CHUNK * TW__LANES;
+
+/* A thread for each lane; all its loads of a round are under way at once. */
+template <int SUMMED> __device__ Sums sum_of_lane(const Step &s, int64_t first, int64_t end) {
+    constexpr int AHEAD = 16;
+    Sums sums = {0.0, 0.0, 0.0};
+    for (int64_t i = first; i < end; i += (int64_t)AHEAD * TW__LANES) {
         float x[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             int64_t at = i + (int64_t)a * TW__LANES;
-            x[a] = at >= end     ? 0.0f
-                   : OF_GRADIENT ? widen(s.source.grad, s.source.type, at)
-                                 : acc_after(s, at);
+            x[a] = at >= end            ? 0.0f
+                   : SUMMED == GRADIENT ? widen(s.source.grad, s.source.type, at)
+                                        : acc_after(s, at);
         }
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
-            mine.sum += (double)x[a];
-            mine.square += (double)x[a] * (double)x[a];
-            mine.magnitude += fabs((double)x[a]);
+            sums.sum += (double)x[a];
+            sums.square += (double)x[a] * (double)x[a];
+            sums.magnitude += fabs((double)x[a]);
         }
     }
-    __shared__ Sums lanes[SUM_THREADS];
-    lanes[threadIdx.x] = mine;
+    return sums;
+}
+
+__device__ void add(Sums *sums, const Sums *more, int count) {
+    for (int i = 0; i < count; i++) {
+        sums->sum += more[i].sum;
+        sums->square += more[i].square;
+        sums->magnitude += more[i].magnitude;
+    }
+}
+
+template <int SUMMED>
+__global__ void __launch_bounds__(SUM_THREADS) sum_chunk(const __grid_constant__ Step s) {
+    __shared__ Sums lanes[SUM_THREADS], blocks[BLOCKS_OF_CHUNK];
+    int block = threadIdx.x / TW__LANES, lane = threadIdx.x % TW__LANES;
+    int64_t first = blockIdx.x * TW__CHUNK + block * TW__BLOCK;
+    lanes[threadIdx.x] = sum_of_lane<SUMMED>(s, first + lane, min(first + TW__BLOCK, s.n));
     __syncthreads();
-    if (lane == 0 && chunk * TW__CHUNK < s.n) {
-        Sums total = {0.0, 0.0, 0.0};
-        for (int l = 0; l < TW__LANES; l++) {
-            total.sum += lanes[threadIdx.x + l].sum;
-            total.square += lanes[threadIdx.x + l].square;
-            total.magnitude += lanes[threadIdx.x + l].magnitude;
-        }
-        s.sums[chunk] = total;
+    if (lane == 0) {
+        Sums sums = {0.0, 0.0, 0.0};
+        add(&sums, lanes + threadIdx.x, TW__LANES);
+        blocks[block] = sums;
     }
-}
-
-static int sum_blocks(const Step &s) {
-    constexpr int64_t CHUNKS = SUM_THREADS / TW__LANES;
-    return (int)((tw__chunks(s.n) + CHUNKS - 1) / CHUNKS);
-}
-
-cudaError_t launch_sums(const Step &s, cudaStream_t stream) {
-    sums<false><<<sum_blocks(s), SUM_THREADS, 0, stream>>>(s);
-    return cudaGetLastError();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        Sums sums = {0.0, 0.0, 0.0};
+        add(&sums, blocks, BLOCKS_OF_CHUNK);
+        s.sums[blockIdx.x] = sums;
+    }
 }
 
 /* A norm that is not finite leaves the scale alone: the pass will find and name the element. */
-__global__ void set_scale(const __grid_constant__ Step s) {
-    double square = 0.0;
-    for (int64_t chunk = 0; chunk < tw__chunks(s.n); chunk++)
-        square += s.sums[chunk].square;
-    double norm = sqrt(square);
-    bool shrinks = isfinite(norm) && norm > (double)s.params.clip_norm;
-    s.scratch->scale = shrinks ? (float)((double)s.params.clip_norm / norm) : 1.0f;
+__device__ float scale_of(const Sums &gradient, double most) {
+    double norm = sqrt(gradient.square);
+    return isfinite(norm) && norm > most ? (float)(most / norm) : 1.0f;
+}
+
+/* One block: all its threads fetch what the first one adds. */
+template <int SUMMED>
+__global__ void __launch_bounds__(SUM_THREADS) sum_chunks(const __grid_constant__ Step s) {
+    __shared__ Sums fetched[SUM_THREADS];
+    Sums total = {0.0, 0.0, 0.0};
+    int chunks = (int)tw__chunks(s.n);
+    for (int first = 0; first < chunks; first += SUM_THREADS) {
+        int count = min(SUM_THREADS, chunks - first);
+        if ((int)threadIdx.x < count)
+            fetched[threadIdx.x] = s.sums[first + threadIdx.x];
+        __syncthreads();
+        if (threadIdx.x == 0)
+            add(&total, fetched, count);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0 && SUMMED == ACC)
+        s.scratch->total = total;
+    if (threadIdx.x == 0 && SUMMED == GRADIENT)
+        s.scratch->scale = scale_of(total, (double)s.params.clip_norm);
+}
+
+template <int SUMMED> static cudaError_t launch_both(const Step &s, cudaStream_t stream) {
+    sum_chunk<SUMMED><<<(unsigned)tw__chunks(s.n), SUM_THREADS, 0, stream>>>(s);
+    sum_chunks<SUMMED><<<1, SUM_THREADS, 0, stream>>>(s);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_sums(const Step &s, cudaStream_t stream) {
+    return launch_both<ACC>(s, stream);
 }
 
 cudaError_t launch_clip(const Step &s, cudaStream_t stream) {
-    sums<true><<<sum_blocks(s), SUM_THREADS, 0, stream>>>(s);
-    set_scale<<<1, 1, 0, stream>>>(s);
-    return cudaGetLastError();
+    return launch_both<GRADIENT>(s, stream);
 }
 
 } // namespace tw

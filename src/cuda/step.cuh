@@ -50,7 +50,7 @@ struct Learned {
     int64_t age;          /* reuse: steps since it was exact in its turn */
 };
 
-/* Sums over a chunk of TW__CHUNK elements, in the CPU's order. */
+/* Over a block, a chunk or all elements: in the CPU's order, so that both agree in every bit. */
 struct Sums {
     double sum, square, magnitude;
 };
@@ -80,6 +80,7 @@ struct Scratch {
     uint32_t refused;          /* steps, over all */
     uint32_t wrong;            /* 2^32 - 1 - position of the first wrong one of a part; 0: none */
     float scale;               /* by which clipping shrinks the gradient */
+    Sums total;                /* over acc */
 };
 
 /* In the host's memory, for tw__device_wait. */

@@ -20,8 +20,9 @@ TW__BOTH static inline double tw__exp_minus(double y) {
     double rest = (double)m * 0.6931471803691238 - y; /* ln(2) in two parts: the first is exact */
     rest += (double)m * 1.9082149292705877e-10;
     double term = 1.0, sum = 1.0;
+    TW__UNROLL
     for (int i = 1; i <= 15; i++) {
-        term *= rest / (double)i;
+        term *= rest * (1.0 / (double)i);
         sum += term;
     }
     return ldexp(sum, -m);
@@ -33,8 +34,9 @@ TW__BOTH static inline double tw__erfc_positive(double x) {
     double bell = tw__exp_minus(x * x) * 0.5641895835477563; /* 1/sqrt(pi) */
     if (x < 2.0) {
         double term = x, sum = x;
+        TW__UNROLL
         for (int i = 1; i <= 48; i++) {
-            term *= 2.0 * x * x / (double)(2 * i + 1);
+            term *= 2.0 * x * x * (1.0 / (double)(2 * i + 1));
             sum += term;
         }
         return 1.0 - 2.0 * bell * sum;
@@ -68,25 +70,30 @@ TW__BOTH static inline float tw__normal_float(uint32_t bits) {
     return x;
 }
 
-/* The bits of the smallest positive float that leaves at most `share` in both tails, from sums over
- * n numbers; without variance, of the mean's magnitude. The tails differ by a millionth from one
- * float to the next, so any search finds the same one. */
-TW__BOTH static inline uint32_t tw__normal_threshold(double sum, double square, double n,
-                                                     double share) {
-    double mean = sum / n, variance = square / n - mean * mean;
-    uint32_t low = 0, high = 0x7f7fffffu; /* tails above share at low, not so at high */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        float t = tw__normal_float(middle);
-        double tails = variance > 0.0           ? tw__normal_tails(t, mean, sqrt(variance))
-                       : (double)t < fabs(mean) ? 1.0
-                                                : 0.0;
-        if (tails > share)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
+typedef struct tw__normal {
+    double mean, variance;
+    double share; /* to be left above the threshold */
+} tw__normal;
+
+/* From sums over n numbers. */
+TW__BOTH static inline tw__normal tw__normal_from(double sum, double square, double n, double k) {
+    double mean = sum / n;
+    tw__normal normal = {mean, square / n - mean * mean, k / n};
+    return normal;
 }
+
+/* Whether the float of these bits leaves more than the share above it; without variance, whether it
+ * is below the mean's magnitude. */
+TW__BOTH static inline int tw__normal_is_low(const tw__normal *d, uint32_t bits) {
+    float t = tw__normal_float(bits);
+    if (d->variance > 0.0)
+        return tw__normal_tails(t, d->mean, sqrt(d->variance)) > d->share;
+    return (double)t < fabs(d->mean);
+}
+
+/* The smallest float that is not low lies above the bits LOW, up to HIGH. The tails differ by a
+ * millionth from one float to the next, so any search finds the same one. */
+#define TW__NORMAL_LOW 0u
+#define TW__NORMAL_HIGH 0x7f7fffffu
 
 #endif

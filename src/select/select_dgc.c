@@ -6,7 +6,7 @@
 
 static void choose(tw_selector *s) {
     uint32_t threshold = tw__candidates_sample(s, (double)s->k, 1);
-    if (3 * tw__candidates_count(s, threshold) > 4 * s->k) {
+    if (3 * tw__candidates_count(s, threshold, 4 * s->k / 3) > 4 * s->k) {
         tw__candidates_ensure(s, s->k);
         tw__candidates_choose_best(s, s->k);
     } else {

@@ -13,15 +13,24 @@
 
 static float estimate(const tw_selector *s) {
     tw__sums sums = tw__feedback_sums(s);
-    double n = (double)s->n;
-    return tw__from_bits(tw__normal_threshold(sums.sum, sums.square, n, (double)s->k / n));
+    tw__normal normal = tw__normal_from(sums.sum, sums.square, (double)s->n, (double)s->k);
+    uint32_t low = TW__NORMAL_LOW, high = TW__NORMAL_HIGH;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tw__normal_is_low(&normal, middle))
+            low = middle;
+        else
+            high = middle;
+    }
+    return tw__from_bits(high);
 }
 
 static void choose(tw_selector *s) {
     float threshold = estimate(s);
     double k = (double)s->k;
+    int64_t most = 4 * s->k / 3; /* more is too many, however many */
     for (int round = 0; round < s->params.gaussian_rounds; round++) {
-        double count = (double)tw__candidates_count(s, tw__threshold(threshold));
+        double count = (double)tw__candidates_count(s, tw__threshold(threshold), most);
         if (count < 2.0 * k / 3.0)
             threshold *= 0.5f;
         else if (count > 4.0 * k / 3.0)
@@ -30,7 +39,7 @@ static void choose(tw_selector *s) {
             break;
     }
     tw__candidates_choose_above(s, tw__threshold(threshold));
-    tw__method_learn(s, 2);
+    tw__method_learn(s, tw__plenty(s->k, s->n / 16));
 }
 
 const tw__method tw__select_gaussian = {

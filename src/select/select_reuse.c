@@ -44,7 +44,7 @@ static void choose(tw_selector *s) {
     if (due(s)) {
         choose_exactly(s);
         s->learned.age = 0;
-    } else if (far_off(tw__candidates_count(s, threshold), s->k)) {
+    } else if (far_off(tw__candidates_count(s, threshold, TW__MOST * s->k), s->k)) {
         choose_exactly(s); /* out of turn: the next one in turn stays where it is */
     } else {
         tw__candidates_choose_above(s, threshold);
