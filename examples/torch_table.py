@@ -6,6 +6,7 @@
 Accuracy and loss are those of the last evaluation, and the best. Bytes and times are of the second
 half of the steps, after any warm-up of density: bytes as means, milliseconds as medians.
 """
+import argparse
 import json
 import statistics
 import sys
@@ -14,10 +15,15 @@ TIMES = ("forward", "backward", "exposed", "optimiser", "select", "wait", "excha
 
 
 def read(path):
-    with open(path) as file:
-        lines = [json.loads(line) for line in file if line.endswith("}\n")]
-    kinds = {kind: [line for line in lines if line["kind"] == kind]
-             for kind in ("run", "step", "evaluation", "end")}
+    try:
+        with open(path) as file:
+            lines = [json.loads(line) for line in file if line.endswith("}\n")]
+        kinds = {kind: [line for line in lines if line["kind"] == kind]
+                 for kind in ("run", "step", "evaluation", "end")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"{path}: {error}; should be a log that --run-log wrote")
+    if not kinds["run"] or not kinds["step"]:
+        sys.exit(f"{path}: no step of a run in it; should be a log that --run-log wrote")
     return kinds["run"][0], kinds["step"], kinds["evaluation"], kinds["end"]
 
 
@@ -65,9 +71,10 @@ def breakdown(runs):
 
 
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    runs = [read(path) for path in sys.argv[1:]]
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="run log, JSON lines")
+    runs = [read(path) for path in parser.parse_args().logs]
     convergence(runs)
     print()
     breakdown(runs)

@@ -146,6 +146,15 @@ for make, size in sizes.items():
     assert sum(p.numel() for p in make().parameters()) == size, (size, make)
 EOF
 
+"$python" - <<'EOF' || fail "masks do not hide what they should"
+import numpy, torch, torch_an4
+x = torch.ones(3, 200, torch_an4.FREQUENCIES)
+torch_an4.hide(x, [200, 150, 5], 2, numpy.random.default_rng(1))
+rows, columns = (x == 0).all(dim=2).sum(1), (x == 0).all(dim=1).sum(1)
+assert 0 < rows[0] <= 40 and 0 < rows[1] <= 30 and rows[2] == 0, rows
+assert (columns > 0).all() and (columns <= 2 * (torch_an4.FREQUENCIES // 6)).all(), columns
+EOF
+
 "$python" - <<'EOF' || fail "prepare_an4.py does not say that libsndfile1 is missing"
 import ctypes, prepare_an4
 def missing(name):
@@ -176,7 +185,7 @@ for scheme in dense oktopk; do
         --lr 0.003 --test-limit 2000 --whole-model "$@"
     if [ -e "$dir/an4.npz" ]; then
         train "an4-$scheme" torch_an4.py --data "$dir/an4.npz" --batch 8 --epochs 4 --width 32 \
-            --layers 1 --lr 0.001 "$@"
+            --layers 1 --lr 0.001 --masks 1 "$@"
     fi
 done
 if [ -e "$dir/sheets/test_batch.jpg" ]; then
@@ -185,4 +194,9 @@ if [ -e "$dir/sheets/test_batch.jpg" ]; then
     [ "$(grep -c '"evaluation"' "$dir/sheets.jsonl")" -eq 3 ] || fail "sheets: not 3 evaluations"
 fi
 succeeds report "$dir"/*.jsonl --out "$dir/page.html"
+"$python" "$examples/torch_table.py" "$dir"/*.jsonl >"$dir/tables" || fail "torch_table.py"
+[ "$(grep -c '| True |$' "$dir/tables")" -eq "$(find "$dir" -name '*.jsonl' | wc -l)" ] ||
+    fail "torch_table.py: not a row for each run"
+"$python" "$examples/torch_table.py" "$dir/page.html" 2>"$dir/err" && fail "torch_table.py: a page"
+[ "$(wc -l <"$dir/err")" -eq 1 ] || fail "torch_table.py: expected one line on stderr"
 finish
