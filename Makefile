@@ -6,7 +6,7 @@ PYTHON ?= python3
 # Small enough for a tool that is 30 times slower; it hides AVX-512, so these run on AVX2.
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
-.PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind fuzz bench \
+.PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind test-gpu fuzz bench \
         bench-torch bench-gpu bench-allreduce bench-auto bench-vgg16 netlab verify lint format install clean
 
 all: ## build the library and build/thinwire
@@ -54,6 +54,16 @@ test-tsan:
 test-valgrind: test-release
 	for part in $(VALGRIND_PARTS); do \
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_$$part || exit 1; \
+	done
+
+# Some of the tests, as racecheck is a hundred times slower; test_cuda_quick is made for it.
+test-gpu: all ## on a GPU: its tests, then memcheck, synccheck and racecheck: eight minutes
+	ctest --test-dir build --output-on-failure -R "cuda|nccl"
+	for tool in memcheck synccheck racecheck; do \
+	    for part in "cuda quick" "cuda_wire quick" cuda_quick; do \
+	        PATH="$$PATH:/usr/local/cuda/bin" compute-sanitizer --tool $$tool --error-exitcode 1 \
+	            build/tests/test_$$part || exit 1; \
+	    done; \
 	done
 
 fuzz: ## look for crashes with libFuzzer for SECONDS (60) seconds
