@@ -122,6 +122,7 @@ class An4:
         arrays = numpy.load(args.data)
         self.train = Utterances(arrays, "train", args.limit, device)
         self.test = Utterances(arrays, "test", args.test_limit, device)
+        self.tests = len(self.test.counts)
         self.by_length = numpy.argsort(self.train.counts, kind="stable")
         self.steps_per_epoch = len(self.by_length) // (args.batch * self.nranks)
         self.shuffle = numpy.random.default_rng(args.seed)  # the same on all ranks

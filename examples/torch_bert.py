@@ -76,6 +76,7 @@ class WikiText:
         self.test = self.numbers(read_words(folder / "test.txt", args.test_limit), ids)
         self.half = (args.length - 3) // 2  # words of A; B has as many
         self.steps_per_epoch = len(train) // (2 * self.half * args.batch * self.nranks)
+        self.tests = max(0, len(self.test) // (2 * self.half) - 1)
         self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
 
     def numbers(self, words, ids):
@@ -123,8 +124,8 @@ class WikiText:
     def evaluate(self, model):
         """The same samples each time, made of every piece of the test text."""
         chance = torch.Generator(self.device).manual_seed(self.rank)
-        pieces = (len(self.test) - 2 * self.half) // (2 * self.half)
-        starts = torch.tensor(list(torch_common.shard(pieces)), device=self.device) * 2 * self.half
+        starts = torch.tensor(list(torch_common.shard(self.tests)), device=self.device)
+        starts = starts * 2 * self.half
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         for part in starts.split(64):
             loss, accuracy = self.loss(model, self.sample(self.test, part, chance))
@@ -138,6 +139,8 @@ def main():
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
     parser.add_argument("--length", type=int, default=128, help="tokens in a sample")
     args = parser.parse_args()
+    if args.length < 5:
+        parser.error("--length: a sample has 5 tokens at least")
     torch_common.train(args, WikiText, "a folder with train.txt and test.txt")
 
 

@@ -170,6 +170,7 @@ stops "--data $dir/none: should be a folder with train.txt" torch_bert.py --data
 stops "--data $dir/none: should be the file" torch_an4.py --data "$dir/none"
 stops "--batch 501: one step of 1 ranks" torch_cifar10.py --data "$dir/bin" --batch 501
 stops "--batch 626: one step of 1 ranks" torch_bert.py --data "$dir/text" --batch 626 --length 35
+stops "--test-limit: 0 test samples for 1 ranks" torch_bert.py --data "$dir/text" --test-limit 9
 
 for scheme in dense oktopk; do
     set -- --scheme "$scheme" --density 0.1 --density-warmup 4 --warmup 2
