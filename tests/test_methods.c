@@ -247,6 +247,28 @@ static void test_gaussian_rule(void **state) {
         }
 }
 
+/* Numbers that vary by a hundred-thousandth of their mean: the tails are those of a distribution
+ * that is 10^5 deviations away from zero. */
+static void test_gaussian_far_from_zero(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    for (int round = 0; round < 20; round++) {
+        tw_select_params params = TW_SELECT_PARAMS_INIT;
+        params.method = "gaussian";
+        params.k = 60 + 10 * round;
+        params.feedback = TW_FEEDBACK_OFF;
+        stage s;
+        stage_open(&s, 2048, &params);
+        oracle_rng rng = {(uint64_t)round};
+        check_scene("gaussian far from zero, round %d", round);
+        for (int64_t i = 0; i < s.n; i++)
+            s.grad[i] = (float)((round % 2 ? 0.4 : -3e36) * (1.0 + 1e-5 * oracle_gauss(&rng)));
+        const int64_t count = stage_step(&s), want = gaussian_count(&s, 4);
+        check_between("count", count, want - 6, want + 6); /* floats are two entries apart here */
+        stage_close(&s);
+    }
+}
+
 /* Zeros hold nothing to send, before and after something was learned. */
 static void test_zeros(void **state) {
     (void)state;
@@ -281,6 +303,7 @@ int main(void) {
         cmocka_unit_test(test_redsync_counts),
         cmocka_unit_test(test_dgc_full_sample),
         cmocka_unit_test(test_gaussian_rule),
+        cmocka_unit_test(test_gaussian_far_from_zero),
         cmocka_unit_test(test_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,8 +29,11 @@ TW__BOTH static inline double tw__exp_minus(double y) {
 }
 
 /* erfc(x) for x >= 0: below 2 the series of erf, whose terms are all positive; above, the continued
- * fraction x + 1/2 / (x + 1 / (x + 3/2 / (x + 2 / ...))), as a quotient of two recurrences. */
+ * fraction x + 1/2 / (x + 1 / (x + 3/2 / (x + 2 / ...))), as a quotient of two recurrences, which
+ * overflow where x is 65000. */
 TW__BOTH static inline double tw__erfc_positive(double x) {
+    if (x > 28.0)
+        return 0.0;                                          /* less than any double */
     double bell = tw__exp_minus(x * x) * 0.5641895835477563; /* 1/sqrt(pi) */
     if (x < 2.0) {
         double term = x, sum = x;
