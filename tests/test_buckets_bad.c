@@ -176,6 +176,36 @@ static void test_free_under_way(void **state) {
     }
 }
 
+/* Starts one tensor, or two in buckets of their own, and waits for the second: the first is done. */
+static int start_and_leave(ranks *r, int rank, void *context) {
+    const int *tensors = context;
+    static const float grad[100];
+    static float out[RANKS][2][100];
+    int error = TW_OK;
+    for (int i = 0; i < *tensors && !error; i++)
+        error = tw_allreduce_start(r->groups[rank], i, grad, out[rank][i]);
+    return error || *tensors < 2 ? error : tw_allreduce_wait(r->groups[rank], 1);
+}
+
+/* A group that is freed before a tensor was waited for, with nothing on its way, leaves a transport
+ * that carries the next one. */
+static void test_next_group(void **state) {
+    (void)state;
+    const int64_t sizes[2] = {100, 100};
+    for (int tensors = 1; tensors <= 2; tensors++) {
+        ranks r;
+        tw_group_params params = fleet_params("oktopk", tensors == 1 ? 200 : 1);
+        check_scene("the next group, after %d tensors", tensors);
+        ranks_open(&r, RANKS, &params, sizes, 2);
+        ranks_run(&r, start_and_leave, &tensors);
+        ranks_ok(&r);
+        ranks_free_groups(&r);
+        ranks_try_open(&r, &params, sizes, 2);
+        ranks_ok(&r);
+        ranks_close(&r);
+    }
+}
+
 /* A rank that starts nothing: the others time out at their wait, and name it. */
 static int all_but_rank_1(ranks *r, int rank, void *context) {
     if (rank == 1)
@@ -210,6 +240,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bad_bucket_leaves_no_trace),
         cmocka_unit_test(test_null_gradient),
         cmocka_unit_test(test_free_under_way),
+        cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
     };
     if (argc > 1)

@@ -156,6 +156,7 @@ int tw__transport_acquire(tw_transport *t) {
     if (t->failed)
         return tw__fail(TW_ERR_STATE, "transport: failed before; make a new one");
     t->acquired = 1;
+    t->abandoned = 0; /* the group before, when nothing of it was on its way */
     return TW_OK;
 }
 
