@@ -56,19 +56,23 @@ static int scheme_at(int position, const char **name) {
     return tw_scheme(position, name, NULL, NULL, NULL);
 }
 
-/* Behind the last one comes what stands for a choice among them. */
+/* Behind the last one comes what stands for a choice among them. To find it is no failed call, and
+ * leaves the caller's last error alone. */
 static int exchange_at(int position, const char **name) {
-    if (tw_exchange(position, name, NULL) == TW_OK)
-        return TW_OK;
-    *name = TW__AUTO;
-    return tw_exchange(position - 1, NULL, NULL);
+    const tw__exchange *row = tw__exchange_at(position);
+    if (row == NULL && tw__exchange_at(position - 1) == NULL)
+        return TW_ERR_NAME;
+    *name = row != NULL ? row->name : TW__AUTO;
+    return TW_OK;
 }
 
 static int wire_at(int position, const char **name) {
-    if (tw_wire(position, name, NULL) == TW_OK)
-        return TW_OK;
+    if (position == 0 || tw__wire_at(position - 1) != NULL)
+        return tw_wire(position, name, NULL);
+    if (tw__wire_at(position - 2) == NULL)
+        return TW_ERR_NAME;
     *name = TW__AUTO;
-    return tw_wire(position - 1, NULL, NULL);
+    return TW_OK;
 }
 
 static int method_at(int position, const char **name) {

@@ -526,6 +526,8 @@ static void test_bad_calls(void **state) {
     check_ok(tw_group_add(group, n, NULL, NULL));
     check_error(tw_group_choice(group, 0, &choice), TW_ERR_STATE);
     check_contains(tw_last_error(), "not open");
+    check_ok(tw_group_open(group));
+    check_contains(tw_last_error(), "not open"); /* nothing failed since */
     tw_group_free(group);
     tw_transport_free(transport);
 
