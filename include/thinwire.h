@@ -123,7 +123,7 @@ typedef enum {
 /* Where gradients lie and selection runs. */
 typedef enum {
     TW_CPU = 0,
-    TW_CUDA = 1, /* an NVIDIA GPU; see tw_cuda_info() */
+    TW_CUDA = 1, /* an NVIDIA GPU; see tw_cuda_device() */
 } tw_device;
 
 /* How to select. Zero means default in every field; start from TW_SELECT_PARAMS_INIT. Exactly one
@@ -372,8 +372,8 @@ typedef struct tw_group_params {
 #endif
 
 /* Create a group without tensors. params is copied. Not collective.
- * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_STATE when the transport has a group;
- * TW_ERR_MEMORY. On error *group is NULL. */
+ * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_STATE when the transport has a group, or
+ * failed under an earlier one; TW_ERR_MEMORY. On error *group is NULL. */
 TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
@@ -444,8 +444,8 @@ typedef struct tw_sparse {
 
 /* The tensor's last result, sparse; zeros are left out. The arrays belong to the group and stay
  * valid until the tensor's next step begins.
- * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when no step succeeded yet, one is under way, or
- * the exchange is dense. */
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when there was no step yet, the last one failed or
+ * was dense, or one is under way. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
 
 /* About a tensor's last step. Bytes and times are those of the bucket in which it travelled. */

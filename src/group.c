@@ -533,8 +533,8 @@ int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
     const tw__tensor *t = &g->tensors[tensor];
     if (!t->has_result)
         return tw__fail(TW_ERR_STATE,
-                        "tensor %d has no sparse result: no step succeeded yet, or "
-                        "it was dense",
+                        "tensor %d has no sparse result: there was no step yet, or the last one "
+                        "failed or was dense",
                         tensor);
     *result = (tw_sparse){t->result.count, t->result.idx, t->result.val};
     return TW_OK;

@@ -2,6 +2,7 @@
  *
  * What the exchanges compute is tested in test_exchange.c; here are the parts around them.
  */
+#include <math.h>
 #include <string.h>
 
 #include "beside.h"
@@ -174,7 +175,8 @@ static void test_info(void **state) {
     rows_free(grads);
 }
 
-/* The result stays until the next step, zeros are left out, and there is none before a step. */
+/* The result stays until the next step, zeros are left out, and there is none before a step, or after
+ * one that failed. */
 static void test_result(void **state) {
     (void)state;
     ranks r;
@@ -201,6 +203,11 @@ static void test_result(void **state) {
     check_ok(tw_group_result(r.groups[RANKS - 1], 0, &again));
     check_true(again.idx == result.idx && again.val == result.val);
     check_selection(&again, 1, (int32_t[]){7}, (float[]){1.5f});
+    grads[1][0] = INFINITY;
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_error(&r, TW_ERR_NUMBER);
+    check_error(tw_group_result(r.groups[0], 0, &again), TW_ERR_STATE);
+    check_ok(tw_group_result(r.groups[0], 1, &again));
     ranks_close(&r);
     rows_free(grads);
 }
