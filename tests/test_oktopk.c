@@ -500,6 +500,19 @@ static void test_cost_table(void **state) {
                 2 * (2 * k + 7 * (1250 + 105 + 3) + 7 * (157 + 36 + 3)));
 }
 
+/* Least is not above most, however many are selected. */
+static void test_cost_at_high_density(void **state) {
+    (void)state;
+    const char *name;
+    for (int e = 0; tw_exchange(e, &name, NULL) == TW_OK; e++)
+        for (int64_t k = 0; k <= 100; k += 10) {
+            tw_cost cost;
+            check_scene("cost of %s, %lld of 100", name, (long long)k);
+            check_ok(tw_exchange_cost(name, 100, k, 8, &cost));
+            check_true(cost.least >= 0 && cost.least <= cost.most);
+        }
+}
+
 static void test_cost_refuses(void **state) {
     (void)state;
     tw_cost cost;
@@ -510,6 +523,8 @@ static void test_cost_refuses(void **state) {
     check_error(tw_exchange_cost("gtopk", 10, -1, 2, &cost), TW_ERR_PARAM);
     check_error(tw_exchange_cost("gtopk", 10, 11, 2, &cost), TW_ERR_PARAM);
     check_error(tw_exchange_cost("gtopk", 10, 1, 0, &cost), TW_ERR_PARAM);
+    check_error(tw_exchange_cost("butterfly", 10, 1, INT32_MAX, &cost), TW_ERR_PARAM);
+    check_error(tw_exchange_cost("butterfly", INT64_MAX, INT64_MAX, 64, &cost), TW_ERR_PARAM);
 }
 
 int main(int argc, char **argv) {
@@ -528,6 +543,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_flatness),
         cmocka_unit_test(test_costs_hold),
         cmocka_unit_test(test_cost_table),
+        cmocka_unit_test(test_cost_at_high_density),
         cmocka_unit_test(test_cost_refuses),
     };
     if (argc > 1)

@@ -10,6 +10,8 @@
  * and sends it as 4 floats, since {1, 2, 3} would take 6 words; rank 1 sends {6} as an entry. */
 #include "exchange/exchange.h"
 
+#include <math.h>
+
 typedef struct space {
     tw__parcel *out;     /* [nranks] */
     tw__parcel *in;      /* [nranks] */
@@ -86,9 +88,10 @@ static void memory(const tw__shape *shape, tw__room *room) {
     layout(room, shape);
 }
 
+/* Sums go on as entries, or whole where that is less. */
 static tw_cost cost(double n, double k, double nranks) {
     double others = (nranks - 1.0) / nranks;
-    return (tw_cost){4.0 * k * others, (2.0 * k + n) * others};
+    return (tw_cost){(2.0 * k + fmin(2.0 * k, n)) * others, (2.0 * k + n) * others};
 }
 
 static tw__effort effort(const tw__shape *s) {

@@ -222,11 +222,11 @@ int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_
     TW_REQUIRE(exchange, "exchange");
     TW_REQUIRE(cost, "cost");
     TW_TRY(tw__exchange_find(exchange, &row));
-    if (n < 1 || k < 0 || k > n || nranks < 1)
+    if (n < 1 || n > INT32_MAX || k < 0 || k > n || nranks < 1 || nranks > TW__MAX_RANKS)
         return tw__fail(TW_ERR_PARAM,
-                        "n: %lld, k: %lld, nranks: %d; accepted is 0 <= k <= n and "
-                        "1 for the others at least",
-                        (long long)n, (long long)k, nranks);
+                        "n: %lld, k: %lld, nranks: %d; accepted is n in 1 .. %d, k in 0 .. n and "
+                        "nranks in 1 .. %d",
+                        (long long)n, (long long)k, nranks, INT32_MAX, TW__MAX_RANKS);
     *cost = row->cost((double)n, (double)k, (double)nranks);
     return TW_OK;
 }

@@ -262,7 +262,7 @@ int tw_transport_elapse(tw_transport *transport, double seconds) {
     TW_REQUIRE(transport, "transport");
     if (transport->clock == NULL)
         return tw__fail(TW_ERR_STATE, "transport: its network is not simulated");
-    if (!(seconds >= 0.0 && seconds < MOST_SECONDS))
+    if (!(seconds >= 0.0 && seconds <= MOST_SECONDS))
         return tw__fail(TW_ERR_PARAM, "seconds: %g; accepted is 0 .. %g", seconds, MOST_SECONDS);
     tw__clockwork_elapse(transport->clock, seconds);
     return leave(transport, TW_OK);
