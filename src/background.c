@@ -26,6 +26,7 @@ static void run_launch(tw_group *g, int64_t launch) {
     for (int t = bucket->first; t < bucket->first + bucket->count; t++)
         if (g->tensors[t].progress == TW__LAUNCHED && g->tensors[t].launch == launch)
             g->members[count++] = t;
+    fesetenv(&bucket->environment);
     pthread_mutex_unlock(&g->worker.mutex);
     int error = g->broken;
     if (error == TW_OK)
@@ -44,7 +45,6 @@ static void run_launch(tw_group *g, int64_t launch) {
 static void *worker_main(void *group) {
     tw_group *g = group;
     tw__worker_thread *w = &g->worker;
-    fesetenv(&w->environment);
     pthread_mutex_lock(&w->mutex);
     for (;;) {
         while (w->done == w->launched && !w->ending)
@@ -58,14 +58,12 @@ static void *worker_main(void *group) {
     return NULL;
 }
 
-/* The thread blocks all signals, which are the application's business, and computes in the
- * floating-point environment of the first start. */
+/* The thread blocks all signals, which are the application's business. */
 static int begin_thread(tw_group *g) {
     tw__worker_thread *w = &g->worker;
     if (w->running)
         return TW_OK;
     sigset_t all, before;
-    fegetenv(&w->environment);
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->changed, NULL);
     sigfillset(&all);
@@ -118,6 +116,7 @@ static void launch_next(tw_group *g) {
                 g->tensors[t].launch = w->launched;
             }
         bucket->started = 0;
+        fegetenv(&bucket->environment);
         w->queue[w->launched++ % g->ntensors] = w->cursor;
         pthread_cond_broadcast(&w->changed);
     }

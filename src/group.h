@@ -61,8 +61,9 @@ typedef struct tw__tensor {
 typedef struct tw__bucket {
     int first;
     int count;
-    int started; /* tensors that were started and not launched yet */
-    char *text;  /* [TW__TEXT]: of the bucket's error */
+    int started;        /* tensors that were started and not launched yet */
+    char *text;         /* [TW__TEXT]: of the bucket's error */
+    fenv_t environment; /* of the caller when it was launched: the thread computes in it */
 } tw__bucket;
 
 #define TW__TEXT 512
@@ -75,11 +76,10 @@ typedef struct tw__worker_thread {
     int ending;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    int *queue;         /* [ntensors]: the bucket of launch i is at i % ntensors */
-    int64_t launched;   /* launches so far */
-    int64_t done;       /* of these, begun by the thread */
-    int cursor;         /* the next bucket to launch */
-    fenv_t environment; /* in which the thread computes */
+    int *queue;       /* [ntensors]: the bucket of launch i is at i % ntensors */
+    int64_t launched; /* launches so far */
+    int64_t done;     /* of these, begun by the thread */
+    int cursor;       /* the next bucket to launch */
 } tw__worker_thread;
 
 /* Bytes of a step's workspace. */

@@ -53,6 +53,48 @@ static void test_rounding_mode_holds_on_all_threads(void **state) {
     free(many);
 }
 
+/* The residual after a step rounded to nearest and three rounded upwards. */
+static void rounded_by_group(int background, const float *grad, float *residual) {
+    tw_transport *transport;
+    tw_group *group;
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.select.k = K;
+    float *out = check_alloc(N, sizeof *out);
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_open(group));
+    const int before = fegetround();
+    for (int step = 0; step < 4; step++) {
+        if (background) {
+            check_ok(tw_allreduce_start(group, 0, grad + step, out));
+            check_ok(tw_allreduce_wait(group, 0));
+        } else {
+            check_ok(tw_allreduce(group, 0, grad + step, out));
+        }
+        fesetround(FE_UPWARD); /* the background's thread is running by now */
+    }
+    fesetround(before);
+    check_ok(tw_group_get_residual(group, 0, residual));
+    tw_group_free(group);
+    tw_transport_free(transport);
+    free(out);
+}
+
+static void test_rounding_mode_holds_in_the_background(void **state) {
+    (void)state;
+    float *grad = check_alloc(N + 3, sizeof *grad);
+    float *called = check_alloc(N, sizeof *called);
+    float *started = check_alloc(N, sizeof *started);
+    oracle_fill(grad, N + 3, DATA_GAUSS, 7);
+    rounded_by_group(0, grad, called);
+    rounded_by_group(1, grad, started);
+    check_bits("residual", started, called, N);
+    free(grad);
+    free(called);
+    free(started);
+}
+
 /* One selector takes its first step back, the other never did it: the next one is the same. */
 static void undo_leaves_no_trace(const char *method, int feedback) {
     float *grad = check_alloc(N, sizeof *grad);
@@ -95,6 +137,7 @@ static void test_undo_leaves_no_trace(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounding_mode_holds_on_all_threads),
+        cmocka_unit_test(test_rounding_mode_holds_in_the_background),
         cmocka_unit_test(test_undo_leaves_no_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
