@@ -149,11 +149,11 @@ static int fill(tw_selector *s, int64_t n, const tw_select_params *params,
     s->chunks = tw__chunks(n);
     s->threads = params->threads;
     s->info.bad_index = -1;
+    TW_TRY(tw__kernels_choose(&s->kernels)); /* residuals come and go by the host, a GPU's too */
     if (params->device == TW_CUDA)
         return tw__device_create(&s->device, n, tw__k_max(params, n), params);
     extents e = extents_of(n, params, method);
     s->sample_size = (int64_t)e.sample;
-    TW_TRY(tw__kernels_choose(&s->kernels));
     TW_TRY(obtain_all(s, &e));
     tw__feedback_leave(s, 0);
     return TW_OK;

@@ -327,6 +327,28 @@ static void test_no_such_gpu(void **state) {
 }
 
 /* Selectors until the GPU is full; then it is free again. */
+/* Both go on from another residual; one that is not finite is refused. */
+static void test_set_residual(void **state) {
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.k = 100;
+    twins t;
+    twins_open(&t, 5000, &params, 0);
+    for (int step = 0; step < 3; step++) {
+        check_scene("set residual, step=%d", step);
+        oracle_fill(t.values, t.n, DATA_LAPLACE, (uint64_t)step);
+        check_ok(tw_selector_set_residual(t.here, t.values));
+        check_ok(tw_selector_set_residual(t.there, t.values));
+        t.values[7] = NAN;
+        check_error(tw_selector_set_residual(t.there, t.values), TW_ERR_NUMBER);
+        twins_fill(&t, DATA_GAUSS, 1.0f, (uint64_t)step);
+        twins_run(&t);
+        twins_end(&t, 0);
+    }
+    compare_residuals(&t);
+    twins_close(&t);
+}
+
 static void test_out_of_memory(void **state) {
     (void)state;
     enum { MOST = 64 };
@@ -357,10 +379,10 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu),   cmocka_unit_test(test_same_as_cpu_large),
-        cmocka_unit_test(test_long_runs),     cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_wrong_memory),  cmocka_unit_test(test_no_such_gpu),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_same_as_cpu),  cmocka_unit_test(test_same_as_cpu_large),
+        cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_wrong_memory), cmocka_unit_test(test_no_such_gpu),
+        cmocka_unit_test(test_set_residual), cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,53 @@ static void hand_over(ranks *from, ranks *to, char *name) {
     ranks_ok(to);
 }
 
+/* Rank 0 takes over both of two ranks' files. */
+static int load_both(ranks *r, int rank, void *context) {
+    char first[64], second[64];
+    snprintf(first, sizeof first, "%s.0", (char *)context);
+    snprintf(second, sizeof second, "%s.1", (char *)context);
+    const char *const paths[] = {first, second};
+    return tw_group_load(r->groups[rank], paths, rank == 0 ? 2 : 0);
+}
+
+static void clear_files(const char *name, int count) {
+    for (int r = 0; r < count; r++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s.%d", name, r);
+        unlink(path);
+    }
+    unlink(name);
+}
+
+/* Residuals and velocities of two ranks are added up on a GPU as on the CPU. */
+static void test_states_of_two(void **state) {
+    (void)state;
+    char name[] = "/tmp/thinwire-cuda-XXXXXX";
+    int file = mkstemp(name);
+    check_true(file >= 0);
+    close(file);
+    tw_group_params params = params_of("oktopk", 0.05);
+    params.select.momentum = 0.5f;
+    pair p;
+    pair_open_one(&p, 2, 4001, &params, DIRECT);
+    for (int step = 0; step < 6; step++) {
+        check_scene("states of two, step=%d", step);
+        rows_fill(p.grads, 2, 4001, DATA_GAUSS, step);
+        pair_step(&p, reduce_one, TW_OK);
+        if (step == 2) {
+            ranks_run(&p.here, save, name);
+            ranks_ok(&p.here);
+            ranks_run(&p.here, load_both, name);
+            ranks_ok(&p.here);
+            ranks_run(&p.there, load_both, name);
+            ranks_ok(&p.there);
+        }
+    }
+    compare_residuals(&p);
+    pair_close(&p);
+    clear_files(name, 2);
+}
+
 /* The GPU's groups go on from what the CPU's saved, and the other way round. */
 static void test_state(void **state) {
     (void)state;
@@ -103,12 +150,7 @@ static void test_state(void **state) {
     }
     compare_residuals(&p);
     pair_close(&p);
-    for (int r = 0; r < 3; r++) {
-        char path[64];
-        snprintf(path, sizeof path, "%s.%d", name, r);
-        unlink(path);
-    }
-    unlink(name);
+    clear_files(name, 3);
 }
 
 int main(int argc, char **argv) {
@@ -116,10 +158,9 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_schemes),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_long_lists),
-        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_all_schemes),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_long_lists),    cmocka_unit_test(test_state),
+        cmocka_unit_test(test_states_of_two),
     };
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);
