@@ -533,7 +533,8 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  *   paths [npaths]; npaths may be 0 for ranks that take none.
  * Errors, the same on all ranks, with nothing changed on any: TW_ERR_FILE; TW_ERR_DAMAGED;
  * TW_ERR_MISMATCH naming the field (tensors, n, momentum ...), or the saved rank that nobody or
- * more than one took. */
+ * more than one took; TW_ERR_NUMBER when what a rank takes overflows as it is added up. On this rank
+ * alone: TW_ERR_NULL for the group; TW_ERR_STATE. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
 /* ---- 7. The selector alone ---------------------------------------------------------------- */

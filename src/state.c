@@ -351,6 +351,35 @@ static int fill_common(tw_group *g, const image *images, int nimages, common *mi
     return TW_OK;
 }
 
+/* Two states of a group: what is where in one is there in the other. */
+typedef struct addition {
+    const tw__kernels *kernels;
+    const image *to, *from;
+    int64_t infinite; /* sums */
+} addition;
+
+static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data, void *context) {
+    addition *a = context;
+    void *sum = a->to->bytes + (data - a->from->bytes);
+    int64_t many = (int64_t)((tensor_bytes(head) - sizeof *head) / sizeof(float));
+    (void)t;
+    a->kernels->add(sum, data, many);
+    a->infinite += a->kernels->count(sum, many, TW__INFINITY_BITS);
+}
+
+/* What this rank takes over, into the first of its images. */
+static int add_up(tw_group *g, const image *images, int nimages) {
+    addition a = {.kernels = g->kernels, .to = images};
+    for (int i = 1; i < nimages; i++) {
+        a.from = &images[i];
+        TW_TRY(each_tensor(g, &images[i], add_tensor, &a));
+    }
+    if (a.infinite > 0)
+        return tw__fail(TW_ERR_NUMBER, "paths: sums of these states overflow; let other ranks take "
+                                       "some of them");
+    return TW_OK;
+}
+
 /* All ranks that bring files must bring files of the same job at the same step. */
 static int compare_common(const tw_group *g, void *all, const common **chosen) {
     *chosen = NULL;
@@ -418,51 +447,34 @@ static void reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
 
 /* How a state comes in. */
 typedef struct arrival {
-    int first;      /* before any other */
-    int alone;      /* it is this rank's own, and the only one */
-    float *scratch; /* [n] of the longest tensor on a GPU */
-    int error;      /* of the GPU */
+    int alone; /* it is this rank's own, and the only one */
+    int error; /* of the GPU */
 } arrival;
 
-/* The first one is copied: adding it to zero would turn -0 to +0. */
-static void take_in(const tw_selector *s, float *vector, const char *data, int first) {
-    if (first)
-        memcpy(vector, data, sizeof *vector * (size_t)s->n);
-    else
-        s->kernels->add(vector, data, s->n);
-}
-
-/* The same for a vector on a GPU. */
-static int take_in_there(const tw_selector *s, tw__device_vector which, const char *data,
-                         const arrival *a) {
-    if (!a->first)
-        TW_TRY(tw__device_get(s->device, which, a->scratch));
-    take_in(s, a->scratch, data, a->first);
-    return tw__device_set(s->device, which, a->scratch);
-}
-
-static int add_tensor_there(const tw_selector *s, const tensor_head *head, const char *data,
+static int set_tensor_there(const tw_selector *s, const tensor_head *head, const char *data,
                             const arrival *a) {
+    const void *residual = data, *velocity = data + vector_bytes(s->n);
     if (head->has_residual)
-        TW_TRY(take_in_there(s, TW__RESIDUAL, data, a));
+        TW_TRY(tw__device_set(s->device, TW__RESIDUAL, residual));
     if (head->has_velocity)
-        TW_TRY(take_in_there(s, TW__VELOCITY, data + vector_bytes(s->n), a));
+        TW_TRY(tw__device_set(s->device, TW__VELOCITY, velocity));
     return a->alone ? tw__device_learn(s->device, head->threshold, head->age) : TW_OK;
 }
 
-static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data, void *context) {
+static void set_tensor(tw__tensor *t, const tensor_head *head, const char *data, void *context) {
     arrival *a = context;
+    size_t bytes = sizeof(float) * (size_t)t->n;
     tw_selector *s = t->selector;
     if (s == NULL || a->error != TW_OK)
         return;
     if (s->device != NULL) {
-        a->error = add_tensor_there(s, head, data, a);
+        a->error = set_tensor_there(s, head, data, a);
         return;
     }
     if (head->has_residual)
-        take_in(s, s->residual, data, a->first);
+        memcpy(s->residual, data, bytes);
     if (head->has_velocity)
-        take_in(s, s->velocity[0], data + vector_bytes(t->n), a->first);
+        memcpy(s->velocity[0], data + vector_bytes(t->n), bytes);
     if (a->alone)
         s->learned = (tw__learned){.guess = head->guess,
                                    .rank = head->rank,
@@ -472,21 +484,17 @@ static void add_tensor(tw__tensor *t, const tensor_head *head, const char *data,
                                    .age = head->age};
 }
 
-/* Fails only with a GPU, which leaves a group that cannot go on. */
-static int apply(tw_group *g, const image *images, int nimages, const common *chosen,
-                 float *scratch) {
+/* The first image is the sum of all. Fails only with a GPU, which leaves a group that cannot go on. */
+static int apply(tw_group *g, const image *images, int nimages, const common *chosen) {
     int alone = nimages == 1 && chosen->saved == g->nranks;
     for (int t = 0; t < g->ntensors; t++)
         reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]);
-    for (int i = 0; i < nimages; i++) {
-        arrival a = {.first = i == 0, .alone = alone, .scratch = scratch};
-        (void)each_tensor(g, &images[i], add_tensor, &a);
-        if (a.error != TW_OK) {
-            tw__group_break(g, a.error);
-            return a.error;
-        }
-    }
-    return TW_OK;
+    arrival a = {.alone = alone};
+    if (nimages > 0)
+        (void)each_tensor(g, &images[0], set_tensor, &a);
+    if (a.error != TW_OK)
+        tw__group_break(g, a.error);
+    return a.error;
 }
 
 /* What loading takes beside the files. */
@@ -494,19 +502,13 @@ typedef struct desk {
     image *images; /* [npaths] */
     void *all;     /* a `common` of each rank, and one more */
     void *scratch;
-    float *vector; /* [n] of the longest tensor on a GPU */
 } desk;
 
 static int set_up(const tw_group *g, int npaths, desk *d) {
     d->images = calloc(npaths > 0 ? (size_t)npaths : 1, sizeof *d->images);
     d->all = calloc((size_t)g->nranks + 1, common_bytes(g));
     d->scratch = malloc(tw__share_memory(g->nranks));
-    int64_t longest = 1;
-    for (int t = 0; t < g->ntensors; t++)
-        if (tw__on_gpu(&g->tensors[t]) && g->tensors[t].n > longest)
-            longest = g->tensors[t].n;
-    d->vector = malloc(sizeof(float) * (size_t)longest);
-    if (d->images == NULL || d->all == NULL || d->scratch == NULL || d->vector == NULL)
+    if (d->images == NULL || d->all == NULL || d->scratch == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory to load a state");
     return TW_OK;
 }
@@ -517,7 +519,6 @@ static void clear_away(desk *d, int npaths) {
     free(d->images);
     free(d->all);
     free(d->scratch);
-    free(d->vector);
 }
 
 /* All that this rank can do alone. */
@@ -528,8 +529,9 @@ static int prepare(tw_group *g, const char *const *paths, int npaths, desk *d) {
         TW_REQUIRE(paths, "paths");
     TW_TRY(set_up(g, npaths, d));
     TW_TRY(read_images(g, paths, npaths, d->images));
-    return fill_common(g, d->images, npaths, common_at(g, d->all, g->rank),
-                       common_at(g, d->all, g->nranks));
+    TW_TRY(fill_common(g, d->images, npaths, common_at(g, d->all, g->rank),
+                       common_at(g, d->all, g->nranks)));
+    return add_up(g, d->images, npaths);
 }
 
 /* All checks that need the other ranks, then the change. */
@@ -543,7 +545,7 @@ static int settle(tw_group *g, int npaths, desk *d) {
         return tw__fail(TW_ERR_PROTOCOL, "a rank says that %lld ranks saved",
                         (long long)chosen->saved);
     TW_TRY(check_cover(g, d->images, npaths, chosen->saved));
-    return apply(g, d->images, npaths, chosen, d->vector);
+    return apply(g, d->images, npaths, chosen);
 }
 
 int tw_group_load(tw_group *g, const char *const *paths, int npaths) {

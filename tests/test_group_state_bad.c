@@ -214,6 +214,31 @@ static void test_wrong_hands(void **state) {
     ranks_close(&r);
 }
 
+/* Two residuals of 3e38, which one rank cannot hold the sum of. */
+static void test_sums_that_overflow(void **state) {
+    (void)state;
+    ranks r;
+    const tw_group_params params = ranks_params("allgather", 1);
+    float **grads = rows_alloc(2, state_sizes[0]);
+    for (int rank = 0; rank < 2; rank++) {
+        grads[rank][0] = rank ? -3.3e38f : 3.3e38f; /* these are sent */
+        grads[rank][1] = 3e38f;
+    }
+    check_scene("sums of states that overflow");
+    ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_ok(&r);
+    state_save_all(&r, "huge");
+    state_claims both = {.paths = {{NULL}, {state_path("huge", 0), state_path("huge", 1)}},
+                         .count = {0, 2}};
+    refuse_claims(&r, &both, TW_ERR_NUMBER);
+    ranks_say(&r, "rank 1: paths");
+    state_load_all(&r, "huge");
+    ranks_ok(&r);
+    ranks_close(&r);
+    rows_free(grads);
+}
+
 /* ---- The file system ------------------------------------------------------------------------------------------ */
 
 static void test_missing_file(void **state) {
@@ -313,10 +338,15 @@ static void test_disk_full(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_longer),
-        cmocka_unit_test(test_altered),      cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_other_groups), cmocka_unit_test(test_wrong_hands),
-        cmocka_unit_test(test_missing_file), cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_longer),
+        cmocka_unit_test(test_altered),
+        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_other_groups),
+        cmocka_unit_test(test_wrong_hands),
+        cmocka_unit_test(test_sums_that_overflow),
+        cmocka_unit_test(test_missing_file),
+        cmocka_unit_test(test_unwritable),
         cmocka_unit_test(test_disk_full),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
