@@ -417,10 +417,11 @@ TW_API void tw_group_free(tw_group *group);
  * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank, TW_ERR_DEVICE for one that is
  * not the memory of the tensor's GPU, or a stream that failed: all residuals are then bit
  * for bit as before and the group goes on; out is as before too, but when a sum overflows: then it
- * holds nothing of use, unless it is grad. TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL
- * and TW_ERR_TRANSPORT: this rank's residual is as before if the step was not complete here; the
- * group is broken and can only be asked for its state and freed. On this rank alone: TW_ERR_INDEX
- * for a wrong tensor number, TW_ERR_STATE when the group is not open or tensors are under way. */
+ * holds nothing of use, unless it is grad and the scheme is not "dense", which sums in place.
+ * TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL and TW_ERR_TRANSPORT: this rank's
+ * residual is as before if the step was not complete here; the group is broken and can only be
+ * asked for its state and freed. On this rank alone: TW_ERR_INDEX for a wrong tensor number,
+ * TW_ERR_STATE when the group is not open or tensors are under way. */
 TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *out);
 
 /* The same in the background: start returns at once, wait ends it. Any number of tensors may be
