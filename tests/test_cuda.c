@@ -326,7 +326,6 @@ static void test_no_such_gpu(void **state) {
     assert_null(selector);
 }
 
-/* Selectors until the GPU is full; then it is free again. */
 /* Both go on from another residual; one that is not finite is refused. */
 static void test_set_residual(void **state) {
     (void)state;
@@ -349,6 +348,7 @@ static void test_set_residual(void **state) {
     twins_close(&t);
 }
 
+/* Selectors until the GPU is full; then it is free again. */
 static void test_out_of_memory(void **state) {
     (void)state;
     enum { MOST = 64 };
