@@ -278,7 +278,7 @@ static void test_bad_sockets(void **state) {
     tw_transport *t = NULL;
     int ends[2], lone = socket(AF_INET, SOCK_STREAM, 0), packets = socket(AF_INET, SOCK_DGRAM, 0);
     check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    const int bad[] = {-1, 9999, lone, packets};
+    const int bad[] = {-1, 9999, lone, packets, ends[0]};
     check_error(tw_transport_sockets(NULL, ends, 0, 2), TW_ERR_NULL);
     check_error(tw_transport_sockets(&t, NULL, 0, 2), TW_ERR_NULL);
     check_error(tw_transport_sockets(&t, ends, 2, 2), TW_ERR_PARAM);

@@ -194,6 +194,10 @@ static int add_peer(sockets *s, int number, int fd) {
     if (number == s->rank)
         return TW_OK;
     TW_TRY(check_socket(fd, number));
+    for (int before = 0; before < number; before++)
+        if (s->fds[before].fd == fd)
+            return tw__fail(TW_ERR_PARAM, "sockets[%d]: %d is that of rank %d too; connect another",
+                            number, fd, before);
     s->streams[number] = tw__stream_create(&s->store, &s->fds[number]);
     if (s->streams[number] == NULL)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof(tw__stream));
