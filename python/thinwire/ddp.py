@@ -12,6 +12,7 @@ import weakref
 
 import torch
 from torch.autograd import Variable
+from torch.nn import Embedding, EmbeddingBag
 from torch.nn.parallel import DistributedDataParallel
 
 from .engine import Engine
@@ -129,6 +130,13 @@ def _shut_down(worker, usage):
     worker.engine.close()
 
 
+def _check_dense(module):
+    """DDP gives a sparse gradient to hooks as a bucket without gradients: it must not come to that."""
+    for name, part in module.named_modules():
+        if isinstance(part, (Embedding, EmbeddingBag)) and part.sparse and part.weight.requires_grad:
+            raise ParamError(f"module '{name}' gives its weight a sparse gradient; use sparse=False")
+
+
 class State:
     """What compress() returns: the hook's, and the user's view of the engine."""
 
@@ -230,6 +238,7 @@ def compress(model, scheme="oktopk", density=0.01, **options):
     if model in _compressed:
         raise StateError("the model is compressed already; call compress once for each "
                          "DistributedDataParallel")
+    _check_dense(model.module)
     state = State(model, dict(options, scheme=scheme, density=density))
     try:
         model.register_comm_hook(state, _hook)

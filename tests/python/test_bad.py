@@ -37,6 +37,8 @@ def bad_arguments(rank, nranks):
     refused(thinwire.ParamError, "momentum", lambda: thinwire.compress(fresh(), momentum=3.0))
     refused(thinwire.ParamError, "'4.bias' is torch.float64",
             lambda: thinwire.compress(DDP(model().double())))
+    sparse = DDP(torch.nn.Sequential(torch.nn.Embedding(5, 3, sparse=True)))
+    refused(thinwire.ParamError, "'0' gives its weight a sparse", lambda: thinwire.compress(sparse))
     refused(thinwire.MismatchError, "density",
             lambda: thinwire.compress(fresh(), density=0.1 * (rank + 1)))
     hooked = fresh()
