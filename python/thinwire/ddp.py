@@ -64,7 +64,7 @@ class _Worker(threading.Thread):
                     stream.wait_event(job.ready)
             self._reduce(jobs)
             if jobs[-1].last:
-                self._end_step()
+                self.good = True
             for job in jobs:
                 job.future.set_result(job.buffer)
 
@@ -74,6 +74,8 @@ class _Worker(threading.Thread):
         try:
             self._begin(jobs)
             self.good &= self.engine.finish()
+            if jobs[-1].last:
+                self.engine.end_step(self.good)     # its warning may be an error, by the user's wish
         except Exception as error:      # whatever it is, backward() raises it
             self.error = error
 
@@ -88,11 +90,6 @@ class _Worker(threading.Thread):
         except Exception:               # of this rank alone: the others must not wait for it
             self.engine.transport.leave()
             raise
-
-    def _end_step(self):
-        if self.error is None:
-            self.engine.end_step(self.good)
-        self.good = True
 
 
 class _Usage:

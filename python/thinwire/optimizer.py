@@ -80,8 +80,8 @@ class _Flow:
                 good = self.engine.finish()
             if stream is not None:
                 torch.cuda.current_stream(self.engine.device).wait_stream(stream)
-            self.engine.end_step(good)
             self.synchronized = True
+            self.engine.end_step(good)
 
 
 class _Distributed:

@@ -161,6 +161,24 @@ def test_warning_when_dense_is_faster():
     assert len(first) == 1 and "would be faster" in first[0] and second == []
 
 
+def strict(rank, nranks):
+    """The warning as an error, as under -W error: backward() raises it, and training goes on."""
+    network, raised = DDP(model()), []
+    state = thinwire.compress(network, density=0.05)
+    state.engine.costs.dense_seconds /= 1e3
+    warnings.simplefilter("error")
+    for step in range(12):
+        try:
+            loss(network, rank, step).backward()
+        except UserWarning as warning:
+            raised.append((step, str(warning)[:8]))
+    return raised, state.stats()["steps"]
+
+
+def test_warning_as_an_error():
+    assert run(strict, 2) == [([(9, "thinwire")], 12), ([], 12)]
+
+
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -194,4 +212,5 @@ def test_processes_end_in_peace():
 if __name__ == "__main__":
     main([test_bad_arguments, test_changed_size, test_rank_dies,
           test_rank_dies_before_a_sum, test_rank_stops,
-          test_world_size_one, test_warning_when_dense_is_faster, test_processes_end_in_peace])
+          test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
+          test_processes_end_in_peace])
