@@ -3,6 +3,7 @@
 A gradient starts to travel when the backward pass has made it; step() waits for all of them and
 then does what the optimizer always did. Weights must be equal at the start, as with Horovod.
 """
+import functools
 import threading
 import weakref
 
@@ -93,13 +94,27 @@ class _Distributed:
         self._flow.synchronize()
 
     def step(self, closure=None):
-        if not self._flow.synchronized:
-            if self.thinwire.scaler is not None:
-                raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
-                                 "scaler looks at gradients before it steps")
-            self.synchronize()
+        if closure is None:
+            self._synchronize_once()
+            result = super().step()
+        else:
+            result = super().step(functools.partial(self._evaluate, closure))
         self._flow.synchronized = False
-        return super().step(closure)
+        return result
+
+    def _evaluate(self, closure):
+        """The gradients that a closure makes have to travel too."""
+        loss = closure()
+        self._synchronize_once()
+        return loss
+
+    def _synchronize_once(self):
+        if self._flow.synchronized:
+            return
+        if self.thinwire.scaler is not None:
+            raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
+                             "scaler looks at gradients before it steps")
+        self.synchronize()
 
     def add_param_group(self, group):
         raise StateError("parameters cannot be added to a distributed optimizer; add them before")
@@ -122,7 +137,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
     """Has optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
 
     named_parameters is for messages. optimizer.thinwire has stats(), summary(), state_dict(),
-    load_state_dict() and close(). A closure that computes gradients is not for distributed steps.
+    load_state_dict() and close(). step(closure) is for optimizers that call it once a step: how often
+    others do (LBFGS) depends on the loss, which differs from rank to rank.
     """
     if isinstance(optimizer, _Distributed):
         raise StateError("the optimizer is distributed already")

@@ -49,6 +49,22 @@ def passes(rank, nranks):
     return account.close(network, optimizer.thinwire)
 
 
+def closure(rank, nranks):
+    """step() evaluates it; what it computes travels before it is applied."""
+    network = Known(**SIZES)
+    optimizer, account = setting(network)
+
+    def evaluate():
+        optimizer.zero_grad()
+        loss = network(account.give(draw(rank, step)))
+        loss.backward()
+        return loss
+    for step in range(6):
+        assert optimizer.step(evaluate).requires_grad
+    assert optimizer.thinwire.stats()["steps"] == 6
+    return account.close(network, optimizer.thinwire)
+
+
 def bfloat16(rank, nranks):
     network = Known(torch.bfloat16, **SIZES)
     optimizer, account = setting(network)
@@ -98,7 +114,7 @@ def refusals(rank, nranks):
 
 def all_of_them(rank, nranks):
     refusals(rank, nranks)
-    return [play(rank, nranks) for play in (plain, passes, bfloat16, scaled)]
+    return [play(rank, nranks) for play in (plain, passes, closure, bfloat16, scaled)]
 
 
 def test_nothing_is_lost():
