@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from .engine import Engine
-from .errors import StateError
+from .errors import ParamError, StateError
 
 
 class Compression:
@@ -91,6 +91,12 @@ class _Distributed:
     def synchronize(self):
         """Waits until every gradient is the mean over ranks: for what comes between backward() and
         step(), such as clipping, or scaler.step()."""
+        known = set(map(id, self._flow.parameters))
+        for parameter in _held(self):
+            if parameter.requires_grad and id(parameter) not in known:
+                raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
+                                 "gradient when the optimizer became distributed: each rank would "
+                                 "train it alone; unfreeze parameters before")
         self._flow.synchronize()
 
     def step(self, closure=None):
@@ -125,11 +131,14 @@ class _Distributed:
         return super().zero_grad(*arguments, **options)
 
 
+def _held(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _named(optimizer, named_parameters):
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     names = {id(parameter): name for name, parameter in named_parameters or ()}
     return [(names.get(id(parameter), f"parameter {number}"), parameter)
-            for number, parameter in enumerate(held) if parameter.requires_grad]
+            for number, parameter in enumerate(_held(optimizer)) if parameter.requires_grad]
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=None,

@@ -112,8 +112,24 @@ def refusals(rank, nranks):
             pass
 
 
+def unfrozen(rank, nranks):
+    """A parameter that thaws later would be trained by each rank alone."""
+    network = Known(**SIZES)
+    network.b.requires_grad_(False)
+    optimizer, account = setting(network)
+    network.b.requires_grad_(True)
+    network(draw(rank, 0)).backward()
+    try:
+        optimizer.step()
+        assert False, "b was trained alone"
+    except thinwire.ParamError as error:
+        assert "shape (300,)" in str(error), error
+    assert not network.b.any()
+
+
 def all_of_them(rank, nranks):
     refusals(rank, nranks)
+    unfrozen(rank, nranks)
     return [play(rank, nranks) for play in (plain, passes, closure, bfloat16, scaled)]
 
 
