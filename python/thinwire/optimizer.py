@@ -141,6 +141,19 @@ def _named(optimizer, named_parameters):
             for number, parameter in enumerate(_held(optimizer)) if parameter.requires_grad]
 
 
+def _check(optimizer, compression):
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
+    if compression is not None and not isinstance(compression, Compression):
+        raise TypeError(f"compression: {compression!r}; accepted is thinwire.Compression(scheme, "
+                        "density, ...)")
+    if isinstance(optimizer, _Distributed):
+        raise StateError("the optimizer is distributed already")
+    if "step" in vars(optimizer):       # it would go past ours
+        raise StateError("optimizer.step has been replaced, as learning rate schedulers do; call "
+                         "DistributedOptimizer first, and make the scheduler from its result")
+
+
 def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
                          backward_passes_per_step=1, process_group=None):
     """Has optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
@@ -149,8 +162,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
     load_state_dict() and close(). step(closure) is for optimizers that call it once a step: how often
     others do (LBFGS) depends on the loss, which differs from rank to rank.
     """
-    if isinstance(optimizer, _Distributed):
-        raise StateError("the optimizer is distributed already")
+    _check(optimizer, compression)
     named = _named(optimizer, named_parameters)
     named.reverse()         # as the backward pass reaches them
     options = (compression or Compression()).options

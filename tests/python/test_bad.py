@@ -41,6 +41,9 @@ def bad_arguments(rank, nranks):
     refused(thinwire.ParamError, "'0' gives its weight a sparse", lambda: thinwire.compress(sparse))
     refused(thinwire.MismatchError, "density",
             lambda: thinwire.compress(fresh(), density=0.1 * (rank + 1)))
+    optimizer = torch.optim.SGD(model().parameters(), lr=1.0)
+    refused(TypeError, "Compression", lambda: thinwire.DistributedOptimizer(optimizer, None, "oktopk"))
+    refused(TypeError, "optimizer: Seq", lambda: thinwire.DistributedOptimizer(model()))
     hooked = fresh()
     hooked.register_comm_hook(None, lambda _, bucket: None)
     refused(thinwire.StateError, "another", lambda: thinwire.compress(hooked))

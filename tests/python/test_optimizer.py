@@ -101,10 +101,13 @@ def scaled(rank, nranks):
 def refusals(rank, nranks):
     network = Known(**SIZES)
     optimizer, account = setting(network)
+    scheduled = torch.optim.SGD(network.parameters(), lr=1.0)
+    torch.optim.lr_scheduler.StepLR(scheduled, 1)
     network(draw(rank, 0)).backward()
     for wrong in (optimizer.zero_grad, network(draw(rank, 1)).backward,
                   lambda: optimizer.add_param_group({"params": []}),
-                  lambda: thinwire.DistributedOptimizer(optimizer)):
+                  lambda: thinwire.DistributedOptimizer(optimizer),
+                  lambda: thinwire.DistributedOptimizer(scheduled)):
         try:
             wrong()
             assert False, wrong
