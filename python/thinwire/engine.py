@@ -15,6 +15,7 @@ scaler sees on all ranks.
 """
 import bisect
 import ctypes
+import itertools
 import os
 import re
 import tempfile
@@ -69,9 +70,9 @@ class Engine:
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
         self.vector = None
         if whole_model:
-            self.vector = torch.empty(sum(self.sizes), device=self.device)
+            self.vector = torch.empty(sum(self.sizes), dtype=torch.float32, device=self.device)
             self.slots = self.vector.split(self.sizes)
-            self.starts = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
+            self.starts = [0, *itertools.accumulate(self.sizes)][:-1]
         self.group = None
         density = k / self.costs.elements if k else density
         if density == 1.0:      # all is wanted: a threshold from earlier steps would leave some
@@ -103,7 +104,7 @@ class Engine:
         if self.transport.nranks == 1:
             return
         count = min(self.costs.elements, _DENSE_SAMPLE // 4)
-        sample = torch.zeros(count, device=self.device)
+        sample = torch.zeros(count, dtype=torch.float32, device=self.device)
         for _ in range(2):      # the first one makes connections
             begin = time.monotonic()
             dist.all_reduce(sample, group=self.process_group)
@@ -201,7 +202,7 @@ class Engine:
     def used_anywhere(self, used):
         """Whether any rank says so, for each: the same answer on all of them. A parameter that
         nobody used keeps its residual for a step whose result is not thrown away."""
-        used = torch.tensor(used, dtype=torch.int64)
+        used = torch.tensor(used, dtype=torch.int64, device="cpu")
         if self.transport.nranks > 1:
             self.transport.sum(used)
         return used.tolist()
@@ -218,7 +219,7 @@ class Engine:
 
     def residuals(self):
         """This rank's, [n] on the host for each parameter."""
-        vector = torch.empty(sum(self.sizes))
+        vector = torch.empty(sum(self.sizes), dtype=torch.float32, device="cpu")
         tensors = [vector] if self.vector is not None else vector.split(self.sizes)
         for number, tensor in enumerate(tensors):
             self.group.residual(number, tensor)

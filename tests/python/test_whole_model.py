@@ -60,11 +60,21 @@ def by_optimizer(rank, nranks):
     return account.close(network, optimizer.thinwire)
 
 
+def other_default(rank, nranks):
+    """The script's default type, as for a model in bfloat16, is not that of the engine's vectors."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return test_patterns.half(rank, nranks, whole_model=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def all_of_them(rank, nranks):
     accounts = {play.__name__: play(rank, nranks, whole_model=True)
                 for play in (test_patterns.small_buckets, test_patterns.accumulation,
                              test_patterns.uneven, test_patterns.half, test_amp.scaled)}
-    return {**accounts, "optimizer": by_optimizer(rank, nranks)}
+    return {**accounts, "optimizer": by_optimizer(rank, nranks),
+            "another default type": other_default(rank, nranks)}
 
 
 def test_nothing_is_lost():
