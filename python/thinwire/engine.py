@@ -21,12 +21,13 @@ import re
 import tempfile
 import time
 import warnings
+from numbers import Real
 
 import torch
 import torch.distributed as dist
 
 from . import library
-from .errors import Error, MismatchError, NumberError, ParamError, SizeError
+from .errors import Error, KError, MismatchError, NumberError, ParamError, SizeError
 from .group import Group
 from .process_group import transport_of
 from .stats import TRIAL, Stats
@@ -47,6 +48,16 @@ def _check(parameters):
                              f"on {parameters[0][1].device}; accepted is one device a rank")
 
 
+def _check_options(elements, k, timeout, scaler):
+    """What the library does not see as the user gave it."""
+    if not isinstance(k, Real) or not 0 <= k <= elements:
+        raise KError(f"k: {k!r}; accepted is 1 .. {elements}, the elements of all parameters")
+    if not isinstance(timeout, Real) or not timeout >= 0:
+        raise ParamError(f"timeout: {timeout!r}; accepted is a number of seconds")
+    if scaler is not None and not hasattr(scaler, "get_scale"):
+        raise ParamError(f"grad_scaler: {scaler!r}; accepted is the GradScaler that scales the loss")
+
+
 class Engine:
     """parameters is [(name, parameter)], in the order in which gradients become ready."""
 
@@ -54,6 +65,8 @@ class Engine:
                  whole_model=False, grad_scaler=None, bucket=0, threads=0, timeout=300.0,
                  **options):
         _check(parameters)
+        _check_options(sum(parameter.numel() for _, parameter in parameters), k, timeout,
+                       grad_scaler)
         if bucket and (whole_model or grad_scaler is not None):
             raise ValueError("bucket: with whole_model or grad_scaler all of a step travels as one "
                              "bucket; leave it out")
@@ -119,9 +132,10 @@ class Engine:
         if grad.is_sparse:
             raise ParamError(f"parameter '{self.names[number]}' has a sparse gradient; use "
                              "sparse=False in embeddings")
-        if grad.numel() != self.sizes[number] or grad.dtype != self.dtypes[number]:
-            raise SizeError(f"parameter '{self.names[number]}' has changed: {grad.numel()} x "
-                            f"{grad.dtype}, it was {self.sizes[number]} x {self.dtypes[number]}; "
+        now = _kind(grad.numel(), grad.dtype, grad.device)
+        then = _kind(self.sizes[number], self.dtypes[number], self.device)
+        if now != then:
+            raise SizeError(f"parameter '{self.names[number]}' has changed: {now}, it was {then}; "
                             "wrap the model anew and compress that")
         if self.scaler is not None and not self.under_way:
             self.scale = self.scaler.get_scale()
@@ -260,6 +274,10 @@ class Engine:
         if self.group is not None:
             self.group.close()
         self.transport.close()
+
+
+def _kind(size, dtype, device):
+    return f"{size} x {dtype} on {device}"
 
 
 def _memory_folder():

@@ -21,14 +21,26 @@ def _choice(field, value, choices):
     return choices[value]
 
 
+def _text(field, name):
+    if not isinstance(name, (str, type(None))):
+        raise TypeError(f"{field}: {name!r}; accepted is a name")
+    return name.encode() if name is not None else None
+
+
+def _set_number(params, field, value):
+    try:
+        setattr(params, field, value)
+    except TypeError:
+        raise TypeError(f"{field}: {value!r}; accepted is a number") from None
+
+
 def group_params(scheme="oktopk", density=0.0, *, select=None, exchange=None, wire=None,
                  result="mean", global_="exact", feedback=True, **options):
     """tw_group_params from keywords; those that the header does not know are refused."""
     params = library.GroupParams()
-    for field, name in (("scheme", scheme), ("exchange", exchange), ("wire", wire)):
-        setattr(params, field, name.encode() if name is not None else None)
-    params.select.method = select.encode() if select is not None else None
-    params.select.density = 0.0 if options.get("k") else density
+    params.scheme, params.select.method = _text("scheme", scheme), _text("select", select)
+    params.exchange, params.wire = _text("exchange", exchange), _text("wire", wire)
+    _set_number(params.select, "density", 0.0 if options.get("k") else density)
     params.select.feedback = 0 if feedback else 1
     params.result = _choice("result", result, _RESULTS)
     params.global_ = _choice("global_", global_, _GLOBALS)
@@ -36,7 +48,7 @@ def group_params(scheme="oktopk", density=0.0, *, select=None, exchange=None, wi
         if name not in _GROUP_OPTIONS + _SELECT_OPTIONS:
             raise TypeError(f"unknown option {name!r}; accepted are "
                             f"{', '.join(_GROUP_OPTIONS + _SELECT_OPTIONS)}")
-        setattr(params if name in _GROUP_OPTIONS else params.select, name, value)
+        _set_number(params if name in _GROUP_OPTIONS else params.select, name, value)
     return params
 
 

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 import warnings
+from datetime import timedelta
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -31,7 +32,16 @@ def bad_arguments(rank, nranks):
     refused(TypeError, "DistributedOptimizer", lambda: thinwire.compress(model()))
     refused(TypeError, "'fluff'", lambda: thinwire.compress(fresh(), fluff=1))
     refused(ValueError, "'median'", lambda: thinwire.compress(fresh(), result="median"))
-    refused(ValueError, "bucket", lambda: thinwire.compress(fresh(), grad_scaler=0, bucket=5))
+    refused(ValueError, "bucket", lambda: thinwire.compress(fresh(), whole_model=True, bucket=5))
+    for option, wrong in {"density": "0.1", "momentum": "x", "scheme": 5, "select": 5}.items():
+        refused(TypeError, f"{option}: {wrong!r}",
+                lambda: thinwire.compress(fresh(), **{option: wrong}))
+    refused(thinwire.KError, "k: 3000; accepted is 1 .. 2283",
+            lambda: thinwire.compress(fresh(), k=3000))
+    refused(thinwire.ParamError, "timeout: datetime",
+            lambda: thinwire.compress(fresh(), timeout=timedelta(seconds=9)))
+    refused(thinwire.ParamError, "grad_scaler: True",
+            lambda: thinwire.compress(fresh(), grad_scaler=True))
     refused(thinwire.NameError, "okto", lambda: thinwire.compress(fresh(), scheme="okto"))
     refused(thinwire.DensityError, "density", lambda: thinwire.compress(fresh(), density=2.0))
     refused(thinwire.ParamError, "momentum", lambda: thinwire.compress(fresh(), momentum=3.0))
@@ -63,6 +73,8 @@ def changed_size(rank, nranks):
     network = Known(a=100)
     optimizer = thinwire.DistributedOptimizer(torch.optim.SGD(network.parameters(), lr=1.0),
                                               network.named_parameters())
+    refused(thinwire.SizeError, "on meta, it was 100 x torch.float32 on cpu",
+            lambda: optimizer.thinwire.begin(0, torch.zeros(100, device="meta")))
     begin = time.monotonic()
     if rank == 1:
         network.a.data = torch.zeros(50)
