@@ -21,7 +21,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .errors import TransportError
+from .errors import ParamError, TransportError
 from .group import Transport, alone
 from .library import check, lib
 
@@ -285,6 +285,9 @@ class ProcessGroupTransport(Transport):
 
 def transport_of(group, timeout):
     """A transport between the ranks of a process group. Collective."""
+    if dist.get_rank(group) < 0:
+        raise ParamError(f"process_group: rank {dist.get_rank()} is not in it; only its ranks may "
+                         "call")
     if dist.get_world_size(group) == 1:
         return alone()
     return ProcessGroupTransport(group, timeout)

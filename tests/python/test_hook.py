@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from known import Account, Known, balanced, gradient
 from ranks import equal, loss, main, model, run, weights
+from thinwire.process_group import transport_of
 
 
 def train(network, rank, steps):
@@ -51,6 +52,11 @@ def play_known(rank, group, **options):
 def subgroups(rank, nranks):
     """Ranks 0 and 2, 1 and 3; then once more with a store of our own, as mpi needs it."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    try:
+        transport_of(groups[1 - rank % 2], 5.0)
+        assert False, "a rank that is not in the group was taken"
+    except thinwire.ParamError as error:
+        assert f"rank {rank} is not in it" in str(error), error
     first = play_known(rank, groups[rank % 2], wire="bf16")
     dist.distributed_c10d._get_default_store = lambda: None
     return first, play_known(rank, groups[rank % 2], k=25)
