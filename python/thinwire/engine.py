@@ -14,6 +14,7 @@ infinity anywhere is refused whole: residuals stay, and every gradient becomes i
 scaler sees on all ranks.
 """
 import bisect
+import contextlib
 import ctypes
 import itertools
 import os
@@ -252,15 +253,12 @@ class Engine:
     def load_state_dict(self, saved):
         """Goes on from this rank's dict, or from the list of all ranks' dicts of a run with any
         number of ranks, the same list on all: each is then taken by one rank. Collective."""
-        if isinstance(saved, dict):
-            mine = [saved]
-        else:
-            mine = [one for one in saved if one["rank"] % self.transport.nranks ==
-                    self.transport.rank]
-        for one in mine:
-            if one.get("version") != 1 or one["names"] != self.names or one["sizes"] != self.sizes:
-                raise MismatchError("the saved state is of another model: names and sizes of its "
-                                    "parameters differ")
+        try:
+            mine = self._own_of(saved)
+        except MismatchError:           # of this rank alone: the others must not wait for it
+            with contextlib.suppress(Error):
+                self.group.load(["what load_state_dict() was given"])
+            raise
         with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
             paths = [os.path.join(folder, str(one["rank"])) for one in mine]
             for path, one in zip(paths, mine):
@@ -268,6 +266,29 @@ class Engine:
                     state = one["state"].cpu().contiguous()
                     file.write(ctypes.string_at(state.data_ptr(), state.numel()))
             self.group.load(paths)
+
+    def _own_of(self, saved):
+        """What this rank takes of it."""
+        every = [saved] if isinstance(saved, dict) else saved
+        if not (isinstance(every, (list, tuple)) and
+                all(isinstance(one, dict) and one.get("version") == 1 for one in every)):
+            raise MismatchError("this is not what state_dict() of thinwire returned, nor a list of it")
+        for one in every:
+            self._compare(dict(zip(one["names"], one["sizes"])), dict(zip(self.names, self.sizes)))
+        rank, nranks = self.transport.rank, self.transport.nranks
+        return every if every is not saved else [one for one in every
+                                                 if one["rank"] % nranks == rank]
+
+    @staticmethod
+    def _compare(then, now):
+        for name in {**now, **then}:
+            if then.get(name) != now.get(name):
+                raise MismatchError(f"the saved state is of another model: parameter '{name}' has "
+                                    f"{then.get(name, 'no')} elements there, {now.get(name, 'no')} "
+                                    "here")
+        if list(then) != list(now):
+            raise MismatchError("the saved state is of a model with the same parameters in another "
+                                "order")
 
     def close(self):
         """Frees everything; other ranks that wait for this one fail at once."""

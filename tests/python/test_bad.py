@@ -90,6 +90,30 @@ def test_changed_size():
     run(changed_size, 2)
 
 
+def bad_states(rank, nranks):
+    """On rank 1 alone; rank 0 hears of it at once, and both go on."""
+    network, other = DDP(model()), DDP(model(width=41))
+    state, saved = thinwire.compress(network), thinwire.compress(other).state_dict()
+    begin = time.monotonic()
+    if rank == 1:
+        refused(thinwire.MismatchError, "'4.weight' has 123 elements there, 120 here",
+                lambda: state.load_state_dict(saved))
+    else:
+        refused(thinwire.FileError, "rank 1: ", lambda: state.load_state_dict(state.state_dict()))
+    assert time.monotonic() - begin < 30
+    refused(thinwire.MismatchError, "is not what state_dict() of thinwire returned",
+            lambda: state.load_state_dict(network.state_dict()))
+    saved = state.state_dict()
+    saved["names"].reverse()
+    saved["sizes"].reverse()
+    refused(thinwire.MismatchError, "another order", lambda: state.load_state_dict(saved))
+    loss(network, rank, 0).backward()
+
+
+def test_bad_states():
+    run(bad_states, 2)
+
+
 def train_until(rank, leaves, how, **options):
     """Rank `leaves` leaves at step 3. Returns what the others raised, and after how long."""
     network = DDP(model())
@@ -225,7 +249,7 @@ def test_processes_end_in_peace():
 
 
 if __name__ == "__main__":
-    main([test_bad_arguments, test_changed_size, test_rank_dies,
+    main([test_bad_arguments, test_changed_size, test_bad_states, test_rank_dies,
           test_rank_dies_before_a_sum, test_rank_stops,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_in_peace])
