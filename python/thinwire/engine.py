@@ -44,6 +44,9 @@ def _check(parameters):
         if parameter.dtype not in _TYPES:
             raise ParamError(f"parameter '{name}' is {parameter.dtype}; accepted are "
                              f"{', '.join(map(str, _TYPES))}")
+        if parameter.numel() == 0:
+            raise ParamError(f"parameter '{name}' has no elements; freeze it before the model is "
+                             "wrapped: requires_grad_(False)")
         if parameter.device != parameters[0][1].device:
             raise ParamError(f"parameter '{name}' is on {parameter.device}, '{parameters[0][0]}' "
                              f"on {parameters[0][1].device}; accepted is one device a rank")
@@ -77,7 +80,7 @@ class Engine:
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
         self.as_a_whole = whole_model or grad_scaler is not None    # steps begin when all is there
-        self.under_way, self.scale = [], 1.0
+        self.under_way, self.scale, self.process = [], 1.0, os.getpid()
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or 300.0      # 0 means default, as everywhere
         self.transport = transport_of(process_group, timeout)
@@ -291,7 +294,10 @@ class Engine:
                                 "order")
 
     def close(self):
-        """Frees everything; other ranks that wait for this one fail at once."""
+        """Frees everything; other ranks that wait for this one fail at once. A forked process has no
+        thread of the library's to wait for: its copy goes with it."""
+        if os.getpid() != self.process:
+            return
         if self.group is not None:
             self.group.close()
         self.transport.close()

@@ -51,6 +51,7 @@ def bad_arguments(rank, nranks):
     refused(thinwire.ParamError, "'0' gives its weight a sparse", lambda: thinwire.compress(sparse))
     refused(thinwire.MismatchError, "density",
             lambda: thinwire.compress(fresh(), density=0.1 * (rank + 1)))
+    refused(thinwire.ParamError, "'a' has no elements", lambda: thinwire.compress(DDP(Known(a=0))))
     optimizer = torch.optim.SGD(model().parameters(), lr=1.0)
     refused(TypeError, "Compression", lambda: thinwire.DistributedOptimizer(optimizer, None, "oktopk"))
     refused(TypeError, "optimizer: Seq", lambda: thinwire.DistributedOptimizer(model()))
@@ -229,6 +230,9 @@ network = DDP(model())
 state = thinwire.compress(network, scheme="oktopk", density=0.05)
 for step in range(3):
     loss(network, dist.get_rank(), step).backward()
+    if os.fork() == 0:
+        sys.exit(0)     # takes nothing of its parent's along
+    assert os.wait()[1] == 0
 print(state.summary())
 """
 
