@@ -166,6 +166,10 @@ class State:
     def load_state_dict(self, saved):
         self.engine.load_state_dict(saved)
 
+    def __reduce__(self):
+        """Copied or pickled it is its dict: models of torch 2 hold it, and may be copied."""
+        return dict, (self.state_dict(),)
+
     def close(self):
         """Frees what it holds now, and not when the model is freed or the process ends."""
         self._finalizer()
