@@ -75,7 +75,7 @@ class _Worker(threading.Thread):
             self._begin(jobs)
             self.good &= self.engine.finish()
             if jobs[-1].last:
-                self.engine.end_step(self.good)     # its warning may be an error, by the user's wish
+                self.engine.end_step(self.good)     # under -W error its warning is raised
         except Exception as error:      # whatever it is, backward() raises it
             self.error = error
 
@@ -128,10 +128,12 @@ def _shut_down(worker, usage):
 
 
 def _check_dense(module):
-    """DDP gives a sparse gradient to hooks as a bucket without gradients: it must not come to that."""
+    """DDP gives a sparse gradient to hooks as a bucket without gradients: nobody would sum it."""
     for name, part in module.named_modules():
-        if isinstance(part, (Embedding, EmbeddingBag)) and part.sparse and part.weight.requires_grad:
-            raise ParamError(f"module '{name}' gives its weight a sparse gradient; use sparse=False")
+        sparse = isinstance(part, (Embedding, EmbeddingBag)) and part.sparse
+        if sparse and part.weight.requires_grad:
+            raise ParamError(f"module '{name}' gives its weight a sparse gradient; use "
+                             "sparse=False in embeddings")
 
 
 class State:

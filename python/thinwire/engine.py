@@ -59,7 +59,7 @@ def _check_options(elements, k, timeout, scaler):
     if not isinstance(timeout, Real) or not timeout >= 0:
         raise ParamError(f"timeout: {timeout!r}; accepted is a number of seconds")
     if scaler is not None and not hasattr(scaler, "get_scale"):
-        raise ParamError(f"grad_scaler: {scaler!r}; accepted is the GradScaler that scales the loss")
+        raise ParamError(f"grad_scaler: {scaler!r}; accepted is the GradScaler of the loss")
 
 
 class Engine:
@@ -275,7 +275,8 @@ class Engine:
         every = [saved] if isinstance(saved, dict) else saved
         if not (isinstance(every, (list, tuple)) and
                 all(isinstance(one, dict) and one.get("version") == 1 for one in every)):
-            raise MismatchError("this is not what state_dict() of thinwire returned, nor a list of it")
+            raise MismatchError("this is not what state_dict() of thinwire returned, nor a list of "
+                                "such")
         for one in every:
             self._compare(dict(zip(one["names"], one["sizes"])), dict(zip(self.names, self.sizes)))
         rank, nranks = self.transport.rank, self.transport.nranks
@@ -294,8 +295,8 @@ class Engine:
                                 "order")
 
     def close(self):
-        """Frees everything; other ranks that wait for this one fail at once. A forked process has no
-        thread of the library's to wait for: its copy goes with it."""
+        """Frees everything; other ranks that wait for this one fail at once. Not in a forked
+        process, which has no thread of the library's to wait for: its copy goes with it."""
         if os.getpid() != self.process:
             return
         if self.group is not None:

@@ -143,7 +143,7 @@ def _named(optimizer, named_parameters):
 
 def _check(optimizer, compression):
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer: {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
+        raise TypeError(f"optimizer: {type(optimizer).__name__}; accepted is one of torch.optim")
     if compression is not None and not isinstance(compression, Compression):
         raise TypeError(f"compression: {compression!r}; accepted is thinwire.Compression(scheme, "
                         "density, ...)")
@@ -159,8 +159,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
     """Has optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
 
     named_parameters is for messages. optimizer.thinwire has stats(), summary(), state_dict(),
-    load_state_dict() and close(). step(closure) is for optimizers that call it once a step: how often
-    others do (LBFGS) depends on the loss, which differs from rank to rank.
+    load_state_dict() and close(). step(closure) is for optimizers that call it once a step: how
+    often others do (LBFGS) depends on the loss, which differs from rank to rank.
     """
     _check(optimizer, compression)
     named = _named(optimizer, named_parameters)

@@ -53,7 +53,8 @@ def bad_arguments(rank, nranks):
             lambda: thinwire.compress(fresh(), density=0.1 * (rank + 1)))
     refused(thinwire.ParamError, "'a' has no elements", lambda: thinwire.compress(DDP(Known(a=0))))
     optimizer = torch.optim.SGD(model().parameters(), lr=1.0)
-    refused(TypeError, "Compression", lambda: thinwire.DistributedOptimizer(optimizer, None, "oktopk"))
+    refused(TypeError, "Compression",
+            lambda: thinwire.DistributedOptimizer(optimizer, compression="oktopk"))
     refused(TypeError, "optimizer: Seq", lambda: thinwire.DistributedOptimizer(model()))
     hooked = fresh()
     hooked.register_comm_hook(None, lambda _, bucket: None)

@@ -61,7 +61,7 @@ def by_optimizer(rank, nranks):
 
 
 def other_default(rank, nranks):
-    """The script's default type, as for a model in bfloat16, is not that of the engine's vectors."""
+    """The script's default type, for a model in bfloat16 say, is not that of the vector."""
     torch.set_default_dtype(torch.bfloat16)
     try:
         return test_patterns.half(rank, nranks, whole_model=True)
