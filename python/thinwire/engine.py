@@ -36,6 +36,8 @@ from .stats import TRIAL, Stats
 _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
 _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: a bucket of DDP's
 
+_LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
+
 
 def _check(parameters):
     if not parameters:
@@ -56,8 +58,8 @@ def _check_options(elements, k, timeout, scaler):
     """What the library does not see as the user gave it."""
     if not isinstance(k, Real) or not 0 <= k <= elements:
         raise KError(f"k: {k!r}; accepted is 1 .. {elements}, the elements of all parameters")
-    if not isinstance(timeout, Real) or not timeout >= 0:
-        raise ParamError(f"timeout: {timeout!r}; accepted is a number of seconds")
+    if not isinstance(timeout, Real) or not 0 <= timeout <= _LONGEST:
+        raise ParamError(f"timeout: {timeout!r}; accepted are 0 (default) .. {_LONGEST} seconds")
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise ParamError(f"grad_scaler: {scaler!r}; accepted is the GradScaler of the loss")
 

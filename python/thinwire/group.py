@@ -31,7 +31,8 @@ def _set_number(params, field, value):
     try:
         setattr(params, field, value)
     except TypeError:
-        raise TypeError(f"{field}: {value!r}; accepted is a number") from None
+        kind = "a whole number" if isinstance(getattr(params, field), int) else "a number"
+        raise TypeError(f"{field}: {value!r}; accepted is {kind}") from None
 
 
 def group_params(scheme="oktopk", density=0.0, *, select=None, exchange=None, wire=None,

@@ -33,13 +33,15 @@ def bad_arguments(rank, nranks):
     refused(TypeError, "'fluff'", lambda: thinwire.compress(fresh(), fluff=1))
     refused(ValueError, "'median'", lambda: thinwire.compress(fresh(), result="median"))
     refused(ValueError, "bucket", lambda: thinwire.compress(fresh(), whole_model=True, bucket=5))
-    for option, wrong in {"density": "0.1", "momentum": "x", "scheme": 5, "select": 5}.items():
-        refused(TypeError, f"{option}: {wrong!r}",
+    for option, wrong, right in (("density", "0.1", "a number"), ("scheme", 5, "a name"),
+                                 ("select", 5, "a name"), ("warmup_steps", 1e3, "a whole number")):
+        refused(TypeError, f"{option}: {wrong!r}; accepted is {right}",
                 lambda: thinwire.compress(fresh(), **{option: wrong}))
     refused(thinwire.KError, "k: 3000; accepted is 1 .. 2283",
             lambda: thinwire.compress(fresh(), k=3000))
-    refused(thinwire.ParamError, "timeout: datetime",
-            lambda: thinwire.compress(fresh(), timeout=timedelta(seconds=9)))
+    for timeout in (timedelta(seconds=9), float("inf"), -1):
+        refused(thinwire.ParamError, f"timeout: {timeout!r}",
+                lambda: thinwire.compress(fresh(), timeout=timeout))
     refused(thinwire.ParamError, "grad_scaler: True",
             lambda: thinwire.compress(fresh(), grad_scaler=True))
     refused(thinwire.NameError, "okto", lambda: thinwire.compress(fresh(), scheme="okto"))
