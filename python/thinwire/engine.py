@@ -35,7 +35,6 @@ from .stats import TRIAL, Stats
 
 _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
 _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: a bucket of DDP's
-
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
 
 
@@ -138,11 +137,11 @@ class Engine:
         if grad.is_sparse:
             raise ParamError(f"parameter '{self.names[number]}' has a sparse gradient; use "
                              "sparse=False in embeddings")
-        now = _kind(grad.numel(), grad.dtype, grad.device)
-        then = _kind(self.sizes[number], self.dtypes[number], self.device)
+        now = grad.numel(), grad.dtype, grad.device
+        then = self.sizes[number], self.dtypes[number], self.device
         if now != then:
-            raise SizeError(f"parameter '{self.names[number]}' has changed: {now}, it was {then}; "
-                            "wrap the model anew and compress that")
+            raise SizeError(f"parameter '{self.names[number]}' has changed: {_kind(*now)}, it was "
+                            f"{_kind(*then)}; wrap the model anew and compress that")
         if self.scaler is not None and not self.under_way:
             self.scale = self.scaler.get_scale()
         source = self._source(number, grad)
