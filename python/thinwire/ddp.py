@@ -16,9 +16,9 @@ from torch.nn import Embedding, EmbeddingBag
 from torch.nn.parallel import DistributedDataParallel
 
 from .engine import Engine
-from .errors import ParamError, StateError
+from .errors import ParamError, StateError, TimeoutError, TransportError
 
-
+_GONE = (TimeoutError, TransportError)      # after which only a restart helps
 _compressed = weakref.WeakSet()     # models; an attribute of theirs would not let them be pickled
 
 
@@ -195,6 +195,7 @@ class State:
         numbers = [self._number(parameter) for parameter in bucket.parameters()]
         used = self._usage.take(numbers) if self._usage is not None else None
         job = _Job(numbers, used, bucket, self.engine.device)
+        self._end = job.future if job.last else None
         self._worker.jobs.put(job)
         return job.future if self._in_backward else job.future.then(self._checked)
 
@@ -207,10 +208,19 @@ class State:
         """Has backward() raise what goes wrong, after DDP's own callback, which is queued later
         than the first of these. False when this is no backward pass."""
         try:
-            _queue_callback(lambda: _queue_callback(self._raise))
+            _queue_callback(self._before_ddp)
         except RuntimeError:
             return False
         return True
+
+    def _before_ddp(self):
+        """DDP may sum which parameters were used, over the script's group: with a rank that is gone
+        or late that would take as long as the script's timeout, and name nobody."""
+        if self._end is not None:       # else DDP still waits for parameters, and has words for it
+            self._end.wait()
+        if isinstance(self._worker.error, _GONE):
+            self._raise()
+        _queue_callback(self._raise)
 
     def _raise(self):
         error, self._worker.error = self._worker.error, None

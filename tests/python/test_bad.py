@@ -118,9 +118,9 @@ def test_bad_states():
     run(bad_states, 2)
 
 
-def train_until(rank, leaves, how, **options):
+def train_until(rank, leaves, how, unused=False, **options):
     """Rank `leaves` leaves at step 3. Returns what the others raised, and after how long."""
-    network = DDP(model())
+    network = DDP(model(), find_unused_parameters=unused)
     thinwire.compress(network, density=0.05, **options)
     for step in range(10):
         now = loss(network, rank, step)
@@ -167,6 +167,16 @@ def test_rank_stops():
     for result in run(stops, 3)[::2]:
         kind, words, seconds = result
         assert kind == "TimeoutError" and "from rank 1" in words and seconds < 20, result
+
+
+def stops_unused(rank, nranks):
+    return train_until(rank, 1, lambda: time.sleep(6), unused=True, timeout=2.0)
+
+
+def test_rank_stops_with_unused_parameters():
+    """DDP's own sum of what was used does not make the deadline longer."""
+    kind, words, seconds = run(stops_unused, 2)[0]
+    assert kind == "TransportError" and seconds < 5, (kind, words, seconds)
 
 
 def alone(rank, nranks):
@@ -257,6 +267,6 @@ def test_processes_end_in_peace():
 
 if __name__ == "__main__":
     main([test_bad_arguments, test_changed_size, test_bad_states, test_rank_dies,
-          test_rank_dies_before_a_sum, test_rank_stops,
+          test_rank_dies_before_a_sum, test_rank_stops, test_rank_stops_with_unused_parameters,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_in_peace])
