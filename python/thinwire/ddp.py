@@ -149,7 +149,6 @@ class State:
         may_be_unused = model.find_unused_parameters or model.static_graph
         self._usage = _Usage(self._parameters) if may_be_unused else None
         self._worker = _Worker(self.engine)
-        self._in_backward = False
         self._finalizer = weakref.finalize(self, _shut_down, self._worker, self._usage)
 
     @property
@@ -191,33 +190,33 @@ class State:
             raise StateError("the state was closed; the model cannot go on training with it")
         if bucket.index() == 0:
             self._raise()       # what an earlier pass left, if it was cut short
-            self._in_backward = self._raise_after_backward()
         numbers = [self._number(parameter) for parameter in bucket.parameters()]
         used = self._usage.take(numbers) if self._usage is not None else None
         job = _Job(numbers, used, bucket, self.engine.device)
-        self._end = job.future if job.last else None
         self._worker.jobs.put(job)
-        return job.future if self._in_backward else job.future.then(self._checked)
+        if job.last and not self._raise_after_backward(job.future):
+            return job.future.then(self._checked)
+        return job.future
 
     def _checked(self, future):
         """For a rank that has joined early, which has no backward pass to raise errors."""
         self._raise()
         return future.value()
 
-    def _raise_after_backward(self):
+    def _raise_after_backward(self, last):
         """Has backward() raise what goes wrong, after DDP's own callback, which is queued later
-        than the first of these. False when this is no backward pass."""
+        than the first of these. Not before the last bucket: earlier ones may belong to a pass
+        within the pass, of a checkpoint. False when this is no backward pass."""
         try:
-            _queue_callback(self._before_ddp)
+            _queue_callback(functools.partial(self._before_ddp, last))
         except RuntimeError:
             return False
         return True
 
-    def _before_ddp(self):
+    def _before_ddp(self, last):
         """DDP may sum which parameters were used, over the script's group: with a rank that is gone
         or late that would take as long as the script's timeout, and name nobody."""
-        if self._end is not None:       # else DDP still waits for parameters, and has words for it
-            self._end.wait()
+        last.wait()
         if isinstance(self._worker.error, _GONE):
             self._raise()
         _queue_callback(self._raise)

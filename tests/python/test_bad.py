@@ -10,6 +10,7 @@ from datetime import timedelta
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 import thinwire
 from known import Known, gradient
@@ -179,6 +180,30 @@ def test_rank_stops_with_unused_parameters():
     assert kind == "TransportError" and seconds < 5, (kind, words, seconds)
 
 
+class Checkpointed(torch.nn.Module):
+    """The last layer's backward pass is one of its own, inside the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(12, 400), torch.nn.Linear(400, 3)
+
+    def forward(self, inputs):
+        return checkpoint(self.second, self.first(inputs), use_reentrant=True)
+
+
+def nan_in_the_end(rank, nranks):
+    network = DDP(Checkpointed(), bucket_cap_mb=0.001)
+    thinwire.compress(network, density=0.05)
+    loss(network, rank, 0).backward()
+    network.module.first.weight.register_hook(lambda grad: grad / 0.0)
+    refused(thinwire.NumberError, "'first.weight'", lambda: loss(network, rank, 1).backward())
+
+
+def test_checkpointed_layers():
+    """The backward pass that had the error raises it, and not the next one."""
+    run(nan_in_the_end, 2)
+
+
 def alone(rank, nranks):
     """One rank: what is not selected waits all the same."""
     network = DDP(Known(a=100))
@@ -268,5 +293,6 @@ def test_processes_end_in_peace():
 if __name__ == "__main__":
     main([test_bad_arguments, test_changed_size, test_bad_states, test_rank_dies,
           test_rank_dies_before_a_sum, test_rank_stops, test_rank_stops_with_unused_parameters,
+          test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_in_peace])
