@@ -280,9 +280,10 @@ class Engine:
                                 "such")
         for one in every:
             self._compare(dict(zip(one["names"], one["sizes"])), dict(zip(self.names, self.sizes)))
+        if isinstance(saved, dict):
+            return every
         rank, nranks = self.transport.rank, self.transport.nranks
-        return every if every is not saved else [one for one in every
-                                                 if one["rank"] % nranks == rank]
+        return [one for one in every if one["rank"] % nranks == rank]
 
     @staticmethod
     def _compare(then, now):
