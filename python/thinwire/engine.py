@@ -15,11 +15,9 @@ scaler sees on all ranks.
 """
 import bisect
 import contextlib
-import ctypes
 import itertools
 import os
 import re
-import tempfile
 import time
 import warnings
 from numbers import Real
@@ -27,7 +25,7 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from . import library
+from . import library, saved
 from .errors import Error, KError, MismatchError, NumberError, ParamError, SizeError
 from .group import Group
 from .process_group import transport_of
@@ -246,55 +244,21 @@ class Engine:
 
     def state_dict(self):
         """This rank's residuals, thresholds and counters, for torch.save."""
-        with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
-            path = os.path.join(folder, "state")
-            self.group.save(path)
-            with open(path, "rb") as file:
-                state = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
         return {"version": 1, "rank": self.transport.rank, "nranks": self.transport.nranks,
-                "names": list(self.names), "sizes": list(self.sizes), "state": state}
+                "names": list(self.names), "sizes": list(self.sizes),
+                "state": saved.bytes_of(self.group)}
 
-    def load_state_dict(self, saved):
+    def load_state_dict(self, state):
         """Goes on from this rank's dict, or from the list of all ranks' dicts of a run with any
         number of ranks, the same list on all: each is then taken by one rank. Collective."""
         try:
-            mine = self._own_of(saved)
+            mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
+                                dict(zip(self.names, self.sizes)))
         except MismatchError:           # of this rank alone: the others must not wait for it
             with contextlib.suppress(Error):
                 self.group.load(["what load_state_dict() was given"])
             raise
-        with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
-            paths = [os.path.join(folder, str(one["rank"])) for one in mine]
-            for path, one in zip(paths, mine):
-                with open(path, "wb") as file:
-                    state = one["state"].cpu().contiguous()
-                    file.write(ctypes.string_at(state.data_ptr(), state.numel()))
-            self.group.load(paths)
-
-    def _own_of(self, saved):
-        """What this rank takes of it."""
-        every = [saved] if isinstance(saved, dict) else saved
-        if not (isinstance(every, (list, tuple)) and
-                all(isinstance(one, dict) and one.get("version") == 1 for one in every)):
-            raise MismatchError("this is not what state_dict() of thinwire returned, nor a list of "
-                                "such")
-        for one in every:
-            self._compare(dict(zip(one["names"], one["sizes"])), dict(zip(self.names, self.sizes)))
-        if isinstance(saved, dict):
-            return every
-        rank, nranks = self.transport.rank, self.transport.nranks
-        return [one for one in every if one["rank"] % nranks == rank]
-
-    @staticmethod
-    def _compare(then, now):
-        for name in {**now, **then}:
-            if then.get(name) != now.get(name):
-                raise MismatchError(f"the saved state is of another model: parameter '{name}' has "
-                                    f"{then.get(name, 'no')} elements there, {now.get(name, 'no')} "
-                                    "here")
-        if list(then) != list(now):
-            raise MismatchError("the saved state is of a model with the same parameters in another "
-                                "order")
+        saved.load(self.group, mine)
 
     def close(self):
         """Frees everything; other ranks that wait for this one fail at once. Not in a forked
@@ -308,8 +272,3 @@ class Engine:
 
 def _kind(size, dtype, device):
     return f"{size} x {dtype} on {device}"
-
-
-def _memory_folder():
-    """States pass through files; better ones that never see a disk."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
