@@ -6,6 +6,7 @@ the buffer protocol (arrays, numpy). DDP scripts want thinwire.compress instead.
 import ctypes
 
 from . import library
+from .errors import StateError
 from .library import check, lib
 
 _RESULTS = {"mean": 0, "sum": 1}
@@ -112,10 +113,16 @@ class Group:
     """
 
     def __init__(self, transport, scheme="oktopk", density=0.0, **options):
-        self.handle = ctypes.c_void_p()
+        self._handle = ctypes.c_void_p()
         self.transport = transport
         self.params = group_params(scheme, density, **options)
-        check(lib.tw_group_create(self.handle, transport.handle, self.params))
+        check(lib.tw_group_create(self._handle, transport.handle, self.params))
+
+    @property
+    def handle(self):
+        if self._handle is None:
+            raise StateError("it was closed, and what it held is gone; make a new one")
+        return self._handle
 
     def add(self, n, **options):
         """Adds a tensor of n elements, before open(); options replace the group's."""
@@ -168,5 +175,5 @@ class Group:
         check(lib.tw_group_load(self.handle, texts, len(paths)))
 
     def close(self):
-        handle, self.handle = self.handle, None
+        handle, self._handle = self._handle, None
         lib.tw_group_free(handle)

@@ -58,6 +58,11 @@ def test_nothing_is_lost():
         assert info.step == 8 and info.applied == 40 and info.exchange == b"oktopk"
         assert transport.traffic()["payload_sent"] > 0
         group.close()
+        try:
+            group.info(0)
+            assert False, "a closed group tells"
+        except thinwire.StateError as error:
+            assert "closed" in str(error)
         return given, applied, residual
     results = together(play)
     for i in range(N):
