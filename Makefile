@@ -56,8 +56,8 @@ test-valgrind: test-release
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_$$part || exit 1; \
 	done
 
-# Some of the tests, as racecheck is a hundred times slower; test_cuda_quick is made for it.
-test-gpu: all ## on a GPU: its tests, then memcheck, synccheck and racecheck: eight minutes
+# Some of the tests, as racecheck takes long; test_cuda_quick is made for it.
+test-gpu: all ## on a GPU: its tests, then memcheck, synccheck and racecheck on some of them
 	ctest --test-dir build --output-on-failure -R "cuda|nccl"
 	for tool in memcheck synccheck racecheck; do \
 	    for part in "cuda quick" "cuda_wire quick" cuda_quick; do \

@@ -122,7 +122,7 @@ class An4:
         arrays = numpy.load(args.data)
         self.train = Utterances(arrays, "train", args.limit, device)
         self.test = Utterances(arrays, "test", args.test_limit, device)
-        self.tests = len(self.test.counts)
+        self.test_samples = len(self.test.counts)
         self.by_length = numpy.argsort(self.train.counts, kind="stable")
         self.steps_per_epoch = len(self.by_length) // (args.batch * self.nranks)
         self.shuffle = numpy.random.default_rng(args.seed)  # the same on all ranks
@@ -176,6 +176,8 @@ def main():
     parser.add_argument("--masks", type=int, default=0, metavar="COUNT",
                         help="stretches of time and of frequency to hide in each utterance")
     args = parser.parse_args()
+    if args.masks < 0:
+        parser.error("--masks: accepted is 0 or more")
     torch_common.train(args, An4, "the file that examples/prepare_an4.py makes", same_shapes=False)
 
 

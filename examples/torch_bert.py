@@ -76,7 +76,7 @@ class WikiText:
         self.test = self.numbers(read_words(folder / "test.txt", args.test_limit), ids)
         self.half = (args.length - 3) // 2  # words of A; B has as many
         self.steps_per_epoch = len(train) // (2 * self.half * args.batch * self.nranks)
-        self.tests = max(0, len(self.test) // (2 * self.half) - 1)
+        self.test_samples = max(0, len(self.test) // (2 * self.half) - 1)
         self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
 
     def numbers(self, words, ids):
@@ -124,7 +124,7 @@ class WikiText:
     def evaluate(self, model):
         """The same samples each time, made of every piece of the test text."""
         chance = torch.Generator(self.device).manual_seed(self.rank)
-        starts = torch.tensor(list(torch_common.shard(self.tests)), device=self.device)
+        starts = torch.tensor(list(torch_common.shard(self.test_samples)), device=self.device)
         starts = starts * 2 * self.half
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         for part in starts.split(64):

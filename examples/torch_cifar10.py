@@ -107,7 +107,7 @@ class Cifar10:
         mine = list(torch_common.shard(len(test)))
         self.train = padded.to(device), train.to(device).long()
         self.test = images[-ntest:][mine].to(device), test[mine].to(device).long()
-        self.tests = len(test)
+        self.test_samples = len(test)
         self.steps_per_epoch = len(train) // (args.batch * self.nranks)
         self.shuffle = torch.Generator().manual_seed(args.seed)  # the same on all ranks
         self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)

@@ -5,8 +5,8 @@
 Debian 12's torchrun, a torch 1.13 with Python 3.11, stumbles over its own default and needs
 `-r 9:3 -t 9:3` before the script.
 
-An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch`, `tests`
-(test samples of all ranks) and
+An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch`,
+`test_samples` (of all ranks) and
     batch(step)         -> what loss() takes, on the device
     loss(model, batch)  -> mean loss and accuracy of the batch, tensors without a dimension
     evaluate(model)     -> sums over this rank's share of the test data: loss, of how many; correct,
@@ -96,9 +96,9 @@ def train(args, make_task, data, same_shapes=True):
         raise SystemExit(f"--batch {args.batch}: one step of {dist.get_world_size()} ranks takes "
                          "more training samples than there are; lower it, use fewer ranks, or "
                          "raise --limit")
-    if task.tests < dist.get_world_size():
-        raise SystemExit(f"--test-limit: {task.tests} test samples for {dist.get_world_size()} "
-                         "ranks; each takes one at least")
+    if task.test_samples < dist.get_world_size():
+        raise SystemExit(f"--test-limit: {task.test_samples} test samples for "
+                         f"{dist.get_world_size()} ranks; each takes one at least")
     Loop(args, task, device).run()
 
 

@@ -19,7 +19,7 @@
 /* How many times k the candidates should be for a method that asks by thresholds: with more than it
  * may choose, they answer for every lower threshold too. Where that were more than `cheap`, the
  * vector is read once more instead. */
-TW__BOTH static inline float tw__plenty(int64_t k, int64_t cheap) {
+TW__BOTH static inline float tw__candidates_per_k(int64_t k, int64_t cheap) {
     return (TW__MOST + 1) * k <= cheap ? TW__MOST + 1 : 2;
 }
 

@@ -80,6 +80,15 @@ static void hand_over(ranks *from, ranks *to, char *name) {
     ranks_ok(to);
 }
 
+enum { NAME = 32 };
+
+static void make_name(char name[NAME]) {
+    snprintf(name, NAME, "/tmp/thinwire-cuda-XXXXXX");
+    int file = mkstemp(name);
+    check_true(file >= 0);
+    close(file);
+}
+
 /* Rank 0 takes over both of two ranks' files. */
 static int load_both(ranks *r, int rank, void *context) {
     char first[64], second[64];
@@ -101,10 +110,8 @@ static void clear_files(const char *name, int count) {
 /* Residuals and velocities of two ranks are added up on a GPU as on the CPU. */
 static void test_states_of_two(void **state) {
     (void)state;
-    char name[] = "/tmp/thinwire-cuda-XXXXXX";
-    int file = mkstemp(name);
-    check_true(file >= 0);
-    close(file);
+    char name[NAME];
+    make_name(name);
     tw_group_params params = params_of("oktopk", 0.05);
     params.select.momentum = 0.5f;
     pair p;
@@ -130,10 +137,8 @@ static void test_states_of_two(void **state) {
 /* The GPU's groups go on from what the CPU's saved, and the other way round. */
 static void test_state(void **state) {
     (void)state;
-    char name[] = "/tmp/thinwire-cuda-XXXXXX";
-    int file = mkstemp(name);
-    check_true(file >= 0);
-    close(file);
+    char name[NAME];
+    make_name(name);
     tw_group_params params = params_of("oktopk", 0.05);
     params.select.momentum = 0.5f;
     pair p;

@@ -216,9 +216,9 @@ template <int METHOD>
 __device__ void conclude(const Step &s, const Learned &learned, const Seen &v, const Cut &cut,
                          bool exactly) {
     Learned next = learned;
-    float factor = METHOD == REDSYNC    ? 3.0f
-                   : METHOD == GAUSSIAN ? tw__plenty(s.next_k, s.n / 25)
-                                        : 2.0f;
+    float factor = METHOD == REDSYNC ? 3.0f : 2.0f;
+    if (METHOD == GAUSSIAN) /* at density 0.01 slots would overflow: 6.3 bare passes, not 4.0 */
+        factor = tw__candidates_per_k(s.next_k, s.n / 25);
     if (METHOD == EXACT) {
         learn_margin(s, learned, v, &next);
         factor = next.margin / next.growth;

@@ -39,7 +39,8 @@ static void choose(tw_selector *s) {
             break;
     }
     tw__candidates_choose_above(s, tw__threshold(threshold));
-    tw__method_learn(s, tw__plenty(s->k, s->n / 16));
+    /* At density 0.01 that costs 1.7 bare passes in all, reading once more 2.0. */
+    tw__method_learn(s, tw__candidates_per_k(s->k, s->n / 16));
 }
 
 const tw__method tw__select_gaussian = {
