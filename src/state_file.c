@@ -1,0 +1,215 @@
+/* state_file.c - one rank's state as a file: written, read, checked */
+#include "state_file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC "thinwire"
+#define VERSION 1
+#define BYTE_ORDER_MARK 0x01020304u
+
+/* ---- checksum: 64 bits over words of 8 bytes, of which everything in the file is made */
+
+static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
+    const char *at = data;
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* ---- write */
+
+typedef struct writer {
+    FILE *file;
+    uint64_t hash;
+    int failed;
+} writer;
+
+static void put(writer *w, const void *data, size_t bytes) {
+    w->hash = checksum(w->hash, data, bytes);
+    w->failed |= fwrite(data, 1, bytes, w->file) != bytes;
+}
+
+static tw__state_head head_of(const tw__tensor *t) {
+    tw__state_head head = {.n = t->n, .steps = t->steps, .global_threshold = t->threshold};
+    const tw_selector *s = t->selector;
+    if (s == NULL)
+        return head;
+    head.has_residual = s->params.feedback == TW_FEEDBACK_ON;
+    head.has_velocity = s->params.momentum != 0.0f;
+    head.guess = s->learned.guess;
+    head.rank = s->learned.rank;
+    head.growth = s->learned.growth;
+    head.margin = s->learned.margin;
+    head.threshold = s->learned.threshold;
+    head.age = s->learned.age;
+    return head;
+}
+
+static void put_vector(writer *w, const float *vector, int64_t n) {
+    put(w, vector, sizeof *vector * (size_t)(n - n % 2));
+    if (n % 2 != 0) {
+        const float last[2] = {vector[n - 1], 0.0f};
+        put(w, last, sizeof last);
+    }
+}
+
+/* A vector that lies on a GPU, by way of the host. */
+static void put_vector_from(writer *w, tw__tensor *t, tw__device_vector which) {
+    float *copy = malloc(sizeof *copy * (size_t)t->n);
+    if (copy != NULL && tw__device_get(t->selector->device, which, copy) == TW_OK)
+        put_vector(w, copy, t->n);
+    else
+        w->failed = 1;
+    free(copy);
+}
+
+/* What a GPU has learned lies there too. */
+static void put_tensor_there(writer *w, tw__tensor *t) {
+    tw__state_head head = head_of(t);
+    w->failed |= tw__device_learned(t->selector->device, &head.threshold, &head.age) != TW_OK;
+    put(w, &head, sizeof head);
+    if (head.has_residual)
+        put_vector_from(w, t, TW__RESIDUAL);
+    if (head.has_velocity)
+        put_vector_from(w, t, TW__VELOCITY);
+}
+
+static void put_tensor(writer *w, tw__tensor *t) {
+    if (t->selector != NULL && t->selector->device != NULL) {
+        put_tensor_there(w, t);
+        return;
+    }
+    tw__state_head head = head_of(t);
+    put(w, &head, sizeof head);
+    if (head.has_residual) {
+        tw__feedback_settle(t->selector);
+        put_vector(w, t->selector->residual, t->n);
+    }
+    if (head.has_velocity)
+        put_vector(w, t->selector->velocity[0], t->n);
+}
+
+static tw__state_header header_of(const tw_group *g) {
+    tw__state_header h = {.magic = MAGIC,
+                          .version = VERSION,
+                          .byte_order = BYTE_ORDER_MARK,
+                          .rank = (uint32_t)g->rank,
+                          .nranks = (uint32_t)g->nranks,
+                          .ntensors = (uint32_t)g->ntensors};
+    h.bytes = sizeof h + sizeof(uint64_t);
+    for (int t = 0; t < g->ntensors; t++) {
+        tw__state_head head = head_of(&g->tensors[t]);
+        h.bytes += sizeof head + tw__state_data_bytes(&head);
+    }
+    return h;
+}
+
+int tw__state_write(tw_group *g, const char *path) {
+    writer w = {.file = fopen(path, "wb")};
+    if (w.file == NULL)
+        return errno;
+    tw__state_header h = header_of(g);
+    put(&w, &h, sizeof h);
+    for (int t = 0; t < g->ntensors; t++)
+        put_tensor(&w, &g->tensors[t]);
+    uint64_t sum = w.hash;
+    put(&w, &sum, sizeof sum);
+    int failed = w.failed || fflush(w.file) != 0 || fsync(fileno(w.file)) != 0 ? errno : 0;
+    if (w.failed && failed == 0)
+        failed = EIO;
+    return fclose(w.file) != 0 && failed == 0 ? errno : failed;
+}
+
+/* ---- read */
+
+static int cannot_read(const char *path) {
+    return tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be read: %s", path, strerror(errno));
+}
+
+static int read_bytes(const char *path, tw__state *state) {
+    struct stat status;
+    state->path = path;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return cannot_read(path);
+    if (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)) {
+        fclose(file);
+        return tw__fail(TW_ERR_FILE, "path: '%.200s' is not a file", path);
+    }
+    state->size = (size_t)status.st_size;
+    state->bytes = malloc(state->size + 1);
+    size_t got = state->bytes == NULL ? 0 : fread(state->bytes, 1, state->size, file);
+    int error = state->bytes == NULL ? tw__fail(TW_ERR_MEMORY, "no memory to read '%.200s'", path)
+                : got < state->size  ? cannot_read(path)
+                                     : TW_OK;
+    fclose(file);
+    return error;
+}
+
+static int damaged(const tw__state *state, const char *what) {
+    return tw__fail(TW_ERR_DAMAGED, "path: '%.200s' %s; use an earlier state", state->path, what);
+}
+
+static int check(tw__state *state) {
+    tw__state_header *h = &state->header;
+    uint64_t sum;
+    if (state->size < sizeof *h + sizeof sum)
+        return damaged(state, "is too short to be a state");
+    memcpy(h, state->bytes, sizeof *h);
+    if (memcmp(h->magic, MAGIC, sizeof h->magic) != 0)
+        return damaged(state, "is not a saved state");
+    if (h->byte_order != BYTE_ORDER_MARK || h->version != VERSION)
+        return damaged(state, "is of another version or byte order");
+    if (h->bytes != state->size || state->size % 8 != 0)
+        return damaged(state, "is truncated, or has something appended");
+    memcpy(&sum, state->bytes + state->size - sizeof sum, sizeof sum);
+    if (sum != checksum(0, state->bytes, state->size - sizeof sum))
+        return damaged(state, "does not match its checksum");
+    if (h->nranks < 1 || h->nranks > TW__MAX_RANKS || h->rank >= h->nranks)
+        return damaged(state, "names a rank that cannot be");
+    return TW_OK;
+}
+
+int tw__state_read(const char *path, tw__state *state) {
+    TW_TRY(read_bytes(path, state));
+    return check(state);
+}
+
+static int other(const tw__state *state, int tensor, const char *field, int64_t saved,
+                 int64_t ours) {
+    return tw__fail(TW_ERR_MISMATCH, "tensor %d, %s: the state '%.160s' has %lld, the group %lld",
+                    tensor, field, state->path, (long long)saved, (long long)ours);
+}
+
+int tw__state_each(tw_group *g, const tw__state *state, tw__state_visit *visit, void *context) {
+    size_t at = sizeof(tw__state_header), end = state->size - sizeof(uint64_t);
+    if (state->header.ntensors != (uint32_t)g->ntensors)
+        return tw__fail(TW_ERR_MISMATCH, "tensors: the state '%.160s' has %u, the group %d",
+                        state->path, state->header.ntensors, g->ntensors);
+    for (int t = 0; t < g->ntensors; t++) {
+        tw__state_head head, ours = head_of(&g->tensors[t]);
+        if (end - at < sizeof head)
+            return damaged(state, "ends within a tensor");
+        memcpy(&head, state->bytes + at, sizeof head);
+        if (head.n != ours.n)
+            return other(state, t, "n", head.n, ours.n);
+        if (head.has_residual != ours.has_residual)
+            return other(state, t, "feedback", head.has_residual, ours.has_residual);
+        if (head.has_velocity != ours.has_velocity)
+            return other(state, t, "momentum", head.has_velocity, ours.has_velocity);
+        if (end - at < sizeof head + tw__state_data_bytes(&head))
+            return damaged(state, "ends within a tensor");
+        if (visit != NULL)
+            visit(&g->tensors[t], &head, state->bytes + at + sizeof head, context);
+        at += sizeof head + tw__state_data_bytes(&head);
+    }
+    return at == end ? TW_OK : damaged(state, "has more than its tensors");
+}
