@@ -36,7 +36,7 @@ if "$thinwire" train 2>&1 --steps 1 --limit 64 --test-limit 64 --batch 8 | grep 
 fi
 
 # ---- every scheme: replicas equal, log readable, timeline readable
-for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk logtopk twolevel; do
+for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk fulltopk logtopk twolevel auto; do
     trains --steps 6 --ranks 3 --scheme $scheme --log "$dir/$scheme.jsonl" --trace "$dir/trace" \
         --snapshots 3
     [ -n "$(hash)" ] || fail "$scheme: no hash of equal replicas"
@@ -102,6 +102,8 @@ if ls "$dir"/saved/step-0000000[1-5]0 >/dev/null 2>&1; then
     same "killed and resumed" "$whole" "$(hash)"
 else
     echo "SKIP: the run was too fast to be killed in time"
+    # shellcheck disable=SC2086
+    trains $saving
 fi
 
 # ---- a damaged checkpoint is named, the one before it is used
