@@ -33,8 +33,9 @@ static const char help_notes[] =
     "JSON: one object per row; bytes are the worst over ranks and all steps, times as in the "
     "table, hash covers all results. Memory: about 20 n bytes per rank, 30 n with --verify. "
     "On a GPU: all ranks share the first one; gradients are copied there and results fetched "
-    "outside of the times; dense goes through the host. In JSON device is the GPU's name and "
-    "threads 0. Memory: about 17 n bytes per rank there, 16 n on the host, 26 n with --verify.";
+    "outside of the times; butterfly, twolevel, fulltopk and auto go through the host. In JSON "
+    "device is the GPU's name and threads 0. Memory: about 17 n bytes per rank there, 16 n on the "
+    "host, 26 n with --verify.";
 
 static const char help_examples[] =
     "  thinwire bench allreduce --ranks 8 --verify\n"

@@ -30,11 +30,12 @@
  *   - Glossary: n elements, k selected, density k/n, P ranks (nranks), g gradient, e residual,
  *     acc = g + e.
  *   - A call returns TW_OK (0) or a negative error; tw_last_error() says in words which field was
- *     wrong and what is accepted. After an error nothing has changed.
+ *     wrong and what is accepted. After an error nothing has changed, unless the call says otherwise.
  *   - The library never prints, never exits and never aborts.
  *   - A handle may be used by one thread at a time; different handles are independent.
  *   - "Collective" calls must be made by all ranks, in the same order. They end with the same
- *     status on all of them, within the deadline of the group.
+ *     status on all of them, but for errors that a call lists as this rank's alone, within the
+ *     deadline of the group.
  *   - Pointers into the caller's memory may have any alignment.
  *   - The selection depends on the inputs, the parameters and the seed alone: not on the number of
  *     threads, the kernels or the run. (How much work it took, in tw_select_info, does.)
@@ -343,8 +344,8 @@ typedef enum {
                             gives 2k/3 .. k of them; else exact. Fewer messages per step */
 } tw_global;
 
-/* Zero means default in every field; start from TW_GROUP_PARAMS_INIT. All but timeout,
- * select.threads and select.seed must be the same on all ranks. */
+/* Zero means default in every field; start from TW_GROUP_PARAMS_INIT. All but timeout and, in
+ * select, threads, seed, ordinal and stream must be the same on all ranks. */
 typedef struct tw_group_params {
     const char *scheme;      /* NULL: "oktopk". Names: see tw_scheme(); "auto": see tw_choice */
     const char *exchange;    /* NULL: the scheme's. Names: see tw_exchange(), and "auto" */

@@ -1,6 +1,6 @@
 /* candidates.c - the entries that a pass collected, and the choice among them
  *
- * The guess from which a pass collects is meant to let 1.25k to 3k entries through, as the method
+ * The guess from which a pass collects is meant to let 1.25k to 2k entries through, as the method
  * asks. It can fail in two ways, and neither costs exactness:
  *
  *   Too many: a thread's buffer fills up, with more than 4k. It keeps its 2k+1 best and raises its
