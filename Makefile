@@ -53,9 +53,8 @@ test-tsan:
 	ctest --test-dir build-tsan --output-on-failure -j$(JOBS) -L threads
 
 test-valgrind: test-release
-	for part in $(VALGRIND_PARTS); do \
-	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_$$part || exit 1; \
-	done
+	printf '%s\n' $(VALGRIND_PARTS) | xargs -P$(JOBS) -I PART \
+	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_PART
 
 test-gpu: all ## on a GPU: its tests, then memcheck, synccheck and racecheck on some of them
 	ctest --test-dir build --output-on-failure -R "cuda|nccl"
