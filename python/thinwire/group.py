@@ -4,16 +4,19 @@ It needs no torch: gradients are given as addresses, or as anything with data_pt
 the buffer protocol (arrays, numpy). DDP scripts want thinwire.compress instead.
 """
 import ctypes
+import os
 
-from . import library
-from .errors import StateError
+from . import errors, library
+from .errors import ParamError, SizeError, StateError
 from .library import check, lib
 
 _RESULTS = {"mean": 0, "sum": 1}
 _GLOBALS = {"exact": 0, "reuse": 1}
-_GROUP_OPTIONS = ("timeout", "bucket")
-_SELECT_OPTIONS = tuple(name for name, _ in library.SelectParams._fields_
-                        if name not in ("method", "reserved"))
+_FEEDBACK = {True: 0, False: 1}
+_BYTES = {library.F32: 4, library.F16: 2, library.BF16: 2}
+_GROUP_OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "timeout", "bucket")
+_SELECT_OPTIONS = ("select", *(name for name, _ in library.SelectParams._fields_
+                               if name not in ("method", "reserved")))
 
 
 def _choice(field, value, choices):
@@ -34,33 +37,53 @@ def _set_number(params, field, value):
     except TypeError:
         kind = "a whole number" if isinstance(getattr(params, field), int) else "a number"
         raise TypeError(f"{field}: {value!r}; accepted is {kind}") from None
+    stored = getattr(params, field)
+    if isinstance(stored, int) and stored != value:     # ctypes keeps the lowest bits
+        raise ParamError(f"{field}: {value!r}; it is out of range")
 
 
-def group_params(scheme="oktopk", density=0.0, *, select=None, exchange=None, wire=None,
-                 result="mean", global_="exact", feedback=True, **options):
-    """tw_group_params from keywords; those that the header does not know are refused."""
+def _set_select(params, options, accepted=_SELECT_OPTIONS):
+    """Fields of tw_select_params from keywords; those that the header does not know are refused."""
+    for name, value in options.items():
+        if name not in _SELECT_OPTIONS:
+            raise TypeError(f"unknown option {name!r}; accepted are {', '.join(accepted)}")
+        if name == "select":
+            params.method = _text(name, value)
+        elif name == "feedback":
+            params.feedback = _choice(name, value, _FEEDBACK)
+        else:
+            _set_number(params, name, value)
+
+
+def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, result="mean",
+                 global_="exact", timeout=0.0, bucket=0, **select):
+    """tw_group_params from keywords."""
     params = library.GroupParams()
-    params.scheme, params.select.method = _text("scheme", scheme), _text("select", select)
+    params.scheme = _text("scheme", scheme)
     params.exchange, params.wire = _text("exchange", exchange), _text("wire", wire)
-    _set_number(params.select, "density", 0.0 if options.get("k") else density)
-    params.select.feedback = 0 if feedback else 1
     params.result = _choice("result", result, _RESULTS)
     params.global_ = _choice("global_", global_, _GLOBALS)
-    for name, value in options.items():
-        if name not in _GROUP_OPTIONS + _SELECT_OPTIONS:
-            raise TypeError(f"unknown option {name!r}; accepted are "
-                            f"{', '.join(_GROUP_OPTIONS + _SELECT_OPTIONS)}")
-        _set_number(params if name in _GROUP_OPTIONS else params.select, name, value)
+    _set_number(params, "timeout", timeout)
+    _set_number(params, "bucket", bucket)
+    _set_select(params.select, dict(select, density=density), _GROUP_OPTIONS + _SELECT_OPTIONS)
     return params
 
 
-def address(data):
-    """Where data lies: an address, a tensor, or an object with a writable buffer."""
+def address(data, size):
+    """Where data lies: an address, or that of a tensor or of an object with a writable buffer, of
+    so many bytes."""
     if data is None or isinstance(data, int):
         return data
     if hasattr(data, "data_ptr"):
-        return data.data_ptr()
-    return ctypes.addressof(ctypes.c_char.from_buffer(data))
+        if not data.is_contiguous():
+            raise ParamError("the tensor is not contiguous; give its contiguous()")
+        there, where = data.nelement() * data.element_size(), data.data_ptr()
+    else:
+        there = memoryview(data).nbytes
+        where = ctypes.addressof(ctypes.c_char.from_buffer(data))
+    if there != size:
+        raise SizeError(f"{there} bytes were given, the tensor has {size}")
+    return where
 
 
 class Transport:
@@ -114,6 +137,7 @@ class Group:
 
     def __init__(self, transport, scheme="oktopk", density=0.0, **options):
         self._handle = ctypes.c_void_p()
+        self._sizes = []        # of tensors: elements, bytes of a gradient's element
         self.transport = transport
         self.params = group_params(scheme, density, **options)
         check(lib.tw_group_create(self._handle, transport.handle, self.params))
@@ -125,13 +149,15 @@ class Group:
         return self._handle
 
     def add(self, n, **options):
-        """Adds a tensor of n elements, before open(); options replace the group's."""
-        tensor, select = ctypes.c_int(), None
-        if options:
-            select = library.SelectParams.from_buffer_copy(self.params.select)
-            for name, value in options.items():
-                setattr(select, name, value)
-        check(lib.tw_group_add(self.handle, n, select, tensor))
+        """Adds a tensor of n elements, before open(); options, those of tw_select_params, replace
+        the group's, k its density and density its k."""
+        tensor = ctypes.c_int()
+        select = library.SelectParams.from_buffer_copy(self.params.select)
+        if options.get("k") or options.get("density"):
+            select.k, select.density = 0, 0.0
+        _set_select(select, options)
+        check(lib.tw_group_add(self.handle, n, select if options else None, tensor))
+        self._sizes.append((n, _BYTES[select.type]))
         return tensor.value
 
     def memory(self):
@@ -145,13 +171,20 @@ class Group:
 
     def allreduce(self, tensor, grad, out="grad"):
         """Sums one gradient over all ranks into out, float32; by default into grad itself."""
-        out = grad if isinstance(out, str) else out
-        check(lib.tw_allreduce(self.handle, tensor, address(grad), address(out)))
+        check(lib.tw_allreduce(self.handle, tensor, *self._addresses(tensor, grad, out)))
 
     def start(self, tensor, grad, out="grad"):
         """The same in the background; grad and out must stay until wait()."""
-        out = grad if isinstance(out, str) else out
-        check(lib.tw_allreduce_start(self.handle, tensor, address(grad), address(out)))
+        check(lib.tw_allreduce_start(self.handle, tensor, *self._addresses(tensor, grad, out)))
+
+    def _addresses(self, tensor, grad, out):
+        n, width = self._size(tensor)
+        return address(grad, n * width), address(grad if isinstance(out, str) else out, 4 * n)
+
+    def _size(self, tensor):
+        if not 0 <= tensor < len(self._sizes):
+            raise errors.IndexError(f"tensor: {tensor}; accepted is 0 .. {len(self._sizes) - 1}")
+        return self._sizes[tensor]
 
     def wait(self, tensor=library.ALL):
         check(lib.tw_allreduce_wait(self.handle, tensor))
@@ -164,14 +197,15 @@ class Group:
 
     def residual(self, tensor, into):
         """Copies a residual out, as floats into the host's memory."""
-        check(lib.tw_group_get_residual(self.handle, tensor, address(into)))
+        check(lib.tw_group_get_residual(self.handle, tensor,
+                                        address(into, 4 * self._size(tensor)[0])))
 
     def save(self, path):
-        check(lib.tw_group_save(self.handle, str(path).encode()))
+        check(lib.tw_group_save(self.handle, os.fsencode(path)))
 
     def load(self, paths):
         """Goes on from saved states. All ranks; each file is taken by exactly one of them."""
-        texts = (ctypes.c_char_p * max(1, len(paths)))(*(str(path).encode() for path in paths))
+        texts = (ctypes.c_char_p * max(1, len(paths)))(*map(os.fsencode, paths))
         check(lib.tw_group_load(self.handle, texts, len(paths)))
 
     def close(self):

@@ -90,9 +90,9 @@ def test_background_and_state():
         together(play)
 
 
-def refused(kind, words, **options):
+def refused(kind, words, call=thinwire.Group, *arguments, **options):
     try:
-        thinwire.Group(thinwire.alone(), **options)
+        call(*(arguments or [thinwire.alone()]), **options)
     except kind as error:
         assert words in str(error), error
         return
@@ -116,6 +116,53 @@ def test_parameters_reach_the_library():
             assert field in str(error), (field, str(error))
 
 
+def test_options_of_a_tensor():
+    """Those of the group, but for what the tensor brings along; the same words as in the group."""
+    group = thinwire.Group(thinwire.alone(), scheme="topka", density=0.1)
+    tensors = [group.add(N), group.add(N, k=7), group.add(N, density=0.5, select="exact"),
+               group.add(N, k=0, feedback=False, type=0)]
+    for kind, words, options in (
+            (TypeError, "unknown option 'densty'; accepted are select, k, density", {"densty": 1}),
+            (TypeError, "unknown option 'method'", {"method": "exact"}),
+            (TypeError, "unknown option 'wire'", {"wire": "raw"}),
+            (TypeError, "select: 5; accepted is a name", {"select": 5}),
+            (TypeError, "k: 0.5; accepted is a whole number", {"k": 0.5}),
+            (ValueError, "feedback: 'off'; accepted is True, False", {"feedback": "off"}),
+            (thinwire.ParamError, "threads: 4294967297", {"threads": 2**32 + 1}),
+            (thinwire.NameError, "nonsense", {"select": "nonsense"}),
+            (thinwire.KError, "not both", {"k": 5, "density": 0.1})):
+        refused(kind, words, group.add, N, **options)
+    group.open()
+    sent = []
+    for tensor in tensors:
+        grad, residual = gradient(0, 0), floats([1] * N)
+        group.allreduce(tensor, grad)
+        group.residual(tensor, residual)
+        sent.append((sum(value != 0 for value in grad), any(residual)))
+    assert sent == [(40, True), (7, True), (200, True), (40, False)], sent
+    refused(TypeError, "'fluff'; accepted are scheme, exchange", fluff=1)
+    both = thinwire.Group(thinwire.alone(), density=0.1, k=5)
+    refused(thinwire.KError, "not both", both.add, N)
+
+
+def test_sizes():
+    """What is not as large as the tensor would be read, or written, past its end."""
+    group = open_group(thinwire.alone())
+    for wrong in (floats([0] * (N - 1)), array("d", [0] * N)):
+        refused(thinwire.SizeError, "the tensor has 1600", group.allreduce, 0, wrong)
+        refused(thinwire.SizeError, "the tensor has 1600", group.start, 0, gradient(0, 0), wrong)
+        refused(thinwire.SizeError, "the tensor has 1600", group.residual, 0, wrong)
+    refused(thinwire.IndexError, "tensor: 1; accepted is 0 .. 0", group.allreduce, 1, floats([0]))
+    halves = thinwire.Group(thinwire.alone(), density=0.1, type=1)
+    halves.add(N)
+    halves.open()
+    grad = array("H", [0x3c00] * N)     # ones
+    refused(thinwire.SizeError, "800 bytes were given", halves.allreduce, 0, grad)
+    out = floats([0] * N)
+    halves.allreduce(0, grad, out)
+    assert sum(out) == 40
+
+
 def test_names():
     assert thinwire.version().count(".") == 2
     assert thinwire.schemes()["oktopk"]["exchange"] == "oktopk"
@@ -127,6 +174,7 @@ def test_names():
 
 if __name__ == "__main__":
     for test in (test_nothing_is_lost, test_background_and_state,
-                 test_parameters_reach_the_library, test_names):
+                 test_parameters_reach_the_library, test_options_of_a_tensor, test_sizes,
+                 test_names):
         test()
         print("ok", test.__name__, flush=True)
