@@ -40,6 +40,10 @@ class Stats:
             self.fastest = min(self.fastest, _busy(self.last))
             for name, value in self.last.items():
                 self.totals[name] += value
+        self.begin_step()
+
+    def begin_step(self):
+        """Forgets what went through of a step that was refused."""
         self.open = dict.fromkeys(self.totals, 0)
 
     def slower_than_dense(self):

@@ -114,5 +114,28 @@ def test_nan_without_scaler_is_raised():
     balanced(run(no_scaler, 2))
 
 
+def counted(rank, nranks):
+    """In step 2 the bucket of b goes through, that of a is refused: it was no step."""
+    network = DDP(Known(**SIZES), bucket_cap_mb=0.001)
+    state, k = thinwire.compress(network, density=0.1), []
+    for step in range(4):
+        given = draw(rank, step)
+        if step == 2:
+            given["a"][5] = float("nan")
+        network.zero_grad()
+        try:
+            network(given).backward()
+            assert step != 2
+        except thinwire.NumberError:
+            continue
+        k.append(state.stats()["last"]["k"])
+    assert k == [90, 90, 90] and state.stats()["k"] == 270, (k, state.stats())
+
+
+def test_refused_steps_are_not_counted():
+    run(counted, 2)
+
+
 if __name__ == "__main__":
-    main([test_skipped_steps_leave_no_trace, test_nan_without_scaler_is_raised])
+    main([test_skipped_steps_leave_no_trace, test_nan_without_scaler_is_raised,
+          test_refused_steps_are_not_counted])
