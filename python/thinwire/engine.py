@@ -251,14 +251,16 @@ class Engine:
     def load_state_dict(self, state):
         """Goes on from this rank's dict, or from the list of all ranks' dicts of a run with any
         number of ranks, the same list on all: each is then taken by one rank. Collective."""
-        try:
-            mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
-                                dict(zip(self.names, self.sizes)))
-        except MismatchError:           # of this rank alone: the others must not wait for it
-            with contextlib.suppress(Error):
-                self.group.load(["what load_state_dict() was given"])
-            raise
-        saved.load(self.group, mine)
+        with contextlib.ExitStack() as stack:
+            try:
+                mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
+                                    dict(zip(self.names, self.sizes)))
+                paths = stack.enter_context(saved.files_of(mine))
+            except Exception:           # of this rank alone: the others must not wait for it
+                with contextlib.suppress(Error):
+                    self.group.load(["what load_state_dict() was given"])
+                raise
+            self.group.load(paths)
 
     def close(self):
         """Frees everything; other ranks that wait for this one fail at once. Not in a forked

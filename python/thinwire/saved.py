@@ -1,39 +1,72 @@
 """States as dicts, for torch.save: the library writes and reads files, a dict holds their bytes."""
+import contextlib
 import ctypes
 import os
 import tempfile
 
 import torch
 
-from .errors import MismatchError
+from .errors import FileError, MismatchError
 
 _FIELDS = {"version", "rank", "nranks", "names", "sizes", "state"}
+_MEMORY = "/dev/shm"        # better a place that never sees a disk
 
 
-def _folder():
-    """Better a place that never sees a disk."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return tempfile.TemporaryDirectory(dir=memory)
+def _places(size):
+    """Folders to try for files of so many bytes. In containers all ranks and their data loaders
+    often share 64 MB of memory, and who finds it full may die: as much must be left of it."""
+    with contextlib.suppress(OSError):
+        status = os.statvfs(_MEMORY)
+        if status.f_bavail * status.f_frsize >= 2 * size:
+            yield _MEMORY
+    yield None      # the default for temporary files
+
+
+@contextlib.contextmanager
+def _folder(size, write):
+    """A temporary folder in the first place where write(folder) succeeds."""
+    for place in _places(size):
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=place))
+                write(folder)
+            except (OSError, FileError) as error:
+                failure = error
+                continue
+            yield folder
+            return
+    raise FileError(f"no place for a state of {size} bytes: {failure}; TMPDIR names another folder "
+                    "for temporary files")
 
 
 def bytes_of(group):
     """The group's state, as a tensor."""
-    with _folder() as folder:
+    memory = group.memory()
+    with _folder(memory["residual"] + memory["velocity"],
+                 lambda folder: group.save(os.path.join(folder, "state"))) as folder:
         path = os.path.join(folder, "state")
-        group.save(path)
+        data = bytearray(os.path.getsize(path))
         with open(path, "rb") as file:
-            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+            file.readinto(data)
+        return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def load(group, dicts):
-    """The group goes on from these. Collective."""
-    with _folder() as folder:
-        paths = [os.path.join(folder, str(number)) for number in range(len(dicts))]
-        for path, one in zip(paths, dicts):
-            state = one["state"].cpu().contiguous()
-            with open(path, "wb") as file:
-                file.write(ctypes.string_at(state.data_ptr(), state.numel()))
-        group.load(paths)
+def view(tensor):
+    """A tensor's bytes, not copied; it must stay."""
+    return (ctypes.c_char * tensor.nelement()).from_address(tensor.data_ptr())
+
+
+@contextlib.contextmanager
+def files_of(dicts):
+    """The paths of files with their states, as long as the context lasts."""
+    states = [one["state"].cpu().contiguous() for one in dicts]
+
+    def write(folder):
+        for number, state in enumerate(states):
+            with open(os.path.join(folder, str(number)), "wb") as file:
+                file.write(view(state))
+    with _folder(sum(map(len, states)), write) as folder:
+        yield [os.path.join(folder, str(number)) for number in range(len(states))]
 
 
 def own_of(saved, rank, nranks, sizes):

@@ -108,6 +108,11 @@ def bad_states(rank, nranks):
     assert time.monotonic() - begin < 30
     refused(thinwire.MismatchError, "is not what state_dict() of thinwire returned",
             lambda: state.load_state_dict(network.state_dict()))
+    if rank == 1:
+        refused(AttributeError, "'str'", lambda: state.load_state_dict(
+            dict(state.state_dict(), state="text")))
+    else:
+        refused(thinwire.FileError, "rank 1: ", lambda: state.load_state_dict(state.state_dict()))
     saved = state.state_dict()
     saved["names"].reverse()
     saved["sizes"].reverse()

@@ -4,6 +4,8 @@ import copy
 import os
 import shutil
 import tempfile
+import time
+from unittest import mock
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -12,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from known import Known, gradient, residuals
 from ranks import loss, main, model, run, weights
+from thinwire import saved
 
 SCHEMES = ("oktopk", "gaussiank", "gtopk")
 
@@ -24,9 +27,9 @@ def train(rank, scheme, folder, first, last, save_at):
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     path = os.path.join(folder, f"{scheme}.{rank}")
     if first > 0:
-        saved = torch.load(path)
-        network.load_state_dict(saved["model"])
-        state.load_state_dict(saved["thinwire"])
+        then = torch.load(path)
+        network.load_state_dict(then["model"])
+        state.load_state_dict(then["thinwire"])
     curve = []
     for step in range(first, last):
         if step == save_at and first == 0:
@@ -77,26 +80,26 @@ def save(rank, nranks):
         network({"a": gradient(500, rank, step), "b": gradient(60, rank, 50 + step)}).backward()
     network._comm_hooks = [state]       # as in torch 2
     copied = copy.deepcopy(network)._comm_hooks[0]
-    saved = state.state_dict()
-    assert torch.equal(copied.pop("state"), saved["state"])
-    assert copied == {name: value for name, value in saved.items() if name != "state"}
-    return saved, residuals(state)
+    now = state.state_dict()
+    assert torch.equal(copied.pop("state"), now["state"])
+    assert copied == {name: value for name, value in now.items() if name != "state"}
+    return now, residuals(state)
 
 
-def load(rank, nranks, saved):
+def load(rank, nranks, dicts):
     network, state = setting()
-    state.load_state_dict(saved)
+    state.load_state_dict(dicts)
     try:
-        state.load_state_dict(saved[:1])        # the others are taken by nobody
-        assert len(saved) == 1
+        state.load_state_dict(dicts[:1])        # the others are taken by nobody
+        assert len(dicts) == 1
     except thinwire.MismatchError as error:
         assert "rank" in str(error), error
     return residuals(state)
 
 
 def check_ranks(before, after):
-    saved, old = zip(*run(save, before))
-    new = run(load, after, list(saved))
+    dicts, old = zip(*run(save, before))
+    new = run(load, after, list(dicts))
     for name in ("a", "b"):
         assert torch.equal(sum(one[name] for one in old), sum(one[name] for one in new)), name
         assert old[0][name].any()
@@ -108,5 +111,70 @@ def test_other_world_sizes():
     check_ranks(2, 1)
 
 
+# ---- where files go on their way
+
+NOWHERE = "/proc"       # not even for root
+
+
+def no_room(rank, nranks):
+    """Rank 1 has no place for files: rank 0 hears of it at once. With the second place both go
+    on, bit for bit."""
+    network, state = setting()
+    network({"a": gradient(500, rank, 0), "b": gradient(60, rank, 1)}).backward()
+    then, before = state.state_dict(), residuals(state)
+    network({"a": gradient(500, rank, 2), "b": gradient(60, rank, 3)}).backward()
+    begin, places = time.monotonic(), [NOWHERE] if rank == 1 else [NOWHERE, None]
+    with mock.patch("thinwire.saved._places", lambda size: places):
+        try:
+            state.load_state_dict(then)
+            assert False, "a state came from nowhere"
+        except thinwire.FileError as error:
+            assert ("TMPDIR" if rank == 1 else "rank 1: ") in str(error), error
+        assert time.monotonic() - begin < 30
+        places[1:] = [None]
+        state.load_state_dict(then)
+        assert torch.equal(state.state_dict()["state"], then["state"])
+    assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
+
+
+def test_no_room():
+    run(no_room, 2)
+
+
+class Full:
+    """A group whose first place is full when half of the file is there."""
+
+    def __init__(self):
+        self.tried = []
+
+    def memory(self):
+        return {"residual": 4, "velocity": 0}
+
+    def save(self, path):
+        self.tried.append(path)
+        with open(path, "wb") as file:
+            file.write(b"half")
+        if len(self.tried) == 1:
+            raise thinwire.FileError("no space left")
+
+
+def test_second_place():
+    group, folder = Full(), tempfile.mkdtemp()
+    with mock.patch("thinwire.saved._MEMORY", folder):
+        assert bytes(saved.bytes_of(group).tolist()) == b"half"
+        assert group.tried[0].startswith(folder) and not group.tried[1].startswith(folder)
+        assert os.listdir(folder) == [] and not os.path.exists(group.tried[1])
+        assert list(saved._places(1 << 60)) == [None]       # too small, and left alone
+    os.rmdir(folder)
+    assert list(saved._places(0))[-1] is None
+
+
+def test_large_states():
+    """Of 2 GiB and more, which nobody touches here."""
+    state = torch.empty(2**31 + 5, dtype=torch.uint8)
+    assert memoryview(saved.view(state)).nbytes == 2**31 + 5
+
+
 if __name__ == "__main__":
-    main([test_resumed_is_bitwise_the_same, test_other_world_sizes])
+    main([test_resumed_is_bitwise_the_same, test_other_world_sizes, test_no_room,
+          test_second_place, test_large_states])
