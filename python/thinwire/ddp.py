@@ -236,11 +236,11 @@ def _hook(state, bucket):
     return state.submit(bucket)
 
 
-def compress(model, scheme="oktopk", density=0.01, **options):
+def compress(model, scheme="oktopk", density=None, **options):
     """Has DistributedDataParallel exchange the few gradient values that matter. Collective.
 
-    Options: k instead of density; whole_model (the k largest values of the model, not of each
-    parameter); select, exchange, wire, result ("mean" or "sum"), timeout
+    Options: k instead of density, which else is 0.01; whole_model (the k largest values of the
+    model, not of each parameter); select, exchange, wire, result ("mean" or "sum"), timeout
     (seconds), momentum, clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads,
     grad_scaler (the GradScaler of mixed precision), and the other fields of tw_select_params.
     Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().

@@ -20,20 +20,22 @@ import os
 import re
 import time
 import warnings
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 import torch.distributed as dist
 
 from . import library, saved
-from .errors import Error, KError, MismatchError, NumberError, ParamError, SizeError
+from .errors import Error, KError, NumberError, ParamError, SizeError
 from .group import Group
 from .process_group import transport_of
 from .stats import TRIAL, Stats
 
 _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
+_DENSITY = 0.01                 # when neither it nor k is given
 _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: a bucket of DDP's
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
+_MOST_THREADS = 256             # that the library takes
 
 
 def _check(parameters):
@@ -51,25 +53,35 @@ def _check(parameters):
                              f"on {parameters[0][1].device}; accepted is one device a rank")
 
 
-def _check_options(elements, k, timeout, scaler):
+def _check_options(elements, k, density, timeout, scaler):
     """What the library does not see as the user gave it."""
-    if not isinstance(k, Real) or not 0 <= k <= elements:
-        raise KError(f"k: {k!r}; accepted is 1 .. {elements}, the elements of all parameters")
+    if not isinstance(k, Integral) or not 0 <= k <= elements:
+        raise KError(f"k: {k!r}; accepted is 1 .. {elements}, whole numbers up to the elements "
+                     "of all parameters")
+    if k and density:
+        raise KError(f"k: {k} and density: {density!r}; give k or density, not both")
     if not isinstance(timeout, Real) or not 0 <= timeout <= _LONGEST:
         raise ParamError(f"timeout: {timeout!r}; accepted are 0 (default) .. {_LONGEST} seconds")
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise ParamError(f"grad_scaler: {scaler!r}; accepted is the GradScaler of the loss")
 
 
+def _enabled(scaler):
+    """GradScaler(enabled=False) looks at no gradient: infinite ones would reach the weights."""
+    return scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
+
+
 class Engine:
     """parameters is [(name, parameter)], in the order in which gradients become ready."""
 
-    def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=0.01, k=0,
+    def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=None, k=0,
                  whole_model=False, grad_scaler=None, bucket=0, threads=0, timeout=300.0,
                  **options):
         _check(parameters)
-        _check_options(sum(parameter.numel() for _, parameter in parameters), k, timeout,
+        _check_options(sum(parameter.numel() for _, parameter in parameters), k, density, timeout,
                        grad_scaler)
+        if not _enabled(grad_scaler):
+            grad_scaler = None
         if bucket and (whole_model or grad_scaler is not None):
             raise ValueError("bucket: with whole_model or grad_scaler all of a step travels as one "
                              "bucket; leave it out")
@@ -84,23 +96,29 @@ class Engine:
         timeout = timeout or 300.0      # 0 means default, as everywhere
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
-        self.vector = None
-        if whole_model:
-            self.vector = torch.empty(sum(self.sizes), dtype=torch.float32, device=self.device)
-            self.slots = self.vector.split(self.sizes)
-            self.starts = [0, *itertools.accumulate(self.sizes)][:-1]
-        self.group = None
-        density = k / self.costs.elements if k else density
+        self.vector = self.group = None
+        if k:
+            density = k / self.costs.elements
+        elif density is None:
+            density = _DENSITY
         if density == 1.0:      # all is wanted: a threshold from earlier steps would leave some
             options.setdefault("select", "exact")
         try:
+            if whole_model:
+                self._make_vector()
             self._open(scheme=scheme, density=density,
                        bucket=library.LARGEST if grad_scaler is not None else bucket,
-                       threads=threads or torch.get_num_threads(), timeout=timeout, **options)
+                       threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
+                       timeout=timeout, **options)
             self._time_dense()
-        except BaseException:
+        except BaseException:       # of this rank alone perhaps: the others must not wait for it
             self.close()
             raise
+
+    def _make_vector(self):
+        self.vector = torch.empty(sum(self.sizes), dtype=torch.float32, device=self.device)
+        self.slots = self.vector.split(self.sizes)
+        self.starts = [0, *itertools.accumulate(self.sizes)][:-1]
 
     def _open(self, **options):
         if self.stream is not None:

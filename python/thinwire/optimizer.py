@@ -16,7 +16,7 @@ from .errors import ParamError, StateError
 class Compression:
     """The options of compress() as an object."""
 
-    def __init__(self, scheme="oktopk", density=0.01, **options):
+    def __init__(self, scheme="oktopk", density=None, **options):
         self.options = dict(options, scheme=scheme, density=density)
 
 

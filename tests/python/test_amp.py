@@ -86,10 +86,10 @@ def test_skipped_steps_leave_no_trace():
                 assert torch.equal(one[part][name], other[part][name]), (part, name)
 
 
-def no_scaler(rank, nranks):
+def no_scaler(rank, nranks, scaler=None):
     """Without a scaler backward() raises on all ranks, and the model trains on."""
     network, account = DDP(Known(**SIZES)), Account()
-    state = thinwire.compress(network, density=0.1)
+    state = thinwire.compress(network, density=0.1, grad_scaler=scaler)
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     for step in range(6):
         given = draw(rank, step)
@@ -112,6 +112,7 @@ def no_scaler(rank, nranks):
 
 def test_nan_without_scaler_is_raised():
     balanced(run(no_scaler, 2))
+    balanced(run(no_scaler, 2, torch.cuda.amp.GradScaler(enabled=False)))   # it lets all through
 
 
 def counted(rank, nranks):

@@ -6,9 +6,11 @@ import tempfile
 import time
 import warnings
 from datetime import timedelta
+from unittest import mock
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
@@ -38,8 +40,11 @@ def bad_arguments(rank, nranks):
                                  ("select", 5, "a name"), ("warmup_steps", 1e3, "a whole number")):
         refused(TypeError, f"{option}: {wrong!r}; accepted is {right}",
                 lambda: thinwire.compress(fresh(), **{option: wrong}))
-    refused(thinwire.KError, "k: 3000; accepted is 1 .. 2283",
-            lambda: thinwire.compress(fresh(), k=3000))
+    for k in (3000, 0.5, -1):
+        refused(thinwire.KError, f"k: {k}; accepted is 1 .. 2283",
+                lambda: thinwire.compress(fresh(), k=k))
+    refused(thinwire.KError, "give k or density, not both",
+            lambda: thinwire.compress(fresh(), density=0.01, k=5))
     for timeout in (timedelta(seconds=9), float("inf"), -1):
         refused(thinwire.ParamError, f"timeout: {timeout!r}",
                 lambda: thinwire.compress(fresh(), timeout=timeout))
@@ -71,6 +76,33 @@ def bad_arguments(rank, nranks):
 
 def test_bad_arguments():
     run(bad_arguments, 2)
+
+
+def alone_in_trouble(rank, nranks):
+    """Rank 1 has no memory for the vector of the whole model; rank 0 hears of it at once, and not
+    when rank 1 ends."""
+    begin, network = time.monotonic(), DDP(Known(a=100))
+
+    def attempt():
+        thinwire.compress(network, whole_model=True, timeout=20.0)
+    if rank == 1:
+        with mock.patch("torch.empty", side_effect=RuntimeError("out of memory")):
+            refused(RuntimeError, "out of memory", attempt)
+    else:
+        refused(thinwire.TransportError, "rank 1", attempt)
+    assert time.monotonic() - begin < 15
+    dist.barrier()
+
+
+def many_cores(rank, nranks):
+    """More threads than the library takes are torch's default on a large machine."""
+    with mock.patch("torch.get_num_threads", return_value=300):
+        thinwire.compress(DDP(Known(a=100)))
+
+
+def test_alone_in_trouble():
+    run(alone_in_trouble, 2)
+    run(many_cores, 1)
 
 
 def changed_size(rank, nranks):
@@ -296,8 +328,8 @@ def test_processes_end_in_peace():
 
 
 if __name__ == "__main__":
-    main([test_bad_arguments, test_changed_size, test_bad_states, test_rank_dies,
-          test_rank_dies_before_a_sum, test_rank_stops, test_rank_stops_with_unused_parameters,
-          test_checkpointed_layers,
+    main([test_bad_arguments, test_alone_in_trouble, test_changed_size, test_bad_states,
+          test_rank_dies, test_rank_dies_before_a_sum, test_rank_stops,
+          test_rank_stops_with_unused_parameters, test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_in_peace])

@@ -39,7 +39,7 @@ def test_full_density_is_plain_ddp():
 
 def play_known(rank, group, **options):
     network, account = DDP(Known(a=500), process_group=group), Account()
-    state = thinwire.compress(network, density=0.05, **options)
+    state = thinwire.compress(network, **options)
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     for step in range(6):
         optimizer.zero_grad()
@@ -57,7 +57,7 @@ def subgroups(rank, nranks):
         assert False, "a rank that is not in the group was taken"
     except thinwire.ParamError as error:
         assert f"rank {rank} is not in it" in str(error), error
-    first = play_known(rank, groups[rank % 2], wire="bf16")
+    first = play_known(rank, groups[rank % 2], density=0.05, wire="bf16")
     dist.distributed_c10d._get_default_store = lambda: None
     return first, play_known(rank, groups[rank % 2], k=25)
 
