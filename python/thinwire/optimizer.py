@@ -56,11 +56,11 @@ class _Flow:
 
     def _start(self, number):
         parameter, stream = self.parameters[number], self.engine.stream
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if stream is not None:
-            stream.wait_stream(torch.cuda.current_stream(self.engine.device))
         try:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if stream is not None:
+                stream.wait_stream(torch.cuda.current_stream(self.engine.device))
             with torch.cuda.stream(stream):     # of None: nothing
                 self.engine.begin(number, parameter.grad)
         except Exception:       # of this rank alone: the others must not wait for it
