@@ -11,7 +11,6 @@
 #include "selector.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 
 /* ---- memory: what a selector needs, in elements */
@@ -381,14 +380,15 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     return TW_OK;
 }
 
-/* Element `index` of acc; 0 without feedback, NaN where a GPU does not answer. */
-static float peek(tw_selector *s, int64_t index) {
-    float value = NAN;
+/* Element `index` of acc; 0 without feedback. */
+static int peek(tw_selector *s, int64_t index, float *value) {
+    *value = 0.0f;
     if (s->params.feedback == TW_FEEDBACK_OFF)
-        return 0.0f;
-    if (s->device == NULL)
-        return s->residual[index];
-    return tw__device_peek(s->device, index, &value) == TW_OK ? value : NAN;
+        return TW_OK;
+    if (s->device != NULL)
+        return tw__device_peek(s->device, index, value);
+    *value = s->residual[index];
+    return TW_OK;
 }
 
 int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, const tw__list *sent,
@@ -403,7 +403,9 @@ int tw__selector_overflows(tw_selector *s, int there, const tw__list *kept, cons
         while (at < sent->count && sent->at[at].idx < kept->at[i].idx)
             at++;
         int own = at < sent->count && sent->at[at].idx == kept->at[i].idx;
-        float stays = own ? 0.0f : peek(s, kept->at[i].idx - base);
+        float stays = 0.0f;
+        if (!own)
+            TW_TRY(peek(s, kept->at[i].idx - base, &stays));
         *yes = tw__magnitude(stays + kept->at[i].val) >= TW__INFINITY_BITS;
     }
     return TW_OK;
@@ -483,7 +485,7 @@ int tw_selector_set_residual(tw_selector *s, const float *residual) {
         return tw__fail(TW_ERR_NUMBER, "residual: %lld elements are NaN or infinite",
                         (long long)s->kernels->count(residual, s->n, TW__INFINITY_BITS));
     if (s->device != NULL) {
-        tw__device_forget(s->device);
+        TW_TRY(tw__device_forget(s->device));
         return tw__device_set(s->device, TW__RESIDUAL, residual);
     }
     tw__feedback_settle(s);

@@ -67,9 +67,9 @@ typedef enum { TW__RESIDUAL, TW__VELOCITY } tw__device_vector;
 int tw__device_get(tw__device_selector *d, tw__device_vector which, float *to);
 int tw__device_set(tw__device_selector *d, tw__device_vector which, const float *from);
 /* Thresholds are learned anew. */
-void tw__device_forget(tw__device_selector *d);
+int tw__device_forget(tw__device_selector *d);
 /* And all vectors are zero. */
-void tw__device_reset(tw__device_selector *d);
+int tw__device_reset(tw__device_selector *d);
 /* What reuse goes by. Both wait. */
 int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age);
 int tw__device_learn(tw__device_selector *d, float threshold, int64_t age);

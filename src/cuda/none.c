@@ -61,12 +61,14 @@ int tw__device_set(tw__device_selector *d, tw__device_vector which, const float 
     return NONE;
 }
 
-void tw__device_forget(tw__device_selector *d) {
+int tw__device_forget(tw__device_selector *d) {
     (void)d;
+    return NONE;
 }
 
-void tw__device_reset(tw__device_selector *d) {
+int tw__device_reset(tw__device_selector *d) {
     (void)d;
+    return NONE;
 }
 
 int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age) {

@@ -406,24 +406,27 @@ int tw__device_get(tw__device_selector *d, tw__device_vector which, float *to) {
     return copy(d, to, vector_of(d, which), cudaMemcpyDeviceToHost);
 }
 
+    return clear(d, d->learned[d->now], sizeof(Learned));
 int tw__device_set(tw__device_selector *d, tw__device_vector which, const float *from) {
     return copy(d, vector_of(d, which), from, cudaMemcpyHostToDevice);
 }
 
-void tw__device_forget(tw__device_selector *d) {
+static int clear(tw__device_selector *d, void *memory, size_t bytes) {
     Guard guard(d->params.ordinal);
-    (void)cudaMemsetAsync(d->learned[d->now], 0, sizeof(Learned), d->stream);
+    return failure(cudaMemsetAsync(memory, 0, bytes, d->stream), "clearing memory");
+}
+
+int tw__device_forget(tw__device_selector *d) {
     d->cold = true;
 }
 
-void tw__device_reset(tw__device_selector *d) {
-    Guard guard(d->params.ordinal);
+int tw__device_reset(tw__device_selector *d) {
     size_t bytes = sizeof(float) * (size_t)d->step.n;
     if (d->residual[d->now] != nullptr)
-        (void)cudaMemsetAsync(d->residual[d->now], 0, bytes, d->stream);
+        TW_TRY(clear(d, d->residual[d->now], bytes));
     if (d->velocity[d->now] != nullptr)
-        (void)cudaMemsetAsync(d->velocity[d->now], 0, bytes, d->stream);
-    tw__device_forget(d);
+        TW_TRY(clear(d, d->velocity[d->now], bytes));
+    return tw__device_forget(d);
 }
 
 int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age) {
