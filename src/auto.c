@@ -80,11 +80,10 @@ static void add_way(const tw_group *g, tw__ways *ways, const tw__exchange *excha
 
 /* Both formats, or the one that was asked for. */
 static void add_wires(const tw_group *g, tw__ways *ways, const tw__exchange *exchange) {
-    const tw__wire *bf16 = NULL;
     if (g->any_wire) {
         add_way(g, ways, exchange, NULL);
-        if (may_be_coded(g) && tw__wire_find("bf16", &bf16) == TW_OK)
-            add_way(g, ways, exchange, bf16);
+        if (may_be_coded(g))
+            add_way(g, ways, exchange, tw__wire_find("bf16"));
         return;
     }
     add_way(g, ways, exchange, g->wire);
@@ -130,7 +129,7 @@ static double passes(const tw_group *g, const int *members, int count) {
     return computing(g, &effort);
 }
 
-/* Of ways[]: seconds of a step of these tensors after their selection, at the k of their steps now.
+/* Seconds of a step of these tensors this way, after their selection, at the k of their steps now.
  * *fixed of these would stay if the tensors were small; may be NULL. */
 static double predict(const tw_group *g, const tw__way *way, const int *members, int count,
                       double *fixed) {

@@ -40,9 +40,8 @@ static int check_params(const tw_group_params *p) {
  * call. */
 static int resolve_way(tw_group *g, const tw_group_params *params) {
     const char *exchange = params->exchange != NULL ? params->exchange : g->scheme->exchange;
-    int any = strcmp(exchange, TW__AUTO) == 0;
-    if (!any)
-        TW_TRY(tw__exchange_find(exchange, &g->exchange));
+    TW_TRY(tw__exchange_find(exchange, &g->exchange));
+    int any = g->exchange == NULL;
     TW_TRY(tw__wire_name_find(params->wire != NULL ? params->wire : "raw", &g->wire));
     g->automatic = any || strcmp(g->scheme->exchange, TW__AUTO) == 0;
     g->any_wire = g->automatic && params->wire == NULL;

@@ -32,6 +32,9 @@ static void test_params(void **state) {
     REFUSE(scheme, "allgather", TW_ERR_NAME, "topka");
     REFUSE(exchange, "topka", TW_ERR_NAME, "allgather");
     REFUSE(exchange, "", TW_ERR_NAME, "exchange");
+    REFUSE(exchange, "Auto", TW_ERR_NAME, "twolevel or auto");
+    REFUSE(wire, "q3", TW_ERR_NAME,
+           "'q3' is not known; accepted is raw, f32, f16, bf16, q8, q4 or");
     REFUSE(result, 2, TW_ERR_PARAM, "result");
     REFUSE(result, -1, TW_ERR_PARAM, "result");
     REFUSE(global, 2, TW_ERR_PARAM, "global");

@@ -25,6 +25,16 @@ int tw__known_error(int error) {
     }
 }
 
+int tw__fail_name(const char *field, const char *value, const char *(*name_at)(int position)) {
+    char names[256] = "";
+    size_t used = 0;
+    for (int i = 0; name_at(i) != NULL && used < sizeof names; i++) {
+        const char *before = i == 0 ? "" : name_at(i + 1) != NULL ? ", " : " or ";
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", before, name_at(i));
+    }
+    return tw__fail(TW_ERR_NAME, "%s: '%.40s' is not known; accepted is %s", field, value, names);
+}
+
 int tw__fail_number(int64_t index) {
     return tw__fail(TW_ERR_NUMBER,
                     "grad: element %lld is NaN or infinite, or overflows with the residual; "

@@ -19,6 +19,9 @@ int tw__fail(int error, const char *format, ...);
 /* What another rank says that its error is; TW_ERR_PROTOCOL where there is none such. */
 int tw__known_error(int error);
 
+/* TW_ERR_NAME about this value of a field; name_at gives what is accepted, NULL past the last. */
+int tw__fail_name(const char *field, const char *value, const char *(*name_at)(int position));
+
 /* TW_ERR_NUMBER about this element of a gradient. */
 int tw__fail_number(int64_t index);
 

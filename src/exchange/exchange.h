@@ -137,7 +137,7 @@ typedef struct tw__scheme {
     const char *description;
 } tw__scheme;
 
-/* Errors: TW_ERR_NAME, listing the names. */
+/* Errors: TW_ERR_NAME, listing the names. An exchange is NULL for "auto". */
 int tw__exchange_find(const char *name, const tw__exchange **exchange);
 int tw__scheme_find(const char *name, const tw__scheme **scheme);
 /* NULL for "raw". */

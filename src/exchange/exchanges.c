@@ -3,7 +3,6 @@
 #include "selector.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static const tw__exchange *const exchanges[] = {
     &tw__exchange_dense,  &tw__exchange_allgather, &tw__exchange_dsa,       &tw__exchange_gtopk,
@@ -27,23 +26,14 @@ static const tw__scheme schemes[] = {
 };
 #define SCHEMES ((int)(sizeof schemes / sizeof schemes[0]))
 
-/* "a, b or c" into text. */
-static void list_names(char *text, size_t size, const char *(*name_at)(int), int count) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < count && used < size; i++) {
-        const char *before = i == 0 ? "" : i + 1 < count ? ", " : " or ";
-        int written = snprintf(text + used, size - used, "%s%s", before, name_at(i));
-        used += written > 0 ? (size_t)written : 0;
-    }
-}
-
 static const char *exchange_name(int position) {
-    return exchanges[position]->name;
+    return position < EXCHANGES    ? exchanges[position]->name
+           : position == EXCHANGES ? TW__AUTO
+                                   : NULL;
 }
 
 static const char *scheme_name(int position) {
-    return schemes[position].name;
+    return position < SCHEMES ? schemes[position].name : NULL;
 }
 
 const tw__exchange *tw__exchange_at(int position) {
@@ -56,25 +46,22 @@ double tw__expected_union(const tw__shape *s) {
 }
 
 int tw__exchange_find(const char *name, const tw__exchange **exchange) {
-    char names[160];
     for (int i = 0; i < EXCHANGES; i++) {
         *exchange = exchanges[i];
         if (strcmp(name, exchanges[i]->name) == 0)
             return TW_OK;
     }
-    list_names(names, sizeof names, exchange_name, EXCHANGES);
-    return tw__fail(TW_ERR_NAME, "exchange: '%.40s'; accepted is %s", name, names);
+    *exchange = NULL;
+    return strcmp(name, TW__AUTO) == 0 ? TW_OK : tw__fail_name("exchange", name, exchange_name);
 }
 
 int tw__scheme_find(const char *name, const tw__scheme **scheme) {
-    char names[160];
     for (int i = 0; i < SCHEMES; i++) {
         *scheme = &schemes[i];
         if (strcmp(name, schemes[i].name) == 0)
             return TW_OK;
     }
-    list_names(names, sizeof names, scheme_name, SCHEMES);
-    return tw__fail(TW_ERR_NAME, "scheme: '%.40s'; accepted is %s", name, names);
+    return tw__fail_name("scheme", name, scheme_name);
 }
 
 int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks) {
@@ -174,9 +161,16 @@ int tw__job_overflows(tw__job *job, int *yes) {
 
 static const char raw_name[] = "raw";
 
+static const char *wire_name(int position) {
+    const tw__wire *row = position > 0 ? tw__wire_at(position - 1) : NULL;
+    return position == 0 ? raw_name : row != NULL ? row->name : NULL;
+}
+
 int tw__wire_name_find(const char *name, const tw__wire **wire) {
     *wire = NULL;
-    return strcmp(name, raw_name) == 0 ? TW_OK : tw__wire_find(name, wire);
+    if (strcmp(name, raw_name) == 0 || (*wire = tw__wire_find(name)) != NULL)
+        return TW_OK;
+    return tw__fail_name("wire", name, wire_name);
 }
 
 int tw_wire(int position, const char **name, const char **description) {
@@ -222,6 +216,8 @@ int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_
     TW_REQUIRE(exchange, "exchange");
     TW_REQUIRE(cost, "cost");
     TW_TRY(tw__exchange_find(exchange, &row));
+    if (row == NULL)
+        return tw__fail(TW_ERR_NAME, "exchange: '%s' costs what it chooses; name that", exchange);
     if (n < 1 || n > INT32_MAX || k < 0 || k > n || nranks < 1 || nranks > TW__MAX_RANKS)
         return tw__fail(TW_ERR_PARAM,
                         "n: %lld, k: %lld, nranks: %d; accepted is n in 1 .. %d, k in 0 .. n and "

@@ -2,7 +2,6 @@
 #include "select/methods.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static const tw__method *const methods[] = {
     &tw__select_exact, &tw__select_reuse,  &tw__select_gaussian,
@@ -11,18 +10,17 @@ static const tw__method *const methods[] = {
 
 enum { METHODS = sizeof methods / sizeof methods[0] };
 
+static const char *method_name(int position) {
+    return position < METHODS ? methods[position]->name : NULL;
+}
+
 int tw__method_find(const char *name, const tw__method **method) {
-    char names[128] = "";
-    size_t used = 0;
     for (int i = 0; i < METHODS; i++) {
-        if (strcmp(methods[i]->name, name) == 0) {
-            *method = methods[i];
+        *method = methods[i];
+        if (strcmp(methods[i]->name, name) == 0)
             return TW_OK;
-        }
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : ", ",
-                                 methods[i]->name);
     }
-    return tw__fail(TW_ERR_NAME, "method: '%s' is not known; accepted are %s", name, names);
+    return tw__fail_name("method", name, method_name);
 }
 
 int tw_select_method(int position, const char **name, const char **description) {

@@ -43,8 +43,8 @@ typedef struct tw__wire {
     void (*decode)(const tw__kernels *kernels, const uint8_t *in, int count, float *val);
 } tw__wire;
 
-/* Errors: TW_ERR_NAME, listing the names. */
-int tw__wire_find(const char *name, const tw__wire **format);
+/* NULL if there is none of this name. */
+const tw__wire *tw__wire_find(const char *name);
 /* By position from 0; NULL past the last. */
 const tw__wire *tw__wire_at(int position);
 
