@@ -156,7 +156,7 @@ static int compare(const tw_group *g, const int64_t *rows, const field *fields, 
             char where[40] = "";
             if (rows[r * width + i] == rows[i])
                 continue;
-            if (count > 1 || what[0] != '\0')
+            if (what[0] != '\0')
                 snprintf(where, sizeof where, "%s %lld: ", what, (long long)i / nfields);
             return differs(&fields[i % nfields], where, r, rows[r * width + i], rows[i]);
         }

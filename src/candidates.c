@@ -27,24 +27,22 @@ void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
     tw__entries *found = &worker->collector.found;
     int64_t keep = 2 * s->k + 1 < found->count ? 2 * s->k + 1 : found->count;
     tw__kth kth = tw__kth_of_values(s->kernels, found->val, found->count, keep);
-    uint32_t worst = kth.bits;
-    if (worst >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
+    if (kth.bits >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
         found->count = 0;
         worker->collector.threshold = worker->dropped = TW__INFINITY_BITS;
         return;
     }
-    int64_t ties = keep - kth.greater;
+    tw__edge edge = {kth.bits, keep - kth.greater};
     int64_t kept = 0;
     for (int64_t i = 0; i < found->count; i++) {
-        uint32_t bits = tw__magnitude(found->val[i]);
-        if (bits > worst || (bits == worst && ties-- > 0)) {
-            found->idx[kept] = found->idx[i];
-            found->val[kept++] = found->val[i];
-        }
+        float val = found->val[i];
+        found->idx[kept] = found->idx[i];
+        found->val[kept] = val;
+        kept += tw__edge_takes(&edge, val);
     }
     found->count = kept;
-    worker->collector.threshold = worst + 1;
-    worker->dropped = worst;
+    worker->collector.threshold = kth.bits + 1;
+    worker->dropped = kth.bits;
 }
 
 int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound) {
@@ -198,21 +196,13 @@ static void pick_stretch(tw_selector *s, const int32_t *idx, const float *val, i
     s->kernels->pick(idx, val, len, *(uint32_t *)threshold, &s->chosen);
 }
 
-/* The smallest magnitude to choose, and how many of exactly that one. */
-typedef struct edge {
-    uint32_t bits;
-    int64_t ties;
-} edge;
-
 static void pick_stretch_with_ties(tw_selector *s, const int32_t *idx, const float *val,
-                                   int64_t len, void *context) {
-    edge *e = context;
+                                   int64_t len, void *edge) {
+    tw__entries *chosen = &s->chosen;
     for (int64_t i = 0; i < len; i++) {
-        uint32_t bits = tw__magnitude(val[i]);
-        if (bits > e->bits || (bits == e->bits && e->ties-- > 0)) {
-            s->chosen.idx[s->chosen.count] = idx[i];
-            s->chosen.val[s->chosen.count++] = val[i];
-        }
+        chosen->idx[chosen->count] = idx[i];
+        chosen->val[chosen->count] = val[i];
+        chosen->count += tw__edge_takes(edge, val[i]);
     }
 }
 
@@ -235,10 +225,10 @@ uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
         choose_all_above(s, worst.bits);
         return worst.bits;
     }
-    edge e = {worst.bits, count - worst.greater};
+    tw__edge edge = {worst.bits, count - worst.greater};
     s->edge = worst.bits;
     s->chosen.count = 0;
-    each_stretch(s, pick_stretch_with_ties, &e);
+    each_stretch(s, pick_stretch_with_ties, &edge);
     return worst.bits;
 }
 

@@ -6,9 +6,7 @@
 #ifndef TW_EXTENT_H
 #define TW_EXTENT_H
 
-#include "base/both.h"
-
-#include <stdint.h>
+#include "kernels/kernels.h"
 
 #define TW__CHUNK ((int64_t)1 << 16) /* elements; 225 chunks for VGG-16 leave 2 threads even */
 #define TW__BLOCK ((int64_t)1 << 11) /* elements; 8 KiB each of g and acc: half of the L1 cache */
@@ -29,6 +27,19 @@ TW__BOTH static inline int64_t tw__chunks(int64_t n) {
 
 TW__BOTH static inline int64_t tw__at_most(int64_t a, int64_t b) {
     return a < b ? a : b;
+}
+
+/* Elements or candidates looked at where a rank need not be exact: it is right to about 2 %. */
+#define TW__SAMPLE 2048
+
+/* Elements of n that are sampled: 0.1 % serve a guess; dgc has a share of its own, others 0. Whole
+ * runs of a cache line, and at least one. */
+static inline int64_t tw__sample_of(int64_t n, double share) {
+    int64_t size = n / 1000 > TW__SAMPLE ? n / 1000 : TW__SAMPLE;
+    if (share * (double)n > (double)size)
+        size = (int64_t)(share * (double)n);
+    size = tw__at_most(size, n) / TW__LANES * TW__LANES;
+    return size < TW__LANES ? TW__LANES : size;
 }
 
 #endif

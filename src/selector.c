@@ -23,15 +23,6 @@ typedef struct extents {
     size_t chosen;
 } extents;
 
-/* 0.1 % serve a guess; dgc says itself. Whole runs of 16, and at least one. */
-static int64_t sample_of(int64_t n, const tw_select_params *p, const tw__method *method) {
-    int64_t size = n / 1000 > TW__SAMPLE ? n / 1000 : TW__SAMPLE;
-    if (method->samples && p->dgc_sample * (double)n > (double)size)
-        size = (int64_t)(p->dgc_sample * (double)n);
-    size = tw__at_most(size, n) / TW__LANES * TW__LANES;
-    return size < TW__LANES ? TW__LANES : size;
-}
-
 static extents extents_of(int64_t n, const tw_select_params *p, const tw__method *method) {
     int feedback = p->feedback == TW_FEEDBACK_ON;
     int64_t chunks = tw__chunks(n), most = tw__at_most(TW__MOST * tw__k_max(p, n), n);
@@ -41,7 +32,7 @@ static extents extents_of(int64_t n, const tw_select_params *p, const tw__method
         .lossy = feedback ? (size_t)(n / 8 + 1) : 0,
         .log = feedback ? (size_t)(n + chunks * TW__LANES) : 0,
         .chunks = (size_t)chunks,
-        .sample = (size_t)sample_of(n, p, method),
+        .sample = (size_t)tw__sample_of(n, method->samples ? p->dgc_sample : 0.0),
         .marks = method->wants_marks ? (size_t)(n / 64 + 1) : 0,
         .found = (size_t)(tw__at_most(most + TW__BLOCK, n) + TW__SLACK),
         .chosen = (size_t)(most + TW__SLACK),

@@ -124,9 +124,6 @@ void tw__feedback_clip(tw_selector *s);
 
 /* ---- candidates.c */
 
-/* Candidates looked at where a rank need not be exact: it is right to about 2 %. */
-#define TW__SAMPLE 2048
-
 /* The collector is full: keep the best 2k+1. */
 void tw__candidates_squeeze(tw_selector *s, tw__worker *worker);
 int64_t tw__candidates_total(const tw_selector *s);

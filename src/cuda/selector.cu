@@ -15,8 +15,6 @@
 
 using namespace tw;
 
-static const int64_t LEAST_SAMPLE = 2048;
-
 /* ---- memory: what a selector needs, in elements */
 
 struct Extents {
@@ -32,22 +30,13 @@ static bool wants_sums(const tw_select_params &p) {
     return is(p, "gaussian") || is(p, "redsync");
 }
 
-/* As selector.c has it: dgc's sample must be the same. */
-static int64_t sample_of(int64_t n, double share) {
-    int64_t size = n / 1000 > LEAST_SAMPLE ? n / 1000 : LEAST_SAMPLE;
-    if (share * (double)n > (double)size)
-        size = (int64_t)(share * (double)n);
-    size = tw__at_most(size, n) / TW__LANES * TW__LANES;
-    return size < TW__LANES ? TW__LANES : size;
-}
-
 static Extents extents_of(int64_t n, int64_t k_max, const tw_select_params &p) {
     Extents e = {};
     e.tiles = (n + TILE - 1) / TILE;
     e.padded = e.tiles * TILE;
     e.chunks = tw__chunks(n);
     e.chosen = tw__at_most(TW__MOST * k_max, n);
-    e.sample = sample_of(n, is(p, "dgc") ? p.dgc_sample : 0.0);
+    e.sample = tw__sample_of(n, is(p, "dgc") ? p.dgc_sample : 0.0);
     e.marks = is(p, "random") ? n / 32 + 1 : 0;
     return e;
 }
@@ -406,7 +395,6 @@ int tw__device_get(tw__device_selector *d, tw__device_vector which, float *to) {
     return copy(d, to, vector_of(d, which), cudaMemcpyDeviceToHost);
 }
 
-    return clear(d, d->learned[d->now], sizeof(Learned));
 int tw__device_set(tw__device_selector *d, tw__device_vector which, const float *from) {
     return copy(d, vector_of(d, which), from, cudaMemcpyHostToDevice);
 }
@@ -418,6 +406,7 @@ static int clear(tw__device_selector *d, void *memory, size_t bytes) {
 
 int tw__device_forget(tw__device_selector *d) {
     d->cold = true;
+    return clear(d, d->learned[d->now], sizeof(Learned));
 }
 
 int tw__device_reset(tw__device_selector *d) {
