@@ -270,6 +270,43 @@ static void test_too_much(void **state) {
     }
 }
 
+/* A lent way that fails and does not say why: an older error is not the reason. */
+static int refuse_quietly(void *context, const tw_device_message *messages, int count,
+                          void *stream) {
+    (void)context, (void)messages, (void)count, (void)stream;
+    return -5;
+}
+
+static int lend_refusal(ranks *r, int rank, void *context) {
+    char memory[8] = {0};
+    tw__device_carrier *carrier = NULL;
+    tw__parcel parcel = {.data = memory, .bytes = sizeof memory, .capacity = sizeof memory};
+    tw__shipment s = {.peer = 1 - rank};
+    (void)context;
+    *(rank == 0 ? &s.in : &s.out) = parcel;
+    (void)tw_transport_explain("long ago");
+    int error = fake_carrier_create(&carrier, r->transports[rank], NULL, 1000);
+    if (error == TW_OK) {
+        error = tw__transport_carry(r->transports[rank], &s, 1);
+    }
+    fake_carrier_free(carrier);
+    return error;
+}
+
+static void test_quiet_refusal(void **state) {
+    (void)state;
+    ranks r;
+    check_scene("a lent way that fails quietly");
+    ranks_init(&r, 2);
+    for (int i = 0; i < 2; i++) {
+        check_ok(tw_transport_set_device(r.transports[i], refuse_quietly, NULL));
+    }
+    ranks_run(&r, lend_refusal, NULL);
+    ranks_error(&r, TW_ERR_TRANSPORT);
+    ranks_say(&r, "failed: error -5, not explained");
+    ranks_close(&r);
+}
+
 /* Rank 1 does not come: the deadline ends it, and names it. */
 static int come_alone(ranks *r, int rank, void *context) {
     char memory[64] = {0};
@@ -302,6 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ways),
         cmocka_unit_test(test_too_much),
+        cmocka_unit_test(test_quiet_refusal),
         cmocka_unit_test(test_absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

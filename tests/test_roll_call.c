@@ -92,6 +92,45 @@ static void test_impatient(void **state) {
     check_contains(crew[4].text, "(says rank 0)");
 }
 
+/* Rank 0 is past its deadline, and waits for answers, when rank 1 gives up for a reason of its own:
+ * that is the reason then. Rank 2 is silent. */
+static void play_reason(member *m) {
+    if (m->rank == 2)
+        be_absent();
+    if (m->rank == 1) {
+        nap(0.45);
+        (void)tw__transport_give_up(m->transport, tw__fail(TW_ERR_DAMAGED, "a broken leg"));
+    }
+    if (m->rank == 0)
+        crew_true(m, await(m, 1, 0.3) == TW_ERR_DAMAGED);
+}
+
+static void test_reason(void **state) {
+    (void)state;
+    crew_run(3, 0, play_reason, crew);
+    check_contains(crew[0].text, "a broken leg (says rank 1)");
+}
+
+/* A simulated network holds a few messages of a pair: whoever has more to send waits no longer than
+ * for any other. */
+static void test_full_ring(void **state) {
+    (void)state;
+    const tw_network network = {.latency = 1e-6, .bandwidth = 1e9};
+    tw_transport *transports[2];
+    tw__message messages[20] = {{0}};
+    const char byte = 1;
+    int status = TW_OK;
+    check_ok(tw_transport_simulated(transports, 2, &network));
+    tw__transport_set_timeout(transports[0], 0.3);
+    for (int i = 0; i < 20 && status == TW_OK; i++)
+        status = tw__transport_send(transports[0], 1, TW__PAYLOAD, &byte, 1, &messages[i]);
+    check_error(status, TW_ERR_TIMEOUT);
+    check_contains(tw_last_error(), "no answer within 0.3 s from rank 1");
+    tw__transport_cancel(transports[0], messages, 20);
+    for (int i = 0; i < 2; i++)
+        tw_transport_free(transports[i]);
+}
+
 /* In a rotation everybody waits for everybody. */
 static void play_rotation(member *m) {
     uint32_t counts[100] = {0};
@@ -166,7 +205,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_chain),     cmocka_unit_test(test_ebb),
         cmocka_unit_test(test_impatient), cmocka_unit_test(test_rotation),
         cmocka_unit_test(test_alone),     cmocka_unit_test(test_crossed),
-        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_late),      cmocka_unit_test(test_reason),
+        cmocka_unit_test(test_full_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

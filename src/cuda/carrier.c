@@ -1,7 +1,6 @@
 /* carrier.c - entries from GPU to GPU; see carrier.h */
 #include "cuda/carrier.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* Long enough that a message's own cost does not show, short enough that copying and sending
@@ -158,11 +157,11 @@ static int carry_lent(void *context, tw__shipment *shipments, int count) {
     tw__transport_count(c->transport, shipments, count);
     if (many == 0)
         return TW_OK;
-    if (exchange(lent, c->grouped, many, tw__lane_stream(c->lane)) < 0) {
-        char reason[256];
-        snprintf(reason, sizeof reason, "%s", tw_last_error());
-        return tw__fail(TW_ERR_TRANSPORT, "the exchange between GPUs failed: %s", reason);
-    }
+    tw__transport_forget_failure();
+    int error = exchange(lent, c->grouped, many, tw__lane_stream(c->lane));
+    if (error < 0)
+        return tw__fail(TW_ERR_TRANSPORT, "the exchange between GPUs failed: %s",
+                        tw__transport_words(error));
     return await_stream(c, c->grouped[0].peer);
 }
 

@@ -7,9 +7,9 @@
 #include "base/memory.h"
 #include "base/random.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -24,6 +24,12 @@ typedef struct stamp {
     double duration; /* of receiving it, on an idle link */
 } stamp;
 
+/* A message that has come. */
+typedef struct arrival {
+    double when, duration; /* of its stamp */
+    int peer;
+} arrival;
+
 /* All messages from one rank to another. */
 typedef struct lane {
     uint32_t sent, expected; /* by either end */
@@ -35,6 +41,7 @@ typedef struct net {
     int nranks;
     _Atomic int open; /* clocks that were not freed */
     lane *lanes;      /* [nranks][nranks]: from, to */
+    arrival *arrived; /* [nranks][nranks]: of all clocks */
 } net;
 
 struct tw__clockwork {
@@ -44,6 +51,7 @@ struct tw__clockwork {
     double out_free, in_free; /* when the link can take the next message */
     pthread_t thread;         /* that left last, */
     double left;              /* at this CPU time of its own */
+    arrival *arrived;         /* [nranks]: scratch */
 };
 
 static lane *lane_of(const net *n, int from, int to) {
@@ -80,14 +88,17 @@ static double latency_of(const net *n, int from, int to, uint32_t number) {
 
 /* ---- messages */
 
+int tw__clockwork_has_room(const tw__clockwork *c, int peer) {
+    lane *l = lane_of(c->net, c->rank, peer);
+    return !atomic_load_explicit(&l->ring[l->sent % RING].full, memory_order_acquire);
+}
+
 void tw__clockwork_send(tw__clockwork *c, tw__message *message) {
     lane *l = lane_of(c->net, c->rank, message->peer);
     stamp *s = &l->ring[l->sent % RING];
     double duration = seconds_on_link(c->net, c->rank, message);
     c->now += c->net->model.overhead;
     double start = c->now > c->out_free ? c->now : c->out_free;
-    while (atomic_load_explicit(&s->full, memory_order_acquire))
-        sched_yield(); /* the receiver is that far behind */
     s->arrival = start + latency_of(c->net, c->rank, message->peer, l->sent);
     s->duration = duration;
     atomic_store_explicit(&s->full, 1, memory_order_release);
@@ -107,7 +118,7 @@ void tw__clockwork_receive(tw__clockwork *c, tw__message *message) {
 }
 
 static int by_arrival(const void *left, const void *right) {
-    const tw__message *a = left, *b = right;
+    const arrival *a = left, *b = right;
     if (a->when != b->when)
         return a->when < b->when ? -1 : 1;
     return (a->peer > b->peer) - (a->peer < b->peer);
@@ -115,33 +126,30 @@ static int by_arrival(const void *left, const void *right) {
 
 /* The link takes what has come in the order of arrival, whatever the order of looking, and so does
  * the rank. */
-static void receive_in_order(tw__clockwork *c, tw__message *arrived, int count) {
-    qsort(arrived, (size_t)count, sizeof *arrived, by_arrival);
+static void receive_in_order(tw__clockwork *c, int count) {
+    qsort(c->arrived, (size_t)count, sizeof *c->arrived, by_arrival);
     for (int i = 0; i < count; i++) {
-        double start = arrived[i].when > c->in_free ? arrived[i].when : c->in_free;
-        c->in_free = start + arrived[i].duration;
+        const arrival *a = &c->arrived[i];
+        double start = a->when > c->in_free ? a->when : c->in_free;
+        c->in_free = start + a->duration;
         c->now = (c->in_free > c->now ? c->in_free : c->now) + c->net->model.overhead;
     }
 }
 
 void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count) {
-    tw__message few[64], *arrived = few;
     int narrived = 0;
-    if (count > 64)
-        arrived = malloc(sizeof *arrived * (size_t)count);
     for (int i = 0; i < count; i++) {
-        if (messages[i].when == 0.0)
+        tw__message *m = &messages[i];
+        if (m->when == 0.0)
             continue;
-        if (!messages[i].sending && arrived != NULL)
-            arrived[narrived++] = messages[i];
-        else if (messages[i].when > c->now)
-            c->now = messages[i].when;
-        messages[i].when = 0.0;
+        assert(m->sending || narrived < c->net->nranks);
+        if (!m->sending)
+            c->arrived[narrived++] = (arrival){m->when, m->duration, m->peer};
+        else if (m->when > c->now)
+            c->now = m->when;
+        m->when = 0.0;
     }
-    if (arrived != NULL)
-        receive_in_order(c, arrived, narrived);
-    if (arrived != few)
-        free(arrived);
+    receive_in_order(c, narrived);
 }
 
 /* ---- computing */
@@ -201,22 +209,26 @@ int tw__clockwork_create(tw__clockwork **first, int nranks, const tw_network *ne
     net *n = calloc(1, sizeof *n);
     tw__clockwork *all = calloc((size_t)nranks, sizeof *all);
     lane *lanes = calloc((size_t)nranks * (size_t)nranks, sizeof *lanes);
-    if (n == NULL || all == NULL || lanes == NULL) {
+    arrival *arrived = calloc((size_t)nranks * (size_t)nranks, sizeof *arrived);
+    if (n == NULL || all == NULL || lanes == NULL || arrived == NULL) {
         free(n);
         free(all);
         free(lanes);
+        free(arrived);
         return tw__fail(TW_ERR_MEMORY, "no memory to simulate %d ranks", nranks);
     }
     n->model = with_defaults(network);
     n->nranks = nranks;
     n->lanes = lanes;
+    n->arrived = arrived;
     atomic_init(&n->open, nranks);
     for (int r = 0; r < nranks; r++)
         all[r] = (tw__clockwork){.net = n,
                                  .rank = r,
                                  .now = 1e-30, /* 0 means: no time */
                                  .thread = pthread_self(),
-                                 .left = HUGE_VAL};
+                                 .left = HUGE_VAL,
+                                 .arrived = arrived + (size_t)r * (size_t)nranks};
     *first = all;
     return TW_OK;
 }
@@ -234,6 +246,7 @@ void tw__clockwork_free(tw__clockwork *c) {
     if (atomic_fetch_sub_explicit(&n->open, 1, memory_order_acq_rel) > 1)
         return;
     free(n->lanes);
+    free(n->arrived);
     free(n);
     free(all);
 }

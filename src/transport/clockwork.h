@@ -26,12 +26,14 @@ int tw__clockwork_create(tw__clockwork **first, int nranks, const tw_network *ne
 tw__clockwork *tw__clockwork_of(tw__clockwork *first, int rank);
 void tw__clockwork_free(tw__clockwork *c);
 
-/* A message is about to be sent, or to be received. */
+/* Whether the receiver is near enough for another message. */
+int tw__clockwork_has_room(const tw__clockwork *c, int peer);
+/* A message is about to be sent, for which there is room, or to be received. */
 void tw__clockwork_send(tw__clockwork *c, tw__message *message);
 void tw__clockwork_expect(tw__clockwork *c, tw__message *message);
 /* A message has come. */
 void tw__clockwork_receive(tw__clockwork *c, tw__message *message);
-/* The rank has waited for these. */
+/* The rank has waited for these, of which nranks at most were received. */
 void tw__clockwork_settle(tw__clockwork *c, tw__message *messages, int count);
 
 /* What the rank has computed since it left, in seconds of its clock; from then on it has not. */

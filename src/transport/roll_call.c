@@ -49,6 +49,7 @@ static int say(tw__roll *roll, int to, const tw__roll_message *words, size_t byt
                void **request) {
     if (*request != NULL)
         return TW_OK;
+    tw__transport_forget_failure();
     int error = roll->calls->send(roll->context, to, TW__TAG_ROLL_CALL, words, bytes, request);
     if (error >= 0)
         return TW_OK;
@@ -61,10 +62,8 @@ static int say(tw__roll *roll, int to, const tw__roll_message *words, size_t byt
 static void listen_to(tw__roll *roll, int from) {
     tw__roll_peer *peer = &roll->peers[from];
     if (roll->calls->recv(roll->context, from, TW__TAG_ROLL_CALL, &peer->heard, sizeof peer->heard,
-                          &peer->listen) >= 0)
-        return;
-    peer->listen = NULL;
-    tw__transport_forget_failure();
+                          &peer->listen) < 0)
+        peer->listen = NULL;
 }
 
 static void listen_to_all(tw__roll *roll) {
@@ -113,8 +112,6 @@ static int look_at(tw__roll *roll, int from) {
     int done = peer->listen == NULL ? 0 : roll->calls->test(roll->context, peer->listen, &bytes);
     if (done != 0)
         peer->listen = NULL;
-    if (done < 0)
-        tw__transport_forget_failure();
     if (done > 0) {
         status = hear(roll, bytes, from);
         if (status == TW_OK)
@@ -182,19 +179,13 @@ static void ask_all(tw__roll *roll) {
     }
 }
 
-static void look_at_all(tw__roll *roll) {
-    for (int i = 0; i < roll->nranks; i++)
-        if (i != roll->rank)
-            (void)look_at(roll, i);
-}
-
 int tw__roll_ask(tw__roll *roll, int64_t timeout, const tw__message *awaited) {
     int64_t grace = timeout < GRACE_LEAST ? GRACE_LEAST : timeout;
     int64_t deadline = tw__clock() + (grace < GRACE_MOST ? grace : GRACE_MOST);
     ask_all(roll);
     do {
         tw__roll_idle(roll, TW__ROLL_PERIOD / 10);
-        look_at_all(roll);
+        TW_TRY(tw__roll_look(roll));
     } while (count_absent(roll) > 0 && tw__clock() < deadline);
     return verdict(roll, (double)timeout / (double)TW__SECOND, awaited);
 }

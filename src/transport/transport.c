@@ -7,6 +7,7 @@
 #include "transport/clockwork.h"
 #include "transport/roll_call.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,13 +57,15 @@ void tw__transport_forget_failure(void) {
     explanation[0] = '\0';
 }
 
-int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error) {
+const char *tw__transport_words(int error) {
     if (explanation[0] == '\0')
         snprintf(explanation, sizeof explanation, "error %d, not explained", error);
-    (void)tw__fail(TW_ERR_TRANSPORT, "%s transport: cannot %s rank %d: %s", calls->name, what, peer,
-                   explanation);
-    tw__transport_forget_failure();
-    return TW_ERR_TRANSPORT;
+    return explanation;
+}
+
+int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error) {
+    return tw__fail(TW_ERR_TRANSPORT, "%s transport: cannot %s rank %d: %s", calls->name, what,
+                    peer, tw__transport_words(error));
 }
 
 /* ---- create and free */
@@ -328,6 +331,33 @@ static int carry_one(tw_transport *t, tw__message *message, tw__shipment shipmen
 
 /* ---- single messages */
 
+/* Whether to wait any longer. */
+static int keep_patience(tw_transport *t, tw__patience *patience, const tw__message *awaited,
+                         int64_t now) {
+    if (patience->deadline == 0) {
+        patience->deadline = now + t->timeout;
+        patience->look = now + TW__ROLL_PERIOD;
+    }
+    if (t->abandoned)
+        return tw__fail(TW_ERR_STATE, "the group was freed while tensors were under way");
+    if (now >= patience->look) {
+        TW_TRY(tw__roll_look(&t->roll));
+        patience->look = now + TW__ROLL_PERIOD;
+    }
+    return now < patience->deadline ? TW_OK : tw__roll_ask(&t->roll, t->timeout, awaited);
+}
+
+/* A receiver that looks does not ring: the sender yields to it instead of falling asleep. */
+static int clock_send(tw_transport *t, tw__message *message) {
+    tw__patience patience = {0};
+    while (!tw__clockwork_has_room(t->clock, message->peer)) {
+        TW_TRY(keep_patience(t, &patience, message, tw__clock()));
+        sched_yield();
+    }
+    tw__clockwork_send(t->clock, message);
+    return TW_OK;
+}
+
 static int start_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
                       tw__message *message) {
     *message = (tw__message){.peer = peer, .sending = 1, .cargo = cargo, .bytes = bytes};
@@ -336,7 +366,8 @@ static int start_send(tw_transport *t, int peer, tw__cargo cargo, const void *da
             t, message,
             (tw__shipment){.peer = peer, .out = {.data = (void *)data, .bytes = bytes}});
     if (t->clock != NULL)
-        tw__clockwork_send(t->clock, message);
+        TW_TRY(clock_send(t, message));
+    tw__transport_forget_failure();
     int error = t->calls.send(t->context, peer, TW__TAG_DATA, data, bytes, &message->request);
     if (error >= 0)
         return TW_OK;
@@ -358,6 +389,7 @@ static int start_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, si
                          (tw__shipment){.peer = peer, .in = {.data = data, .capacity = capacity}});
     if (t->clock != NULL)
         tw__clockwork_expect(t->clock, message);
+    tw__transport_forget_failure();
     int error = t->calls.recv(t->context, peer, TW__TAG_DATA, data, capacity, &message->request);
     if (error >= 0)
         return TW_OK;
@@ -386,6 +418,7 @@ static int look_at(tw_transport *t, tw__message *message, int *done) {
     *done = 1;
     if (message->request == NULL)
         return TW_OK;
+    tw__transport_forget_failure();
     int result = t->calls.test(t->context, message->request, &bytes);
     *done = result != 0;
     if (result == 0)
@@ -437,6 +470,10 @@ int tw__transport_give_up(tw_transport *t, int status) {
     return status;
 }
 
+int tw__transport_has_failed(const tw_transport *t) {
+    return t->failed;
+}
+
 void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context) {
     t->chore = chore;
     t->chore_context = context;
@@ -444,18 +481,7 @@ void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context) {
 
 static int wait_a_moment(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
     int64_t now = tw__clock();
-    if (patience->deadline == 0) {
-        patience->deadline = now + t->timeout;
-        patience->look = now + TW__ROLL_PERIOD;
-    }
-    if (t->abandoned)
-        return tw__fail(TW_ERR_STATE, "the group was freed while tensors were under way");
-    if (now >= patience->look) {
-        TW_TRY(tw__roll_look(&t->roll));
-        patience->look = now + TW__ROLL_PERIOD;
-    }
-    if (now >= patience->deadline)
-        return tw__roll_ask(&t->roll, t->timeout, awaited);
+    TW_TRY(keep_patience(t, patience, awaited, now));
     int64_t waited = now - (patience->deadline - t->timeout);
     if (t->chore != NULL && awaited->cargo != TW__CONTROL && waited >= LONG_WAIT) {
         t->chore = t->chore(t->chore_context) ? t->chore : NULL;

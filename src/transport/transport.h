@@ -12,7 +12,9 @@
  *
  * A transport is a table of calls (tw_transport_calls) with a context. Everything above it goes
  * through the functions here, which count bytes and keep deadlines. Nothing here knows what the
- * bytes mean, and nothing here is allocated after tw_transport_custom. */
+ * bytes mean. What a step needs is allocated when a transport is created; memory is taken later for
+ * messages over sockets that come before they are expected, for more requests at a time than a step
+ * has, and to send on what was given up half-way. */
 #ifndef TW_TRANSPORT_TRANSPORT_H
 #define TW_TRANSPORT_TRANSPORT_H
 
@@ -48,7 +50,8 @@ typedef struct tw__message {
 } tw__message;
 
 /* Start a message; the buffer must stay until it is done or cancelled.
- * Errors: TW_ERR_TRANSPORT. */
+ * Errors: TW_ERR_TRANSPORT; in a simulated network, where a sender may have to wait until the
+ * receiver is near enough, those of tw__transport_pause. */
 int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
                        tw__message *message);
 int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
@@ -68,6 +71,8 @@ void tw__transport_cancel(tw_transport *t, tw__message *messages, int count);
  * words instead of waiting: for errors that are found above the transport, as TW_ERR_PROTOCOL.
  * Waits that fail do it themselves. Returns status. */
 int tw__transport_give_up(tw_transport *t, int status);
+/* Whether this rank has given up, or given up messages: nothing more can be exchanged. */
+int tw__transport_has_failed(const tw_transport *t);
 
 /* Waiting in a loop of one's own: test, and pause when nothing is done.
  *   patience  zero when the wait begins
@@ -88,8 +93,10 @@ int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
 /* What a negative result of one of the calls means: sets the text, returns TW_ERR_TRANSPORT. */
 int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error);
-/* It means nothing: what it said is not for the next one that fails. */
+/* Before a call: what an earlier one said is not about it. */
 void tw__transport_forget_failure(void);
+/* What a call that failed has said since then, or that it has not. */
+const char *tw__transport_words(int error);
 
 /* Errors: TW_ERR_PARAM. */
 int tw__transport_check_ranks(int rank, int nranks);
