@@ -21,12 +21,13 @@
 
 /* Runs the tensors of one launch. Called with the mutex held; lets go of it meanwhile. */
 static void run_launch(tw_group *g, int64_t launch) {
-    tw__bucket *bucket = &g->buckets[g->worker.queue[launch % g->ntensors]];
+    const tw__launch *queued = &g->worker.queue[launch % g->ntensors];
+    const tw__bucket *bucket = &g->buckets[queued->bucket];
     int count = 0;
     for (int t = bucket->first; t < bucket->first + bucket->count; t++)
         if (g->tensors[t].progress == TW__LAUNCHED && g->tensors[t].launch == launch)
             g->members[count++] = t;
-    fesetenv(&bucket->environment);
+    fesetenv(&queued->environment);
     pthread_mutex_unlock(&g->worker.mutex);
     int error = g->broken;
     if (error == TW_OK)
@@ -34,11 +35,12 @@ static void run_launch(tw_group *g, int64_t launch) {
     else
         tw__fail(error, "an earlier bucket failed: %s", g->broken_text);
     pthread_mutex_lock(&g->worker.mutex);
-    if (error != TW_OK)
-        snprintf(bucket->text, TW__TEXT, "%s", tw_last_error());
     for (int i = 0; i < count; i++) {
-        g->tensors[g->members[i]].status = error;
-        g->tensors[g->members[i]].progress = TW__FINISHED;
+        tw__tensor *t = &g->tensors[g->members[i]];
+        t->status = error;
+        if (error != TW_OK)
+            snprintf(t->text, sizeof t->text, "%s", tw_last_error());
+        t->progress = TW__FINISHED;
     }
 }
 
@@ -58,6 +60,12 @@ static void *worker_main(void *group) {
     return NULL;
 }
 
+static void forget_thread(tw__worker_thread *w) {
+    pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->changed);
+    w->running = 0;
+}
+
 /* The thread blocks all signals, which are the application's business. */
 static int begin_thread(tw_group *g) {
     tw__worker_thread *w = &g->worker;
@@ -70,8 +78,10 @@ static int begin_thread(tw_group *g) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&w->thread, NULL, worker_main, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed)
+    if (failed) {
+        forget_thread(w);
         return tw__fail(TW_ERR_MEMORY, "no thread can be started for the background");
+    }
     w->running = 1;
     return TW_OK;
 }
@@ -87,9 +97,7 @@ void tw__background_end(tw_group *g) {
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
-    pthread_mutex_destroy(&w->mutex);
-    pthread_cond_destroy(&w->changed);
-    w->running = 0;
+    forget_thread(w);
 }
 
 int tw__background_busy(tw_group *g, int tensor) {
@@ -116,8 +124,9 @@ static void launch_next(tw_group *g) {
                 g->tensors[t].launch = w->launched;
             }
         bucket->started = 0;
-        fegetenv(&bucket->environment);
-        w->queue[w->launched++ % g->ntensors] = w->cursor;
+        tw__launch *launch = &w->queue[w->launched++ % g->ntensors];
+        launch->bucket = w->cursor;
+        fegetenv(&launch->environment);
         pthread_cond_broadcast(&w->changed);
     }
     w->cursor = (w->cursor + 1) % g->nbuckets;
@@ -173,7 +182,7 @@ static int wait_one(tw_group *g, int tensor) {
         pthread_cond_wait(&g->worker.changed, &g->worker.mutex);
     t->progress = TW__IDLE;
     if (t->status != TW_OK)
-        return tw__fail(t->status, "%s", g->buckets[t->bucket].text);
+        return tw__fail(t->status, "%s", t->text);
     return TW_OK;
 }
 

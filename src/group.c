@@ -359,13 +359,9 @@ static int open_buckets(tw_group *g) {
     if (g->buckets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
     g->nbuckets = count_buckets(g, g->buckets, &g->widest);
-    for (int b = 0; b < g->nbuckets; b++) {
-        g->buckets[b].text = calloc(1, TW__TEXT);
-        if (g->buckets[b].text == NULL)
-            return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->nbuckets);
+    for (int b = 0; b < g->nbuckets; b++)
         for (int t = 0; t < g->buckets[b].count; t++)
             g->tensors[g->buckets[b].first + t].bucket = b;
-    }
     return TW_OK;
 }
 
@@ -464,8 +460,6 @@ void tw_group_free(tw_group *g) {
     tw__background_end(g);
     for (int t = 0; t < g->ntensors; t++)
         free_tensor(&g->tensors[t]);
-    for (int b = 0; b < g->nbuckets; b++)
-        free(g->buckets[b].text);
     free(g->buckets);
     free(g->tensors);
     free(g->agree);

@@ -18,6 +18,8 @@
 #include <fenv.h>
 #include <pthread.h>
 
+#define TW__TEXT 512
+
 /* Where a tensor is between two calls of the caller. */
 typedef enum {
     TW__IDLE = 0,
@@ -54,6 +56,7 @@ typedef struct tw__tensor {
     void *dense_grad; /* dense on a GPU: [n] of the type, pinned */
     float *dense_out; /* [n], pinned; with auto: where sums wait while out is the gradient */
     int status;
+    char text[TW__TEXT]; /* of an error in the background */
     tw_step_info info;
 } tw__tensor;
 
@@ -61,12 +64,15 @@ typedef struct tw__tensor {
 typedef struct tw__bucket {
     int first;
     int count;
-    int started;        /* tensors that were started and not launched yet */
-    char *text;         /* [TW__TEXT]: of the bucket's error */
-    fenv_t environment; /* of the caller when it was launched: the thread computes in it */
+    int started; /* tensors that were started and not launched yet */
 } tw__bucket;
 
-#define TW__TEXT 512
+/* Those of a bucket that were started when it was its turn. */
+typedef struct tw__launch {
+    int bucket;
+    fenv_t environment; /* of the caller: the thread computes in it */
+} tw__launch;
+
 #define TW__LEAST_BUCKET ((double)(64 << 10)) /* elements, when the group chooses */
 
 /* The thread that runs buckets, and what it shares with the caller: under the mutex. */
@@ -76,10 +82,10 @@ typedef struct tw__worker_thread {
     int ending;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    int *queue;       /* [ntensors]: the bucket of launch i is at i % ntensors */
-    int64_t launched; /* launches so far */
-    int64_t done;     /* of these, begun by the thread */
-    int cursor;       /* the next bucket to launch */
+    tw__launch *queue; /* [ntensors]: launch i is at i % ntensors */
+    int64_t launched;  /* launches so far */
+    int64_t done;      /* of these, begun by the thread */
+    int cursor;        /* the next bucket to launch */
 } tw__worker_thread;
 
 /* Bytes of a step's workspace. */

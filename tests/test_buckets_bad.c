@@ -4,6 +4,7 @@
  * freed at any time. An argument: tests of this name alone.
  */
 #include <math.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -145,6 +146,51 @@ static void test_null_gradient(void **state) {
     duel_close(&d);
 }
 
+/* Tensors 0 and 1 of one bucket, each launched by a wait of its own and refused for a NaN: what is
+ * wrong with 0 is said of it, also after 1 was refused. */
+typedef struct two_launches {
+    int status[RANKS][2];
+    char text[RANKS][2][128];
+} two_launches;
+
+static int launch_apart(ranks *r, int rank, void *context) {
+    two_launches *l = context;
+    static const float bad[3][100] = {{NAN}, {NAN}, {1.0f}};
+    static float out[RANKS][3][100];
+    tw_group *group = r->groups[rank];
+    const int order[3] = {0, 2, 1};
+    int error = TW_OK;
+    for (int i = 0; i < 3 && !error; i++) {
+        const int tensor = order[i];
+        error = tw_allreduce_start(group, tensor, bad[tensor], out[rank][tensor]);
+        if (tensor == 2 && !error)
+            error = tw_allreduce_wait(group, 2);
+    }
+    for (int tensor = 1; tensor >= 0; tensor--) {
+        l->status[rank][tensor] = tw_allreduce_wait(group, tensor);
+        snprintf(l->text[rank][tensor], sizeof l->text[rank][tensor], "%s", tw_last_error());
+    }
+    return error;
+}
+
+static void test_two_launches(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t sizes[3] = {100, 100, 100};
+    const tw_group_params params = fleet_params("oktopk", 200);
+    two_launches l;
+    check_scene("two launches of one bucket");
+    ranks_open(&r, RANKS, &params, sizes, 3);
+    ranks_run(&r, launch_apart, &l);
+    ranks_ok(&r);
+    for (int rank = 0; rank < RANKS; rank++)
+        for (int tensor = 0; tensor < 2; tensor++) {
+            check_int("status", l.status[rank][tensor], TW_ERR_NUMBER);
+            check_contains(l.text[rank][tensor], tensor == 0 ? "tensor 0" : "tensor 1");
+        }
+    ranks_close(&r);
+}
+
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
 static int start_and_free(ranks *r, int rank, void *context) {
@@ -239,6 +285,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bad_bucket),
         cmocka_unit_test(test_bad_bucket_leaves_no_trace),
         cmocka_unit_test(test_null_gradient),
+        cmocka_unit_test(test_two_launches),
         cmocka_unit_test(test_free_under_way),
         cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
