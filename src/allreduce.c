@@ -272,7 +272,7 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
     }
     if (error != TW_OK) {
         tw__step_undo(&s);
-        if (!goes_on)
+        if (!goes_on || tw__transport_has_failed(g->transport))
             tw__group_break(g, error);
         return error;
     }

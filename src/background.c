@@ -205,8 +205,7 @@ static int wait_all(tw_group *g) {
 
 int tw_allreduce_wait(tw_group *g, int tensor) {
     TW_REQUIRE(g, "group");
-    if (!g->opened)
-        return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
+    TW_TRY(tw__group_check_open(g));
     if (tensor != TW_ALL && (tensor < 0 || tensor >= g->ntensors))
         return tw__fail(TW_ERR_INDEX, "tensor: %d; accepted is 0 .. %d and TW_ALL", tensor,
                         g->ntensors - 1);

@@ -478,15 +478,27 @@ void tw_group_free(tw_group *g) {
 
 /* ---- for the other calls */
 
-int tw__group_check(const tw_group *g, int tensor) {
+int tw__group_check_open(const tw_group *g) {
     if (!g->opened)
         return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
+    if (g->scratch == NULL)
+        return tw__fail(TW_ERR_STATE, "the group failed to open and can only be freed");
+    return TW_OK;
+}
+
+/* What can still be asked of a broken group. */
+static int check_readable(const tw_group *g, int tensor) {
+    TW_TRY(tw__group_check_open(g));
     if (tensor < 0 || tensor >= g->ntensors)
         return tw__fail(TW_ERR_INDEX, "tensor: %d; accepted is 0 .. %d", tensor, g->ntensors - 1);
+    return TW_OK;
+}
+
+int tw__group_check(const tw_group *g, int tensor) {
+    TW_TRY(check_readable(g, tensor));
     if (g->broken != TW_OK)
         return tw__fail(g->broken, "the group is broken and can only be freed: %s",
-                        g->broken_text != NULL && g->broken_text[0] != '\0' ? g->broken_text
-                                                                            : "it failed to open");
+                        g->broken_text[0] != '\0' ? g->broken_text : "it failed to open");
     return TW_OK;
 }
 
@@ -500,15 +512,6 @@ void tw__group_mark(tw_group *g, int tensor) {
     tw__tensor *t = &g->tensors[tensor];
     if (tw__on_gpu(t))
         t->marked = tw__lane_mark(g->lane, t->params.stream, &t->ready);
-}
-
-/* What can still be asked of a broken group. */
-static int check_readable(const tw_group *g, int tensor) {
-    if (!g->opened || g->scratch == NULL)
-        return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
-    if (tensor < 0 || tensor >= g->ntensors)
-        return tw__fail(TW_ERR_INDEX, "tensor: %d; accepted is 0 .. %d", tensor, g->ntensors - 1);
-    return TW_OK;
 }
 
 int tw__group_check_idle(tw_group *g, int tensor) {

@@ -5,7 +5,7 @@
  *   auto.c        which exchange and wire format, where the group is to choose
  *   allreduce.c   the map: one step of some tensors, select -> agree -> exchange -> apply (step.h)
  *   background.c  start and wait: a thread that runs steps in the order of buckets
- *   state.c       save and load
+ *   state.c       save and load; state_file.c the file of one rank
  */
 #ifndef TW_GROUP_H
 #define TW_GROUP_H
@@ -173,6 +173,8 @@ int tw__background_busy(tw_group *g, int tensor);
 
 /* ---- group.c */
 
+/* It was opened, at least so far that it can be asked; it may be broken. Errors: TW_ERR_STATE. */
+int tw__group_check_open(const tw_group *g);
 /* Errors: TW_ERR_INDEX; TW_ERR_STATE when not open; the error that broke the group. */
 int tw__group_check(const tw_group *g, int tensor);
 /* The same for a tensor that is not under way, of a group that may be broken. */

@@ -7,14 +7,10 @@
  * learned goes on only where a rank takes exactly its one file, and is learned anew elsewhere. */
 #include "state_file.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static int check_quiet(tw_group *g) {
-    if (!g->opened || g->scratch == NULL)
-        return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
+    TW_TRY(tw__group_check_open(g));
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait");
     return TW_OK;
@@ -24,21 +20,7 @@ int tw_group_save(tw_group *g, const char *path) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(path, "path");
     TW_TRY(check_quiet(g));
-    size_t length = strlen(path) + sizeof ".part";
-    char *part = malloc(length);
-    if (part == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for the name of a file");
-    snprintf(part, length, "%s.part", path);
-    int failed = tw__state_write(g, part);
-    if (failed == 0 && rename(part, path) != 0)
-        failed = errno;
-    if (failed != 0)
-        (void)unlink(part);
-    free(part);
-    if (failed != 0)
-        return tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be written: %s", path,
-                        strerror(failed));
-    return TW_OK;
+    return tw__state_write(g, path);
 }
 
 /* ---- load: what the files say */
@@ -48,11 +30,11 @@ static int read_states(tw_group *g, const char *const *paths, int npaths, tw__st
         if (paths[i] == NULL)
             return tw__fail(TW_ERR_NULL, "paths[%d]: is NULL", i);
         TW_TRY(tw__state_read(paths[i], &states[i]));
-        TW_TRY(tw__state_each(g, &states[i], NULL, NULL));
-        if (states[i].header.nranks != states[0].header.nranks)
+        TW_TRY(tw__state_check(g, &states[i]));
+        if (states[i].nranks != states[0].nranks)
             return tw__fail(TW_ERR_MISMATCH,
-                            "paths[%d]: '%.160s' was saved by %u ranks, paths[0] by %u", i,
-                            paths[i], states[i].header.nranks, states[0].header.nranks);
+                            "paths[%d]: '%.160s' was saved by %d ranks, paths[0] by %d", i,
+                            paths[i], states[i].nranks, states[0].nranks);
     }
     return TW_OK;
 }
@@ -73,12 +55,12 @@ static common *common_at(const tw_group *g, void *all, int rank) {
     return (common *)((char *)all + common_bytes(g) * (size_t)rank);
 }
 
-static void note_common(tw__tensor *t, const tw__state_head *head, const char *data,
-                        void *context) {
+static int note_common(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
     int64_t **next = context;
     (void)t, (void)data;
     *(*next)++ = head->steps;
     *(*next)++ = head->global_threshold;
+    return TW_OK;
 }
 
 static int other_job(int rank) {
@@ -93,7 +75,7 @@ static int fill_common(tw_group *g, const tw__state *states, int nstates, common
     for (int i = 0; i < nstates; i++) {
         common *to = i == 0 ? mine : another;
         int64_t *next = to->pairs;
-        to->saved = states[i].header.nranks;
+        to->saved = states[i].nranks;
         TW_TRY(tw__state_each(g, &states[i], note_common, &next));
         if (memcmp(to, mine, common_bytes(g)) != 0)
             return other_job(g->rank);
@@ -105,16 +87,18 @@ static int fill_common(tw_group *g, const tw__state *states, int nstates, common
 typedef struct addition {
     const tw__kernels *kernels;
     const tw__state *to, *from;
-    int64_t infinite; /* sums */
 } addition;
 
-static void add_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
+static int add_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
     addition *a = context;
     void *sum = a->to->bytes + (data - a->from->bytes);
     int64_t many = (int64_t)(tw__state_data_bytes(head) / sizeof(float));
     (void)t;
     a->kernels->add(sum, data, many);
-    a->infinite += a->kernels->count(sum, many, TW__INFINITY_BITS);
+    if (a->kernels->count(sum, many, TW__INFINITY_BITS) > 0)
+        return tw__fail(TW_ERR_NUMBER, "paths: sums of these states overflow; let other ranks take "
+                                       "some of them");
+    return TW_OK;
 }
 
 /* What this rank takes over, into the first of its states. */
@@ -124,9 +108,6 @@ static int add_up(tw_group *g, const tw__state *states, int nstates) {
         a.from = &states[i];
         TW_TRY(tw__state_each(g, &states[i], add_tensor, &a));
     }
-    if (a.infinite > 0)
-        return tw__fail(TW_ERR_NUMBER, "paths: sums of these states overflow; let other ranks take "
-                                       "some of them");
     return TW_OK;
 }
 
@@ -145,25 +126,42 @@ static int compare_common(const tw_group *g, void *all, const common **chosen) {
     return TW_OK;
 }
 
+/* Of a rank that takes none, this is another rank's word alone. */
+static int check_common(const tw_group *g, const common *c) {
+    int possible = c->saved >= 1 && c->saved <= TW__MAX_RANKS;
+    for (int t = 0; t < g->ntensors; t++)
+        possible &= tw__state_possible(c->pairs[2 * t], c->pairs[2 * t + 1]);
+    if (possible)
+        return TW_OK;
+    return tw__transport_give_up(
+        g->transport, tw__fail(TW_ERR_PROTOCOL, "a rank tells of a state that cannot be"));
+}
+
 /* Each of the saved ranks must be taken once. */
+static int count_taken(tw_group *g, const tw__state *states, int nstates, uint32_t *taken,
+                       int64_t saved, void *scratch) {
+    for (int i = 0; i < nstates; i++)
+        taken[states[i].rank]++;
+    TW_TRY(tw__sum(g->transport, taken, saved, scratch));
+    for (int64_t r = 0; r < saved; r++)
+        if (taken[r] != 1)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "paths: the state of saved rank %lld is taken by %u ranks; each must "
+                            "be taken by exactly one",
+                            (long long)r, taken[r]);
+    return TW_OK;
+}
+
+/* How many ranks saved is known only now: ranks have to agree again on whether all got memory. */
 static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_t saved) {
     uint32_t *taken = calloc((size_t)saved, sizeof *taken);
     void *scratch = tw__alloc(tw__sum_memory(g->nranks, saved));
-    int error = TW_ERR_MEMORY;
+    int error = TW_OK;
     if (taken == NULL || scratch == NULL)
-        tw__fail(error, "no memory to compare states");
-    else {
-        for (int i = 0; i < nstates; i++)
-            if (states[i].header.rank < saved)
-                taken[states[i].header.rank]++;
-        error = tw__sum(g->transport, taken, saved, scratch);
-    }
-    for (int64_t r = 0; r < saved && error == TW_OK; r++)
-        if (taken[r] != 1)
-            error = tw__fail(TW_ERR_MISMATCH,
-                             "paths: the state of saved rank %lld is taken by %u ranks; each must "
-                             "be taken by exactly one",
-                             (long long)r, taken[r]);
+        error = tw__fail(TW_ERR_MEMORY, "no memory to compare states");
+    error = tw__agree_error(g, error);
+    if (error == TW_OK)
+        error = count_taken(g, states, nstates, taken, saved, scratch);
     free(taken);
     free(scratch);
     return error;
@@ -171,7 +169,7 @@ static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_
 
 /* ---- load: apply */
 
-static void reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
+static int reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
     tw_selector *s = t->selector;
     t->steps = steps;
     t->threshold = threshold;
@@ -179,72 +177,61 @@ static void reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
     t->plan.count = 0; /* auto plans anew */
     t->info = (tw_step_info){.step = steps};
     if (s == NULL)
-        return;
+        return TW_OK;
     size_t bytes = sizeof(float) * (size_t)t->n;
     s->step = steps;
     s->open = 0;
-    if (s->device != NULL) {
-        tw__device_reset(s->device);
-        return;
-    }
+    if (s->device != NULL)
+        return tw__device_reset(s->device);
     s->learned = (tw__learned){0};
     tw__feedback_leave(s, 0);
     if (s->residual != NULL)
         memset(s->residual, 0, bytes);
     if (s->velocity[0] != NULL)
         memset(s->velocity[0], 0, bytes);
+    return TW_OK;
 }
 
-/* How a state comes in. */
-typedef struct arrival {
-    int alone; /* it is this rank's own, and the only one */
-    int error; /* of the GPU */
-} arrival;
-
 static int set_tensor_there(const tw_selector *s, const tw__state_head *head, const char *data,
-                            const arrival *a) {
+                            int learned) {
     const void *residual = data, *velocity = data + tw__state_vector_bytes(s->n);
     if (head->has_residual)
         TW_TRY(tw__device_set(s->device, TW__RESIDUAL, residual));
     if (head->has_velocity)
         TW_TRY(tw__device_set(s->device, TW__VELOCITY, velocity));
-    return a->alone ? tw__device_learn(s->device, head->threshold, head->age) : TW_OK;
+    return learned ? tw__device_learn(s->device, head->threshold, head->age) : TW_OK;
 }
 
-static void set_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
-    arrival *a = context;
+/* *learned: what the selector has learned goes on. */
+static int set_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
+    const int *learned = context;
     size_t bytes = sizeof(float) * (size_t)t->n;
     tw_selector *s = t->selector;
-    if (s == NULL || a->error != TW_OK)
-        return;
-    if (s->device != NULL) {
-        a->error = set_tensor_there(s, head, data, a);
-        return;
-    }
+    if (s == NULL)
+        return TW_OK;
+    if (s->device != NULL)
+        return set_tensor_there(s, head, data, *learned);
     if (head->has_residual)
         memcpy(s->residual, data, bytes);
     if (head->has_velocity)
         memcpy(s->velocity[0], data + tw__state_vector_bytes(t->n), bytes);
-    if (a->alone)
+    if (*learned)
         s->learned = (tw__learned){.guess = head->guess,
                                    .rank = head->rank,
                                    .growth = head->growth,
                                    .margin = head->margin,
                                    .threshold = head->threshold,
                                    .age = head->age};
+    return TW_OK;
 }
 
-/* The first tw__state is the sum of all. Fails only with a GPU, which leaves a group that cannot go on. */
+/* The first of this rank's states is by now the sum of all. Fails only with a GPU. */
 static int apply(tw_group *g, const tw__state *states, int nstates, const common *chosen) {
-    int alone = nstates == 1 && chosen->saved == g->nranks;
+    int learned = nstates == 1 && chosen->saved == g->nranks;
     for (int t = 0; t < g->ntensors; t++)
-        reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]);
-    arrival a = {.alone = alone};
-    if (nstates > 0)
-        (void)tw__state_each(g, &states[0], set_tensor, &a);
-    if (a.error != TW_OK)
-        tw__group_break(g, a.error);
-    return a.error;
+        TW_TRY(
+            reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]));
+    return nstates > 0 ? tw__state_each(g, states, set_tensor, &learned) : TW_OK;
 }
 
 /* What loading takes beside the files. */
@@ -291,11 +278,10 @@ static int settle(tw_group *g, int npaths, desk *d) {
     TW_TRY(compare_common(g, d->all, &chosen));
     if (chosen == NULL)
         return tw__fail(TW_ERR_MISMATCH, "npaths: no rank names a state");
-    if (chosen->saved < 0 || chosen->saved > TW__MAX_RANKS)
-        return tw__fail(TW_ERR_PROTOCOL, "a rank says that %lld ranks saved",
-                        (long long)chosen->saved);
+    TW_TRY(check_common(g, chosen));
     TW_TRY(check_cover(g, d->states, npaths, chosen->saved));
-    return apply(g, d->states, npaths, chosen);
+    int error = apply(g, d->states, npaths, chosen);
+    return error == TW_OK ? TW_OK : tw__transport_give_up(g->transport, error);
 }
 
 int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
@@ -306,6 +292,8 @@ int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
     int error = tw__agree_error(g, prepare(g, paths, npaths, &d));
     if (error == TW_OK)
         error = settle(g, npaths, &d);
+    if (error != TW_OK && tw__transport_has_failed(g->transport))
+        tw__group_break(g, error);
     clear_away(&d, npaths);
     return error;
 }

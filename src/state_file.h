@@ -9,17 +9,7 @@
 
 #include "group.h"
 
-typedef struct tw__state_header {
-    char magic[8];
-    uint32_t version;
-    uint32_t byte_order;
-    uint32_t rank;
-    uint32_t nranks;
-    uint32_t ntensors;
-    uint32_t zero;
-    uint64_t bytes; /* of the file */
-} tw__state_header;
-
+/* What a tensor's part of it begins with. */
 typedef struct tw__state_head {
     int64_t n;
     int64_t steps;
@@ -40,20 +30,25 @@ typedef struct tw__state {
     const char *path;
     char *bytes; /* the caller frees them, also after an error */
     size_t size;
-    tw__state_header header;
+    int rank, nranks, ntensors; /* of the group that was saved */
 } tw__state;
 
-/* Write the group's state. Returns 0, or what went wrong as errno. */
+/* Write the group's state, whole or not at all.
+ * Errors: TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 int tw__state_write(tw_group *g, const char *path);
 
-/* Read a file and check everything in it that does not depend on a group. */
+/* Read a file and check everything in it that does not depend on a group.
+ * Errors: TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DAMAGED. */
 int tw__state_read(const char *path, tw__state *state);
+/* And the rest. Errors: TW_ERR_MISMATCH when it is not a state of this group; TW_ERR_DAMAGED. */
+int tw__state_check(tw_group *g, const tw__state *state);
+/* Whether a tensor can have made so many steps, and have this global threshold. */
+int tw__state_possible(int64_t steps, int64_t threshold);
 
-/* Go over the tensors of a state that was read, each with its head and data, its vectors one behind
- * the other. Fails, perhaps after some visits, if it is not a state of this group; visit NULL: only
- * tell. */
-typedef void tw__state_visit(tw__tensor *t, const tw__state_head *head, const char *data,
-                             void *context);
+/* Go over the tensors of a state that was checked, each with its head and data, its vectors one
+ * behind the other. Ends with the first error of a visit. */
+typedef int tw__state_visit(tw__tensor *t, const tw__state_head *head, const char *data,
+                            void *context);
 int tw__state_each(tw_group *g, const tw__state *state, tw__state_visit *visit, void *context);
 
 /* A tensor's vector in a file. */

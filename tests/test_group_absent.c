@@ -16,7 +16,8 @@ static double now(void) {
 typedef struct absence {
     int absent;
     double seconds[RANKS]; /* that each call took */
-    float **grads;
+    float **grads;         /* of a step; or else it is */
+    int loads;             /* a load, or the opening */
 } absence;
 
 static int come_or_not(ranks *r, int rank, void *context) {
@@ -24,8 +25,9 @@ static int come_or_not(ranks *r, int rank, void *context) {
     if (rank == a->absent)
         return TW_ERR_TIMEOUT; /* as the others should */
     const double start = now();
-    const int error = a->grads ? tw_allreduce(r->groups[rank], 0, a->grads[rank], a->grads[rank])
-                               : tw_group_open(r->groups[rank]);
+    const int error = a->grads   ? tw_allreduce(r->groups[rank], 0, a->grads[rank], a->grads[rank])
+                      : a->loads ? tw_group_load(r->groups[rank], NULL, 0)
+                                 : tw_group_open(r->groups[rank]);
     a->seconds[rank] = now() - start;
     return error;
 }
@@ -40,6 +42,20 @@ static void check_absence(const ranks *r, const absence *a, double timeout) {
             if (a->seconds[rank] < 0.5 * timeout || a->seconds[rank] > 2 * timeout + 1)
                 check_fail("rank %d waited %g s, the timeout is %g s", rank, a->seconds[rank],
                            timeout);
+        }
+}
+
+/* Broken: at once, and without waiting. */
+static void check_broken(const ranks *r, const absence *a, double timeout) {
+    float x[N] = {0};
+    for (int rank = 0; rank < RANKS; rank++)
+        if (rank != a->absent) {
+            const double start = now();
+            check_error(tw_allreduce(r->groups[rank], 0, x, x), TW_ERR_TIMEOUT);
+            check_contains(tw_last_error(), "broken");
+            check_error(tw_allreduce_start(r->groups[rank], 0, x, x), TW_ERR_TIMEOUT);
+            check_contains(tw_last_error(), "broken");
+            check_true(now() - start < timeout / 2);
         }
 }
 
@@ -63,20 +79,26 @@ static void test_absent_in_step(void **state) {
         ranks_run(&r, come_or_not, &a);
         check_absence(&r, &a, timeout);
         ranks_check_residuals(&r, 0, before, N);
-        for (int rank = 0; rank < RANKS; rank++)
-            if (rank != a.absent) { /* broken: at once, and without waiting */
-                const double start = now();
-                check_error(tw_allreduce(r.groups[rank], 0, a.grads[rank], a.grads[rank]),
-                            TW_ERR_TIMEOUT);
-                check_error(tw_allreduce_start(r.groups[rank], 0, a.grads[rank], a.grads[rank]),
-                            TW_ERR_TIMEOUT);
-                check_contains(tw_last_error(), "broken");
-                check_true(now() - start < timeout / 2);
-            }
+        check_broken(&r, &a, timeout);
         rows_free(a.grads);
         rows_free(before);
         ranks_close(&r);
     }
+}
+
+static void test_absent_at_load(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t n = N;
+    tw_group_params params = ranks_params(NULL, K);
+    params.timeout = 0.4;
+    absence a = {.absent = 2, .loads = 1};
+    check_scene("rank 2 does not load");
+    ranks_open(&r, RANKS, &params, &n, 1);
+    ranks_run(&r, come_or_not, &a);
+    check_absence(&r, &a, params.timeout);
+    check_broken(&r, &a, params.timeout);
+    ranks_close(&r);
 }
 
 static int create_only(ranks *r, int rank, void *context) {
@@ -102,6 +124,7 @@ static void test_absent_at_open(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_absent_in_step),
+        cmocka_unit_test(test_absent_at_load),
         cmocka_unit_test(test_absent_at_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
  * refused on all ranks and nothing changes. What cannot be written leaves the file that was there.
  */
 #include <dirent.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +111,63 @@ static void test_nonsense(void **state) {
         if (round >= 10)
             memcpy(bytes, v.good, 16);
         refuse_bytes(&v, bytes, round % 2 ? v.size : oracle_below(&rng, v.size));
+    }
+    free(bytes);
+    victim_close(&v);
+}
+
+/* ---- Forged files: what cannot be, under a checksum that is right ------------------------------------------- */
+
+static void forge(char *bytes, int64_t size) {
+    uint64_t hash = 0, word;
+    for (int64_t at = 0; at + 8 < size; at += 8) {
+        memcpy(&word, bytes + at, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    memcpy(bytes + size - 8, &hash, 8);
+}
+
+static void test_forged(void **state) {
+    (void)state;
+    enum { HEADER = 40, HEAD = 72 };
+    const double nan_64 = NAN, minus = -1.0;
+    const float nan_32 = NAN, infinite = INFINITY;
+    const int64_t negative = -1, most = INT64_MAX;
+    const uint32_t bits = 0x7f800001u;
+    const struct {
+        const char *what;
+        int64_t at;
+        const void *value;
+        size_t bytes;
+    } cases[] = {
+        {"steps: negative", HEADER + 8, &negative, 8},
+        {"steps: too many", HEADER + 8, &most, 8},
+        {"global threshold", HEADER + 24, &bits, 4},
+        {"guess", HEADER + 28, &bits, 4},
+        {"rank of the guess", HEADER + 32, &nan_64, 8},
+        {"growth", HEADER + 40, &minus, 8},
+        {"margin", HEADER + 48, &nan_64, 8},
+        {"threshold", HEADER + 56, &nan_32, 4},
+        {"age: negative", HEADER + 64, &negative, 8},
+        {"age: too much", HEADER + 64, &most, 8},
+        {"residual: NaN", HEADER + HEAD + 12, &nan_32, 4},
+        {"velocity: infinite", HEADER + HEAD + 4 * 904 + 12, &infinite, 4},
+    };
+    victim v;
+    victim_open(&v);
+    char *bytes = check_alloc(v.size, 1);
+    memcpy(bytes, v.good, (size_t)v.size);
+    forge(bytes, v.size);
+    check_true(memcmp(bytes, v.good, (size_t)v.size) == 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_scene("forged %s", cases[i].what);
+        memcpy(bytes, v.good, (size_t)v.size);
+        memcpy(bytes + cases[i].at, cases[i].value, cases[i].bytes);
+        forge(bytes, v.size);
+        refuse_bytes(&v, bytes, v.size);
+        ranks_error(&v.r, TW_ERR_DAMAGED);
+        ranks_say(&v.r, "numbers that cannot be");
     }
     free(bytes);
     victim_close(&v);
@@ -338,15 +396,11 @@ static void test_disk_full(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_longer),
-        cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_other_groups),
-        cmocka_unit_test(test_wrong_hands),
-        cmocka_unit_test(test_sums_that_overflow),
-        cmocka_unit_test(test_missing_file),
-        cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_longer),
+        cmocka_unit_test(test_altered),      cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_forged),       cmocka_unit_test(test_other_groups),
+        cmocka_unit_test(test_wrong_hands),  cmocka_unit_test(test_sums_that_overflow),
+        cmocka_unit_test(test_missing_file), cmocka_unit_test(test_unwritable),
         cmocka_unit_test(test_disk_full),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
