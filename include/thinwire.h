@@ -390,14 +390,15 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
  * velocities and undo logs of all tensors; workspace is O(k + P) for oktopk, O(k log P + P) for
  * gtopk, butterfly and twolevel, O(kP) where the result itself is (allgather, dsa), 8 MiB at most
  * for dense, on a GPU 8 bytes an element; for fulltopk oktopk's and dense's.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added; TW_ERR_MEMORY. */
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
 /* Compare the parameters of all ranks, allocate everything; with "auto" measure between the ranks,
  * in some ten milliseconds or twenty latencies. Collective.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when there is no tensor or the group is open; TW_ERR_MISMATCH
  * naming the rank and the field that differs; TW_ERR_MEMORY with the rank that ran out;
- * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. A failed group can only be freed. */
+ * TW_ERR_DEVICE; TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. A failed group can only be
+ * freed. */
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group; tensors under way are abandoned. NULL is fine. Not collective. */
@@ -419,10 +420,12 @@ TW_API void tw_group_free(tw_group *group);
  * not the memory of the tensor's GPU, or a stream that failed: all residuals are then bit
  * for bit as before and the group goes on; out is as before too, but when a sum overflows: then it
  * holds nothing of use, unless it is grad and the scheme is not "dense", which sums in place.
- * TW_ERR_TIMEOUT naming the missing ranks, TW_ERR_PROTOCOL and TW_ERR_TRANSPORT: this rank's
+ * TW_ERR_MISMATCH when ranks exchange different tensors or steps, TW_ERR_TIMEOUT naming the missing
+ * ranks, TW_ERR_PROTOCOL, TW_ERR_TRANSPORT, and TW_ERR_DEVICE once entries travel: this rank's
  * residual is as before if the step was not complete here; the group is broken and can only be
- * asked for its state and freed. On this rank alone: TW_ERR_INDEX for a wrong tensor number,
- * TW_ERR_STATE when the group is not open or tensors are under way. */
+ * asked for its state and freed. A call on a broken group gives the error that broke it. On this
+ * rank alone: TW_ERR_NULL for the group, TW_ERR_INDEX for a wrong tensor number, TW_ERR_STATE when
+ * the group is not open or tensors are under way. */
 TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *out);
 
 /* The same in the background: start returns at once, wait ends it. Any number of tensors may be
@@ -430,9 +433,10 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  * of starting, and a bucket travels when all of its tensors were started or one of them is waited
  * for. grad and out belong to the library from start to wait.
  *   tensor  for tw_allreduce_wait also TW_ALL: all that were started.
- * Errors of start: TW_ERR_INDEX; TW_ERR_STATE when the tensor is under way. Of wait: those of
- * tw_allreduce; TW_ERR_STATE when the tensor was not started. If one tensor of a bucket fails, all
- * of the bucket fail. */
+ * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE when the group is not open
+ * or the tensor is under way; TW_ERR_MEMORY when no thread can be started; the error that broke the
+ * group. Of wait: those of tw_allreduce; TW_ERR_STATE when the tensor was not started. If a tensor
+ * fails, all that travel with it fail. */
 #define TW_ALL (-1)
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
@@ -520,12 +524,12 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
 /* Copy the tensor's residual out, [n] floats; zeros without feedback.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when the group is not open or the step is under
- * way. */
+ * way; TW_ERR_DEVICE. */
 TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
 /* Write this rank's state (residuals, velocities, thresholds, step counters) to a file, whole or
  * not at all: a file of that name stays until the new one is complete. Not collective.
- * Errors: TW_ERR_NULL; TW_ERR_STATE; TW_ERR_FILE. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE; TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 TW_API int tw_group_save(tw_group *group, const char *path);
 
 /* Go on from saved states. Collective. The group may have another number of ranks than the one
@@ -535,8 +539,10 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  *   paths [npaths]; npaths may be 0 for ranks that take none.
  * Errors, the same on all ranks, with nothing changed on any: TW_ERR_FILE; TW_ERR_DAMAGED;
  * TW_ERR_MISMATCH naming the field (tensors, n, momentum ...), or the saved rank that nobody or
- * more than one took; TW_ERR_NUMBER when what a rank takes overflows as it is added up. On this rank
- * alone: TW_ERR_NULL for the group; TW_ERR_STATE. */
+ * more than one took; TW_ERR_NUMBER when what a rank takes overflows as it is added up; TW_ERR_NULL
+ * for a path; TW_ERR_PARAM when npaths is negative; TW_ERR_MEMORY. With TW_ERR_TIMEOUT,
+ * TW_ERR_TRANSPORT, TW_ERR_PROTOCOL and TW_ERR_DEVICE the group is broken, as by tw_allreduce. On
+ * this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE; the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
 /* ---- 7. The selector alone ---------------------------------------------------------------- */
@@ -560,7 +566,8 @@ TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memo
 /* Create a selector for vectors of n elements, residual zero. params is copied.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_K and TW_ERR_DENSITY (also when both or none are
  * given); TW_ERR_NAME for an unknown method, or for a THINWIRE_KERNELS that this machine lacks;
- * TW_ERR_PARAM; TW_ERR_MEMORY. On error *selector is NULL. */
+ * TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE when the GPU cannot be used. On error *selector is
+ * NULL. */
 TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params);
 
 /* Free everything. NULL is fine. */
@@ -576,7 +583,8 @@ TW_API void tw_selector_free(tw_selector *selector);
  * is nothing to lose: the next run ends it too.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when a step with feedback is open; TW_ERR_NUMBER when grad
  * holds NaN or infinity or the sum overflows: tw_last_error() names the first such index,
- * tw_selector_info has it as bad_index, and the residual is bit for bit as before. */
+ * tw_selector_info has it as bad_index, and the residual is bit for bit as before; TW_ERR_DEVICE
+ * when grad is not memory of the GPU, or the step cannot be queued. */
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
 /* With TW_CUDA, tw_selector_run returns as soon as the step is queued on the stream: idx and val are
@@ -593,7 +601,8 @@ TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
  * With TW_CUDA a whole selection may be committed without waiting for it: if the step turns out to
  * be refused, nothing has changed but the step counter.
  * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open (never without feedback); TW_ERR_INDEX
- * when idx holds an index that was not selected, or is not ascending: the step stays open. */
+ * when idx holds an index that was not selected, or is not ascending, and TW_ERR_DEVICE: the step
+ * stays open. */
 TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t count);
 
 /* Take the step back: residual and velocity are bit for bit as before tw_selector_run.
@@ -604,12 +613,13 @@ TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t
 TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 
 /* Copy the residual out, [n] floats in the host's memory. Zeros without feedback.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open; TW_ERR_DEVICE. */
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
 /* Replace the residual by [n] finite floats in the host's memory. The threshold is learned anew in
  * the next step; velocity and step counter stay.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER;
+ * TW_ERR_DEVICE. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
 
 /* About the last step that ran. */

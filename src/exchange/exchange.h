@@ -102,7 +102,8 @@ typedef struct tw__exchange {
     void (*memory)(const tw__shape *shape, tw__room *room);
     /* Entries that the result can have. */
     int64_t (*applied)(const tw__shape *shape);
-    /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL, TW_ERR_DEVICE. */
+    /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL, TW_ERR_DEVICE; and
+     * TW_ERR_NUMBER, on all ranks, when one cannot keep what it would have to. */
     int (*run)(tw__job *job);
 } tw__exchange;
 

@@ -94,6 +94,14 @@ static int gather(tw__job *job, space *w) {
     return check_lengths(job, w->in[0]);
 }
 
+/* Each rank's sums are right, but not all of them together: nobody knows whose are too many. */
+static int blame_all(int error) {
+    if (error != TW_ERR_PROTOCOL)
+        return error;
+    return tw__fail(error, "the ranks' sums together are out of order, or more than k of a tensor; "
+                           "do all ranks run the same version?");
+}
+
 /* What is wrong is looked for where it came from. */
 static int check_result(tw__job *job, const space *w) {
     int error = tw__job_check_list(job, &job->result, job->rank);
@@ -101,7 +109,7 @@ static int check_result(tw__job *job, const space *w) {
         tw__list share = {w->result + w->shares[r], w->shares[r + 1] - w->shares[r]};
         TW_TRY(tw__list_check(&job->lists, &share, 0, job->shape.span, r));
     }
-    return error;
+    return blame_all(error);
 }
 
 static int spread_raw(tw__job *job, space *w, const tw__list *held) {
@@ -242,7 +250,7 @@ static int spread_letters(tw__job *job, space *w, const tw__list *held) {
     job->result = (tw__list){w->result, w->starts[job->shape.nranks]};
     TW_TRY(join(job, w, w->left_of, w->left, &job->left));
     TW_TRY(join(job, w, w->kept_of, w->kept[2], &job->kept));
-    return tw__job_check_counts(job, &job->result, job->rank);
+    return blame_all(tw__job_check_counts(job, &job->result, job->rank));
 }
 
 /* ---- either */
