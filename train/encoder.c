@@ -26,23 +26,17 @@ void encoder_create(encoder *e, plan *p, const char *name, encoder_shape shape, 
     e->y = plan_reals(p, (int64_t)rows * width);
 }
 
-VECTOR static void add_to(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        sum[i] += x[i];
-    }
-}
-
 const real *encoder_forward(const encoder *e, const pass *p, int count, const int32_t *lengths,
                             const real *x) {
     const int rows = count * e->length;
     const int64_t n = (int64_t)rows * e->width;
     attention_forward(&e->attend, p, count, lengths, x, e->middle);
-    add_to(e->middle, x, n);
+    vector_add(e->middle, x, n);
     layer_norm_forward(&e->norm1, p, rows, e->middle, e->middle);
     linear_forward(&e->expand, p, rows, e->middle, e->expanded);
     gelu_forward(p, (int64_t)rows * e->inner, e->expanded, e->bent);
     linear_forward(&e->contract, p, rows, e->bent, e->y);
-    add_to(e->y, e->middle, n);
+    vector_add(e->y, e->middle, n);
     layer_norm_forward(&e->norm2, p, rows, e->y, e->y);
     return e->y;
 }
@@ -55,8 +49,8 @@ void encoder_backward(const encoder *e, const pass *p, int count, const int32_t 
     linear_backward(&e->contract, p, rows, e->bent, dy, e->bent);
     gelu_backward(p, (int64_t)rows * e->inner, e->expanded, e->bent);
     linear_backward(&e->expand, p, rows, e->middle, e->bent, temporary);
-    add_to(dy, temporary, n); /* the shortcut's gradient and the layers' */
+    vector_add(dy, temporary, n); /* the shortcut's gradient and the layers' */
     layer_norm_backward(&e->norm1, p, rows, dy);
     attention_backward(&e->attend, p, count, lengths, x, dy, temporary);
-    add_to(dy, temporary, n);
+    vector_add(dy, temporary, n);
 }

@@ -215,12 +215,6 @@ static void weight_task(void *context, int task, void *scratch) {
     weight_line(job, tap, lines, columns, job->grad[half], scratch);
 }
 
-VECTOR static void add_to(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        sum[i] += x[i];
-    }
-}
-
 static void weight_gradient(const conv2d *c, const pass *p, int count, const real *x,
                             const real *dy) {
     real *whole = c->weight.grad;
@@ -235,7 +229,7 @@ static void weight_gradient(const conv2d *c, const pass *p, int count, const rea
     }
     team_run(p->team, 2 * c->kernel, weight_task, &job);
     if (job.by_batch) {
-        add_to(whole, job.grad[1], c->weight.n);
+        vector_add(whole, job.grad[1], c->weight.n);
     }
 }
 

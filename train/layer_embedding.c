@@ -15,18 +15,12 @@ void embedding_create(embedding *e, plan *p, const char *name, int entries, int 
     e->table = plan_param(p, name, "table", (int64_t)entries * width, INIT_UNIFORM, bound);
 }
 
-VECTOR static void add_row(real *restrict to, const real *restrict from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        to[i] += from[i];
-    }
-}
-
 void embedding_forward(const embedding *e, int rows, const int32_t *ids, bool add, real *y) {
     const int64_t n = e->width;
     for (int64_t i = 0; i < rows; i++) {
         const real *entry = e->table.value + ids[i] * n;
         if (add) {
-            add_row(y + i * n, entry, n);
+            vector_add(y + i * n, entry, n);
         } else {
             memcpy(y + i * n, entry, (size_t)n * sizeof *y);
         }
@@ -38,7 +32,7 @@ void embedding_backward(const embedding *e, const pass *p, int rows, const int32
     const int64_t n = e->width;
     memset(e->table.grad, 0, (size_t)e->table.n * sizeof *e->table.grad);
     for (int64_t i = 0; i < rows; i++) {
-        add_row(e->table.grad + ids[i] * n, dy + i * n, n);
+        vector_add(e->table.grad + ids[i] * n, dy + i * n, n);
     }
     pass_ready(p, &e->table);
 }

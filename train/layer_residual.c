@@ -24,12 +24,6 @@ VECTOR static void join_pixel(real *y, const real *a, const real *x, int64_t in,
     }
 }
 
-VECTOR static void add_pixel(real *restrict dx, const real *restrict g, int64_t n) {
-    for (int64_t c = 0; c < n; c++) {
-        dx[c] += g[c];
-    }
-}
-
 /* Pixel (i, j) of the smaller image in an image of x. */
 static int64_t place(residual r, int i, int j) {
     return ((int64_t)i * r.stride * r.width + (int64_t)j * r.stride) * r.in;
@@ -61,7 +55,7 @@ static void shortcut_task(void *context, int task, void *scratch) {
     const real *g = job->g + task * outputs(r);
     for (int i = 0; i < r.height / r.stride; i++) {
         for (int j = 0; j < r.width / r.stride; j++) {
-            add_pixel(dx + place(r, i, j), g, r.in);
+            vector_add(dx + place(r, i, j), g, r.in);
             g += r.out;
         }
     }

@@ -43,6 +43,7 @@ set(models
     patches.c
     plan.c
     team.c
+    vector.c
     winograd.c
     winograd_tiles.c)
 

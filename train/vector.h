@@ -1,4 +1,4 @@
-/* vector.h - marks the loops that are worth compiling for wider registers
+/* vector.h - marks the loops that are worth compiling for wider registers, and one that many share
  *
  * VECTOR before a function: GCC makes an AVX-512, an AVX2 and a plain version of it, and the loader
  * picks. None of them may contract or reorder arithmetic (-ffp-contract=off, no fast-math), so all
@@ -7,6 +7,10 @@
  */
 #ifndef TRAIN_VECTOR_H
 #define TRAIN_VECTOR_H
+
+#include <stdint.h>
+
+#include "real.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -23,5 +27,8 @@
 #else
 #define INDEPENDENT
 #endif
+
+/* sum[n] += x[n]; they do not overlap. */
+void vector_add(real *restrict sum, const real *restrict x, int64_t n);
 
 #endif

@@ -176,12 +176,6 @@ static void kernels_task(void *context, int task, void *scratch) {
     winograd_kernels(job->from, job->n, pass_chunk(job->n, LANE, task), job->to);
 }
 
-VECTOR static void add_to(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        sum[i] += x[i];
-    }
-}
-
 static void kernel_gradients_task(void *context, int task, void *scratch) {
     (void)scratch;
     const kernel_job *job = context;
@@ -189,7 +183,7 @@ static void kernel_gradients_task(void *context, int task, void *scratch) {
     for (int part = 1; part < job->nparts; part++) {
         for (int k = 0; k < PLANES; k++) {
             real *sum = job->parts + k * job->n + r.begin;
-            add_to(sum, sum + part * PLANES * job->n, r.end - r.begin);
+            vector_add(sum, sum + part * PLANES * job->n, r.end - r.begin);
         }
     }
     winograd_kernel_gradients(job->parts, job->n, r, job->to);
