@@ -123,28 +123,23 @@ static void fill_spike(const vector_job *job, float *values, int64_t begin, int6
 
 typedef struct data_kind {
     const char *name;
-    const char *description;
     void (*fill)(const vector_job *job, float *values, int64_t begin, int64_t end);
 } data_kind;
 
 static const data_kind kinds[] = {
-    {"gauss", "standard normal", fill_gauss},
-    {"laplace", "Laplace, scale 1", fill_laplace},
-    {"student", "Student's t, 3 degrees of freedom: heavy tails", fill_student},
-    {"power5", "5th power of a standard normal: very heavy tails", fill_power5},
-    {"zeros", "all 0: nothing to select", fill_zeros},
-    {"constant", "all 0.5: every magnitude tied", fill_constant},
-    {"spike", "0.001 x normal, one region of 0.1 % is 100 to 10000 times larger", fill_spike},
+    {"gauss", fill_gauss},       /* standard normal */
+    {"laplace", fill_laplace},   /* Laplace, scale 1 */
+    {"student", fill_student},   /* Student's t, 3 degrees of freedom: heavy tails */
+    {"power5", fill_power5},     /* 5th power of a standard normal: very heavy tails */
+    {"zeros", fill_zeros},       /* all 0: nothing to select */
+    {"constant", fill_constant}, /* all 0.5: every magnitude tied */
+    {"spike", fill_spike}, /* 0.001 x normal, one region of 0.1 % is 100 to 10000 times larger */
 };
 
 #define KIND_COUNT ((int)(sizeof kinds / sizeof kinds[0]))
 
 const char *data_kind_name(int position) {
     return position >= 0 && position < KIND_COUNT ? kinds[position].name : NULL;
-}
-
-const char *data_kind_description(int position) {
-    return position >= 0 && position < KIND_COUNT ? kinds[position].description : NULL;
 }
 
 static void fill_chunk(void *context, int64_t begin, int64_t end) {

@@ -10,7 +10,6 @@
 
 /* The kinds by position from 0; NULL past the last one. */
 const char *data_kind_name(int position);
-const char *data_kind_description(int position);
 
 /* Fill values[n] with the kind at this position. */
 void data_fill(int kind, float *values, int64_t n, uint64_t seed);

@@ -1,8 +1,8 @@
 /* main.c - the thinwire command: the table of subcommands
  *
- * Everything below this folder is reached through the public header alone, so whatever the command
- * does, a program that links libthinwire can do too. Exit status: 0 success, 1 the work failed,
- * 2 the command line was not understood.
+ * The library is reached through its public headers, so whatever the command does, a program that
+ * links libthinwire can do too; `bench wire` alone looks inside. Exit status: 0 success, 1 the work
+ * failed, 2 the command line was not understood.
  */
 #include <stdio.h>
 #include <string.h>

@@ -75,26 +75,21 @@ static int64_t drift_index(const pattern_spec *made, int rank, int64_t step, int
 
 typedef struct pattern_kind {
     const char *name;
-    const char *description;
     int64_t (*index)(const pattern_spec *made, int rank, int64_t step, int64_t j);
 } pattern_kind;
 
 static const pattern_kind kinds[] = {
-    {"random", "every rank and step other random indices", random_index},
-    {"identical", "the same random indices on all ranks", identical_index},
-    {"disjoint", "random indices, no two ranks share one", disjoint_index},
-    {"oneregion", "all within 2k neighbours, which jump every 8 steps", region_index},
-    {"drift", "random indices of which 5 % are new in each step", drift_index},
+    {"random", random_index},       /* every rank and step other random indices */
+    {"identical", identical_index}, /* the same random indices on all ranks */
+    {"disjoint", disjoint_index},   /* random indices, no two ranks share one */
+    {"oneregion", region_index},    /* all within 2k neighbours, which jump every 8 steps */
+    {"drift", drift_index},         /* random indices of which 5 % are new in each step */
 };
 
 #define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
 
 const char *pattern_name(int position) {
     return position < KINDS ? kinds[position].name : NULL;
-}
-
-const char *pattern_description(int position) {
-    return position < KINDS ? kinds[position].description : NULL;
 }
 
 /* ---- Values --------------------------------------------------------------------------------- */

@@ -26,7 +26,6 @@ typedef struct pattern_spec {
 
 /* The kinds by position from 0; NULL past the last one. */
 const char *pattern_name(int position);
-const char *pattern_description(int position);
 
 /* The gradient of a rank in a step, elements begin .. end-1, to values[end - begin]. Depends on its
  * arguments alone, so that any rank can make the gradient of any other. Costs about 1 ns an element

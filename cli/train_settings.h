@@ -1,7 +1,7 @@
 /* train_settings.h - what `thinwire train` and `thinwire demo` run, and how it is run
  *
- * Settings are what the command line says. train_settle turns them into the specification of the
- * trainer, with the defaults of the model; train_execute runs it on all ranks.
+ * Settings are what the command line says. train_execute turns them into the specification of the
+ * trainer, with the defaults of the model, and runs it on all ranks.
  */
 #ifndef CLI_TRAIN_SETTINGS_H
 #define CLI_TRAIN_SETTINGS_H

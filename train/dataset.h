@@ -85,9 +85,6 @@ void dataset_close(dataset *set); /* NULL is fine */
 
 const dataset_info *dataset_get_info(const dataset *set);
 
-/* The word behind an id, "<unk>" where there is none. Lives as long as the set. */
-const char *dataset_word(const dataset *set, int32_t id);
-
 /* ---- Batches -------------------------------------------------------------------------------------- */
 
 /* What batches hold: the three kinds of input that models have (model.h).

@@ -112,10 +112,6 @@ const dataset_info *dataset_get_info(const dataset *set) {
     return &set->info;
 }
 
-const char *dataset_word(const dataset *set, int32_t id) {
-    return id >= 0 && id < set->words.size ? set->words.names[id] : "<unk>";
-}
-
 /* ---- Batches -------------------------------------------------------------------------------------- */
 
 static int32_t workers_of(const batch_plan *plan) {
