@@ -393,11 +393,11 @@ int bench_overlap(int argc, char **argv) {
     ranks_hush();
     int status = parse(&bench, argc, argv);
     if (status != OPTIONS_CONTINUE) {
-        return status;
+        return ranks_status_alone(status);
     }
     status = ranks_begin(&job, bench.ranks, 4);
     if (status != STATUS_OK) {
-        return status;
+        return ranks_status_alone(status);
     }
     status = run_job(&bench, &job);
     ranks_end(&job);

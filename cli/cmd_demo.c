@@ -9,6 +9,7 @@
 #ifdef TW_HAVE_TRAINER
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ enum {
 typedef struct demo {
     double density;
     int64_t epochs;
-    int64_t ranks;
+    int64_t ranks;         /* 0: DEMO_WORKERS, or as many as mpirun started */
     const char *directory; /* of the logs */
     const char *page;
 } demo;
@@ -108,18 +109,25 @@ static int run_scheme(const demo *d, const rank_job *job, const char *scheme, co
 }
 
 /* Where the logs go; an existing directory is fine. */
-static int make_directory(const char *path) {
+static int prepare_logs(const demo *d, char logs[][PATH_MAX]) {
     struct stat known;
-    if (mkdir(path, 0777) == 0 || (stat(path, &known) == 0 && S_ISDIR(known.st_mode))) {
+    for (int i = 0; i < DEMO_SCHEMES; i++) {
+        if (snprintf(logs[i], PATH_MAX, "%s/%s.jsonl", d->directory, demo_schemes[i]) >= PATH_MAX) {
+            return failure("the name of the directory is too long; give another one with --logs");
+        }
+    }
+    if (mkdir(d->directory, 0777) == 0 ||
+        (stat(d->directory, &known) == 0 && S_ISDIR(known.st_mode))) {
         return STATUS_OK;
     }
-    return failure("cannot make the directory '%s'; give another one with --logs", path);
+    return failure("cannot make the directory '%s'; give another one with --logs", d->directory);
 }
 
-static int run_all(const demo *d, const rank_job *job, char logs[][256]) {
+static int run_all(const demo *d, const rank_job *job, char logs[][PATH_MAX]) {
     table out;
     double dense = 0.0;
-    int status = make_directory(d->directory);
+    int status = ranks_speaks(job) ? prepare_logs(d, logs) : STATUS_OK;
+    status = ranks_worst(job, status);
     if (status != STATUS_OK) {
         return status;
     }
@@ -129,7 +137,6 @@ static int run_all(const demo *d, const rank_job *job, char logs[][256]) {
     table_begin(&out, stdout, columns, sizeof columns / sizeof columns[0]);
     for (int i = 0; i < DEMO_SCHEMES && status == STATUS_OK; i++) {
         train_outcome outcome;
-        snprintf(logs[i], 256, "%s/%s.jsonl", d->directory, demo_schemes[i]);
         status = run_scheme(d, job, demo_schemes[i], logs[i], &outcome);
         if (status == STATUS_OK) {
             dense = i == 0 ? outcome.bytes_per_step : dense;
@@ -141,7 +148,7 @@ static int run_all(const demo *d, const rank_job *job, char logs[][256]) {
 }
 
 /* As `thinwire report` does. */
-static int write_page(const demo *d, char logs[][256]) {
+static int write_page(const demo *d, char logs[][PATH_MAX]) {
     char name[] = "report", option[] = "--out";
     char *page = strdup(d->page);
     char *arguments[DEMO_SCHEMES + 4] = {name};
@@ -156,24 +163,20 @@ static int write_page(const demo *d, char logs[][256]) {
 }
 
 int cmd_demo(int argc, char **argv) {
-    demo d = {.density = 0.01,
-              .epochs = 8,
-              .ranks = DEMO_WORKERS,
-              .directory = "demo-runs",
-              .page = "report.html"};
-    char logs[DEMO_SCHEMES][256];
+    demo d = {.density = 0.01, .epochs = 8, .directory = "demo-runs", .page = "report.html"};
+    char logs[DEMO_SCHEMES][PATH_MAX] = {""}; /* of rank 0, which alone writes */
     rank_job job;
     ranks_hush();
     int status = parse(&d, argc, argv);
     if (status != OPTIONS_CONTINUE) {
-        return status;
+        return ranks_status_alone(status);
     }
     status = ranks_begin(&job, d.ranks, DEMO_WORKERS);
     if (status != STATUS_OK) {
-        return status;
+        return ranks_status_alone(status);
     }
     status = run_all(&d, &job, logs);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && ranks_speaks(&job)) {
         status = write_page(&d, logs);
     }
     if (status == STATUS_OK) {

@@ -153,14 +153,14 @@ int cmd_train(int argc, char **argv) {
     ranks_hush();
     int status = parse(&settings, argc, argv);
     if (status != OPTIONS_CONTINUE) {
-        return status;
+        return ranks_status_alone(status);
     }
     status = check(&settings);
     if (status == STATUS_OK) {
         status = ranks_begin(&job, settings.ranks, 4);
     }
     if (status != STATUS_OK) {
-        return status;
+        return ranks_status_alone(status);
     }
     status = train_execute(&settings, &job, &outcome);
     if (status == STATUS_OK && ranks_speaks(&job)) {

@@ -10,9 +10,11 @@ if "$thinwire" report "$dir/missing" 2>&1 | grep -q "lacks JSON"; then
     echo "SKIP: this build lacks JSON"
     finish
 fi
-succeeds demo --epochs 1 --logs "$dir/demo" --out "$dir/demo.html"
+long=$(printf '%0250d' 0) # longer names than 256 characters are fine
+mkdir "$dir/$long"
+succeeds demo --epochs 1 --logs "$dir/$long/demo" --out "$dir/demo.html"
 for scheme in dense topka gaussiank gtopk oktopk randomk; do
-    sed -n 's/.*"payload_sent":\([0-9]*\).*"control":\([0-9]*\).*/\1 \2/p' "$dir/demo/$scheme.jsonl" |
+    sed -n 's/.*"payload_sent":\([0-9]*\).*"control":\([0-9]*\).*/\1 \2/p' "$dir/$long/demo/$scheme.jsonl" |
         awk '{ sum += $1 + $2 } END {
             mean = sum / NR / 1000
             printf "%.1f %.*f\n", mean, mean < 100, mean

@@ -69,10 +69,21 @@ if ! "$thinwire" info | grep -q '^ *mpi *not' && command -v "$mpirun" >/dev/null
     "$mpirun" -n 4 "$thinwire" train $small --steps 20 >"$dir/out" 2>"$dir/err" </dev/null ||
         fail "mpirun: status $?"
     same "threads and mpirun" "$first" "$(hash)"
+    "$mpirun" -n 2 "$thinwire" demo --logs "$thinwire" >"$dir/out" 2>"$dir/err" </dev/null
+    [ "$(grep -c '^thinwire: cannot make the directory' "$dir/err")" -eq 1 ] || fail "demo under mpirun"
     unset ASAN_OPTIONS
 else
     echo "SKIP: train under mpirun: no MPI"
 fi
+
+# ---- what is wrong with options is told by rank 0 alone: mpirun ends all when another fails first
+export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1
+for command in "train --epochs none" "train --resume" "demo --epochs none" "bench overlap --steps none"; do
+    # shellcheck disable=SC2086
+    succeeds $command
+    [ ! -s "$dir/err" ] || fail "$command: rank 1 speaks"
+done
+unset OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK
 
 # ---- killed and resumed: bitwise the run that was not
 saving="--ranks 2 --scheme oktopk --checkpoint $dir/saved --every 10 --steps 60"
