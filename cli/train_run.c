@@ -144,7 +144,7 @@ static int open_data(const train_settings *s, dataset **data) {
                        images ? "text" : "images", s->data != NULL ? s->data : DATASET_EMBEDDED,
                        images ? "images" : "text");
     }
-    if (images && (info->height != kind->height || info->channels != kind->channels)) {
+    if (!trainer_fits(kind, info)) {
         return failure("model %s takes images of %dx%dx%d, '%s' has %dx%dx%d; give other --data",
                        kind->name, kind->height, kind->width, kind->channels,
                        s->data != NULL ? s->data : DATASET_EMBEDDED, info->height, info->width,

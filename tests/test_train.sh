@@ -141,12 +141,22 @@ succeeds report "$dir/logged.jsonl" --out "$dir/page.html"
 fails 1 "lower learning rate" --steps 200 --ranks 2 --lr 1000 --momentum 0.99
 fails 1 "no-such-place" --data "$dir/no-such-place"
 : >"$dir/empty.txt"
+mkdir "$dir/narrow"
+python3 - "$dir/narrow" <<'PY' || fail "images"
+import struct, sys
+for split in "train", "t10k":
+    with open(f"{sys.argv[1]}/{split}-images-idx3-ubyte", "wb") as images:
+        images.write(struct.pack(">4I", 0x803, 64, 28, 20) + bytes(64 * 28 * 20))
+    with open(f"{sys.argv[1]}/{split}-labels-idx1-ubyte", "wb") as labels:
+        labels.write(struct.pack(">2I", 0x801, 64) + bytes(i % 10 for i in range(64)))
+PY
 fails 1 "empty.txt" --model lstm --data "$dir/empty.txt"
 fails 1 "images" --model lstm --steps 2
 fails 1 "32x32" --model vgg16 --steps 2
 fails 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
 fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
+fails 1 "28x28x1.* has 28x20x1" --data "$dir/narrow" --steps 2
 fails 2 "sparse scheme" --scheme dense --momentum-correction
 fails 2 "not both" --steps 2 --epochs 2
 fails 2 "needs --checkpoint" --resume

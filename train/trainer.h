@@ -108,6 +108,12 @@ typedef struct trainer_end {
     trainer_choice choices[TRAINER_CHOICES]; /* of the first buckets; none but with auto */
 } trainer_end;
 
+/* Whether the model can learn from the data: text or images, and of what shape. */
+bool trainer_fits(const model_kind *kind, const dataset_info *info);
+
+/* How many complete checkpoints the directory holds; 0 where there is no such directory. */
+int trainer_checkpoints(const char *directory);
+
 typedef struct trainer_error {
     char text[1200];
 } trainer_error;

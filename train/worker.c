@@ -63,9 +63,19 @@ int worker_add_up(worker *w) {
 
 /* ---- data */
 
+bool trainer_fits(const model_kind *kind, const dataset_info *info) {
+    bool images = info->kind == DATASET_IMAGES;
+    bool same_shape = info->height == kind->height && info->width == kind->width &&
+                      info->channels == kind->channels;
+    return images == (kind->input == MODEL_IMAGES) && (!images || same_shape);
+}
+
 static int plan_batches(worker *w) {
     const trainer_spec *s = w->spec;
     dataset_error error = {{0}};
+    if (!trainer_fits(w->model->kind, dataset_get_info(w->data)))
+        return worker_fail(w, TW_ERR_PARAM, "data: not of the shape that model %s takes",
+                           w->model->kind->name);
     w->train = (batch_plan){.form = s->form,
                             .split = DATASET_TRAIN,
                             .count = s->batch,
