@@ -19,16 +19,16 @@ static int is(const optimizer_spec *spec, int kind) {
 int optimizer_create(optimizer *o, const optimizer_spec *spec, int64_t n) {
     *o = (optimizer){.spec = *spec, .n = n};
     if (!is(spec, SGD) && !is(spec, ADAMW))
-        return -1;
+        return MODEL_ERR_NAME;
     o->nslots = is(spec, ADAMW) ? 2 : spec->momentum != 0.0;
     for (int i = 0; i < o->nslots; i++) {
         o->slots[i] = calloc((size_t)n, sizeof(float));
         if (o->slots[i] == NULL) {
             optimizer_free(o);
-            return -1;
+            return MODEL_ERR_MEMORY;
         }
     }
-    return 0;
+    return MODEL_OK;
 }
 
 void optimizer_free(optimizer *o) {

@@ -67,7 +67,8 @@ static int note_residuals(worker *w) {
     return TW_OK;
 }
 
-/* Waits for every tensor. *refused: some were, on all ranks alike. */
+/* Waits for every tensor. *refused: some were, on all ranks alike; the means of the others, which
+ * came back to their gradients, are carried then. */
 static int collect(worker *w, bool *refused) {
     bool carried = false;
     *refused = false;
@@ -204,11 +205,12 @@ static int train_step(worker *w) {
     model_result result = {0};
     bool refused = false;
     w->observed = w->spec->snapshot_every > 0 && w->step % w->spec->snapshot_every == 0;
-    if (w->observed && note_residuals(w) != TW_OK)
-        return TW_ERR_STATE;
+    int status = w->observed ? note_residuals(w) : TW_OK;
+    if (status != TW_OK)
+        return status;
     tw_traffic before = traffic_of(w);
     double begin = now();
-    int status = compute(w, &s, &result, &refused);
+    status = compute(w, &s, &result, &refused);
     double mark = now();
     s.rate = schedule_rate(&w->spec->schedule, w->step);
     if (status == TW_OK)

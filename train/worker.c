@@ -139,7 +139,11 @@ static int make_model(worker *w) {
     if (status != MODEL_OK)
         return worker_fail(w, status == MODEL_ERR_MEMORY ? TW_ERR_MEMORY : TW_ERR_PARAM,
                            "model: %s", error.text);
-    if (optimizer_create(&w->optimizer, &w->spec->optimizer, w->model->n) != 0)
+    status = optimizer_create(&w->optimizer, &w->spec->optimizer, w->model->n);
+    if (status == MODEL_ERR_NAME)
+        return worker_fail(w, TW_ERR_NAME, "optimizer: there is no '%s'; take sgd or adamw",
+                           w->spec->optimizer.name);
+    if (status != MODEL_OK)
         return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the optimiser");
     return TW_OK;
 }
