@@ -7,6 +7,7 @@
  * on every rank, where it sums to what it was. */
 #include "trainer.h"
 #include "observe.h"
+#include "vector.h"
 #include "worker.h"
 
 #include <math.h>
@@ -46,11 +47,9 @@ static void gradient_ready(void *context, int tensor) {
     worker *w = context;
     const model_tensor *t = &w->model->tensors[tensor];
     if (w->carries)
-        for (int64_t i = 0; i < t->n; i++)
-            t->grad[i] += w->carry[t->offset + i];
+        vector_add(t->grad, w->carry + t->offset, t->n);
     if (w->observed)
-        for (int64_t i = 0; i < t->n; i++)
-            w->acc[t->offset + i] += t->grad[i];
+        vector_add(w->acc + t->offset, t->grad, t->n);
     int error = tw_allreduce_start(w->group, group_tensor(w, tensor), t->grad, t->grad);
     if (error != TW_OK && w->failed == TW_OK)
         w->failed = worker_fail_library(w, "starting an allreduce", error);
@@ -70,21 +69,21 @@ static int note_residuals(worker *w) {
 /* Waits for every tensor. *refused: some were, on all ranks alike; the means of the others, which
  * came back to their gradients, are carried then. */
 static int collect(worker *w, bool *refused) {
-    bool carried = false;
+    const model *m = w->model;
+    bool arrived = false;
     *refused = false;
-    for (int t = w->model->ntensors - 1; t >= 0; t--) {
-        const model_tensor *tensor = &w->model->tensors[t];
+    for (int t = m->ntensors - 1; t >= 0; t--) {
         int error = tw_allreduce_wait(w->group, group_tensor(w, t));
         if (error != TW_OK && error != TW_ERR_NUMBER)
             return worker_fail_library(w, "allreduce", error);
+        if (error == TW_ERR_NUMBER)
+            memset(m->tensors[t].grad, 0, sizeof(float) * (size_t)m->tensors[t].n);
         *refused = *refused || error == TW_ERR_NUMBER;
-        if (error == TW_OK)
-            memcpy(w->carry + tensor->offset, tensor->grad, sizeof(float) * (size_t)tensor->n);
-        else
-            memset(w->carry + tensor->offset, 0, sizeof(float) * (size_t)tensor->n);
-        carried = carried || error == TW_OK;
+        arrived = arrived || error == TW_OK;
     }
-    w->carries = *refused && carried;
+    w->carries = *refused && arrived;
+    if (w->carries)
+        memcpy(w->carry, m->grads, sizeof(float) * (size_t)m->n);
     return TW_OK;
 }
 
