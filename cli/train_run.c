@@ -299,11 +299,24 @@ static void log_run(const train_shared *shared, const rank_job *job) {
     train_log_run(shared->log, &facts);
 }
 
+/* A run that starts at step 0 must not mix with what another saved. */
+static int check_directory(const train_settings *s) {
+    if (s->checkpoints == NULL || s->resume || trainer_checkpoints(s->checkpoints) == 0) {
+        return STATUS_OK;
+    }
+    return failure("'%s' holds checkpoints of another run; give --resume to go on with it, or "
+                   "another directory",
+                   s->checkpoints);
+}
+
 static int prepare(const train_settings *s, const rank_job *job, dataset **data, trainer_spec *spec,
                    train_outcome *outcome) {
     model_size size;
     model_error error = {{0}};
-    int status = open_data(s, data);
+    int status = check_directory(s);
+    if (status == STATUS_OK) {
+        status = open_data(s, data);
+    }
     if (status == STATUS_OK) {
         status = settle(s, *data, job->nranks, spec);
     }

@@ -7,9 +7,10 @@
  *                        rank-0.state  every rank: its residuals and thresholds (tw_group_save)
  *
  * It is written under another name and renamed when all ranks are done, so a directory called
- * step-... is complete. The two newest are kept. Resuming takes the newest that is whole on all
- * ranks; one that is damaged is named, and the one before it is tried. A file is a header, vectors
- * of floats, and a checksum. */
+ * step-... is complete. The two newest are kept; those of later steps, which a resumed run could not
+ * use, go when it has written one of its own. Resuming takes the newest that is whole on all ranks;
+ * one that is damaged is named, and the one before it is tried. A file is a header, vectors of
+ * floats, and a checksum. */
 #include "worker.h"
 
 #include <dirent.h>
@@ -116,33 +117,37 @@ static int write_file(worker *w, const char *path, const vectors *v) {
     return TW_OK;
 }
 
-/* Reads a whole file and checks it against what this run expects. NULL, with *why saying what is
- * wrong, or memory to free. */
-static char *read_file(const char *path, const vectors *v, const char **why) {
+/* NULL when nothing is. */
+static const char *what_is_wrong(const char *data, size_t bytes, const vectors *v) {
+    uint64_t sum;
+    header h;
+    memcpy(&h, data, sizeof h);
+    memcpy(&sum, data + bytes - sizeof sum, sizeof sum);
+    if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0 || h.floats != total_floats(v))
+        return "is not a checkpoint of this model";
+    return sum == checksum(0, data, bytes - sizeof sum) ? NULL : "does not match its checksum";
+}
+
+/* Reads a whole file and checks it against what this run expects. *data is memory to free, or NULL
+ * with *why saying what is wrong. */
+static int read_file(const char *path, const vectors *v, char **data, const char **why) {
     size_t bytes = sizeof(header) + sizeof(float) * (size_t)total_floats(v) + sizeof(uint64_t);
     FILE *file = fopen(path, "rb");
-    char *data = file == NULL ? NULL : malloc(bytes + 1);
-    size_t got = data == NULL ? 0 : fread(data, 1, bytes + 1, file);
-    uint64_t sum = 0;
-    header h;
-    *why = file == NULL ? "cannot be read" : data == NULL ? "does not fit into memory" : NULL;
+    char *read = file == NULL ? NULL : malloc(bytes + 1);
+    size_t got = read == NULL ? 0 : fread(read, 1, bytes + 1, file);
+    *data = NULL;
+    *why = file == NULL ? "cannot be read" : read == NULL ? "does not fit into memory" : NULL;
     if (file != NULL)
         fclose(file);
-    if (*why == NULL && got != bytes)
-        *why = "is truncated, or of another model";
-    if (*why == NULL && data != NULL) {
-        memcpy(&h, data, sizeof h);
-        memcpy(&sum, data + bytes - sizeof sum, sizeof sum);
-        if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0 || h.floats != total_floats(v))
-            *why = "is not a checkpoint of this model";
-        else if (sum != checksum(0, data, bytes - sizeof sum))
-            *why = "does not match its checksum";
+    if (read == NULL)
+        return file == NULL ? TW_ERR_FILE : TW_ERR_MEMORY;
+    *why = got != bytes ? "is truncated, or of another model" : what_is_wrong(read, bytes, v);
+    if (*why == NULL) {
+        *data = read;
+        return TW_OK;
     }
-    if (*why != NULL) {
-        free(data);
-        return NULL;
-    }
-    return data;
+    free(read);
+    return TW_ERR_DAMAGED;
 }
 
 static void take_vectors(const char *data, const vectors *v) {
@@ -179,8 +184,8 @@ static int newest_first(const void *a, const void *b) {
 }
 
 /* The steps of complete checkpoints, newest first, at most `room`. */
-static int list_steps(const worker *w, int64_t *steps, int room) {
-    DIR *directory = opendir(w->spec->checkpoints);
+static int list_steps(const char *checkpoints, int64_t *steps, int room) {
+    DIR *directory = opendir(checkpoints);
     struct dirent *entry;
     int count = 0;
     while (directory != NULL && (entry = readdir(directory)) != NULL && count < room) {
@@ -199,26 +204,39 @@ static int list_steps(const worker *w, int64_t *steps, int room) {
 
 enum { LISTED = 256 };
 
-static void remove_old(const worker *w) {
+int trainer_checkpoints(const char *directory) {
     int64_t steps[LISTED];
-    int count = list_steps(w, steps, LISTED);
-    for (int i = KEPT; i < count; i++) {
+    return list_steps(directory, steps, LISTED);
+}
+
+/* All but this one and those just before it. */
+static void remove_others(const worker *w) {
+    int64_t steps[LISTED];
+    int count = list_steps(w->spec->checkpoints, steps, LISTED), kept = 0;
+    for (int i = 0; i < count; i++) {
         char path[PATH_ROOM];
         directory_name(w, path, steps[i], "");
-        remove_directory(path);
+        if (steps[i] > w->step || kept == KEPT)
+            remove_directory(path);
+        else
+            kept++;
     }
 }
 
 /* ---- save */
 
-/* Whether all ranks are fine: the error of this one, or that another failed. Collective. */
+/* Whether all ranks are fine. If not: TW_ERR_MEMORY on all where one lacks it, as no rank may go on
+ * then; else the error of this one, or that another failed. Collective. */
 static int all_fine(worker *w, int status) {
     memset(w->sums, 0, sizeof w->sums);
     w->sums[SUM_FLAG] = status == TW_OK ? 0.0f : 1.0f;
+    w->sums[SUM_MEMORY] = status == TW_ERR_MEMORY ? 1.0f : 0.0f;
     int shared = worker_add_up(w);
-    if (status != TW_OK || shared != TW_OK)
-        return status != TW_OK ? status : shared;
-    return w->sums[SUM_FLAG] == 0.0f ? TW_OK : TW_ERR_FILE;
+    if (shared != TW_OK)
+        return shared;
+    if (w->sums[SUM_MEMORY] > 0.0f)
+        return TW_ERR_MEMORY;
+    return status == TW_OK && w->sums[SUM_FLAG] > 0.0f ? TW_ERR_FILE : status;
 }
 
 static int make_directory(worker *w, const char *path) {
@@ -258,7 +276,8 @@ int checkpoint_save(worker *w) {
         remove_directory(whole);
         if (rename(part, whole) != 0)
             status = worker_fail(w, TW_ERR_FILE, "cannot rename '%s': %s", part, strerror(errno));
-        remove_old(w);
+        else
+            remove_others(w);
     }
     status = all_fine(w, status);
     if (status != TW_OK)
@@ -269,7 +288,7 @@ int checkpoint_save(worker *w) {
 /* ---- resume */
 
 /* Residuals of the ranks that saved: this rank takes its own, or every nranks-th. */
-static int load_residuals(worker *w, const char *directory, int saved) {
+static int load_residuals(worker *w, const char *directory, int saved, const char **why) {
     int count = w->rank < saved ? (saved - 1 - w->rank) / w->nranks + 1 : 0;
     char(*paths)[PATH_ROOM + 40] = calloc((size_t)count + 1, sizeof *paths);
     const char **list = calloc((size_t)count + 1, sizeof *list);
@@ -277,8 +296,11 @@ static int load_residuals(worker *w, const char *directory, int saved) {
         snprintf(paths[i], sizeof paths[i], "%s/rank-%d.state", directory, w->rank + i * w->nranks);
         list[i] = paths[i];
     }
-    int status =
-        paths == NULL || list == NULL ? TW_ERR_MEMORY : tw_group_load(w->group, list, count);
+    int status = all_fine(w, paths == NULL || list == NULL ? TW_ERR_MEMORY : TW_OK);
+    if (status != TW_OK)
+        *why = "no memory for the names of its files";
+    else if ((status = tw_group_load(w->group, list, count)) != TW_OK)
+        *why = tw_last_error();
     free(paths);
     free(list);
     return status;
@@ -289,18 +311,18 @@ static int load(worker *w, const char *directory, const char **why) {
     char path[PATH_ROOM + 40];
     vectors shared = model_vectors(w), mine = rank_vectors(w);
     header h = {.nranks = 1};
+    char *model_data = NULL, *rank_data = NULL;
     snprintf(path, sizeof path, "%s/model.bin", directory);
-    char *model_data = read_file(path, &shared, why);
+    int status = read_file(path, &shared, &model_data, why);
     if (model_data != NULL)
         memcpy(&h, model_data, sizeof h);
     int another = h.nranks != w->nranks && w->rank >= h.nranks; /* nothing of its own was saved */
     snprintf(path, sizeof path, "%s/rank-%d.bin", directory, another ? 0 : w->rank);
-    char *rank_data = model_data == NULL ? NULL : read_file(path, &mine, why);
-    int status = all_fine(w, rank_data == NULL ? TW_ERR_DAMAGED : TW_OK);
-    if (status == TW_OK) {
-        status = load_residuals(w, directory, (int)h.nranks);
-        *why = status == TW_OK ? NULL : tw_last_error();
-    }
+    if (status == TW_OK)
+        status = read_file(path, &mine, &rank_data, why);
+    status = all_fine(w, status);
+    if (status == TW_OK)
+        status = load_residuals(w, directory, (int)h.nranks, why);
     if (status == TW_OK && model_data != NULL && rank_data != NULL) {
         take_vectors(model_data, &shared);
         take_vectors(rank_data, &mine);
@@ -316,21 +338,36 @@ static int load(worker *w, const char *directory, const char **why) {
     return status;
 }
 
+/* Whether the checkpoint is to blame, which all ranks know then: an older one may do. */
+static bool is_unusable(int status) {
+    return status == TW_ERR_FILE || status == TW_ERR_DAMAGED || status == TW_ERR_MISMATCH ||
+           status == TW_ERR_NUMBER;
+}
+
 int checkpoint_resume(worker *w) {
     int64_t steps[LISTED];
-    int count = w->spec->checkpoints == NULL ? 0 : list_steps(w, steps, LISTED);
+    int count = list_steps(w->spec->checkpoints, steps, LISTED);
     for (int i = 0; i < count; i++) {
         char directory[PATH_ROOM];
         const char *why = NULL;
         directory_name(w, directory, steps[i], "");
-        if (load(w, directory, &why) == TW_OK) {
+        int status = load(w, directory, &why);
+        if (why == NULL)
+            why = "another rank cannot read its part";
+        if (status == TW_OK) {
             worker_note(w, "resumed at step %lld from '%s'", (long long)w->step, directory);
             return TW_OK;
         }
-        worker_note(w, "checkpoint '%s' is not used: %s", directory,
-                    why != NULL ? why : "another rank cannot read its part");
-        w->error->text[0] = '\0';
+        if (!is_unusable(status))
+            return worker_fail(w, status, "resuming from '%s': %s", directory, why);
+        worker_note(w, "checkpoint '%s' is not used: %s", directory, why);
     }
+    if (count > 0)
+        return worker_fail(
+            w, TW_ERR_DAMAGED,
+            "none of %d checkpoints in '%s' can be used; give the options of the run "
+            "that wrote them, or start again without --resume in another directory",
+            count, w->spec->checkpoints);
     worker_note(w, "no checkpoint to resume from: starting at step 0");
     return TW_OK;
 }

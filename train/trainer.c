@@ -304,7 +304,7 @@ static int due(int64_t every, int64_t step) {
 }
 
 static int train(worker *w, trainer_end *end) {
-    int status = w->spec->resume ? checkpoint_resume(w) : TW_OK;
+    int status = w->spec->resume && w->spec->checkpoints != NULL ? checkpoint_resume(w) : TW_OK;
     bool evaluated = false;
     while (status == TW_OK && w->step < w->spec->steps) {
         status = train_step(w);

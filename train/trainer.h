@@ -32,7 +32,7 @@ typedef struct trainer_spec {
     int64_t evaluate_every;  /* steps; 0: only at the end */
     int64_t snapshot_every;  /* steps; 0: never */
     int64_t most_skipped;    /* steps in a row that may be skipped; then the run stops */
-    const char *checkpoints; /* directory, or NULL */
+    const char *checkpoints; /* directory, or NULL; holds none of another run unless resume */
     int64_t checkpoint_every;
     bool resume;
 } trainer_spec;

@@ -10,7 +10,7 @@
 #include "trainer.h"
 
 /* What ranks add up beside the gradients. */
-enum { SUM_LOSS, SUM_COUNT, SUM_CORRECT, SUM_BATCHES, SUM_FLAG, SUMS };
+enum { SUM_LOSS, SUM_COUNT, SUM_CORRECT, SUM_MEMORY, SUM_FLAG, SUMS };
 
 typedef struct worker {
     const trainer_spec *spec;
@@ -61,7 +61,7 @@ int worker_batch(worker *w, const batch_plan *plan, int64_t epoch, int64_t step,
 /* ---- checkpoint.c */
 
 int checkpoint_save(worker *w);
-/* Go on from the newest checkpoint that is whole; from the start where there is none. */
+/* Go on from the newest checkpoint that is whole; from the start where there is none at all. */
 int checkpoint_resume(worker *w);
 
 #endif
