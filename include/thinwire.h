@@ -296,7 +296,7 @@ typedef struct tw_device_message {
 } tw_device_message;
 
 /* Queue messages[count] on a cudaStream_t as one: the peers queue theirs, so none of them may wait
- * for another to come first. Returns 0, or a negative error. */
+ * for another to come first. Returns 0, or a negative error, explained by tw_transport_explain. */
 typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
                                void *stream);
 
@@ -541,8 +541,8 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * TW_ERR_MISMATCH naming the field (tensors, n, momentum ...), or the saved rank that nobody or
  * more than one took; TW_ERR_NUMBER when what a rank takes overflows as it is added up; TW_ERR_NULL
  * for a path; TW_ERR_PARAM when npaths is negative; TW_ERR_MEMORY. With TW_ERR_TIMEOUT,
- * TW_ERR_TRANSPORT, TW_ERR_PROTOCOL and TW_ERR_DEVICE the group is broken, as by tw_allreduce. On
- * this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE; the error that broke the group. */
+ * TW_ERR_TRANSPORT and TW_ERR_PROTOCOL the group is broken, as by tw_allreduce; with TW_ERR_DEVICE
+ * its residuals are of no use either. On this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE; the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
 /* ---- 7. The selector alone ---------------------------------------------------------------- */

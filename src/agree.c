@@ -26,7 +26,7 @@ static const field group_fields[] = {
     {"bucket", INTEGER}, {"tensors", INTEGER}, {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570003 /* "TW", version 3; another byte order reads differently */
+#define FORMAT_NOW 0x54570004 /* "TW", version 4; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},

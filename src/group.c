@@ -481,7 +481,7 @@ void tw_group_free(tw_group *g) {
 int tw__group_check_open(const tw_group *g) {
     if (!g->opened)
         return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
-    if (g->scratch == NULL)
+    if (g->scratch == NULL || g->broken_text == NULL)
         return tw__fail(TW_ERR_STATE, "the group failed to open and can only be freed");
     return TW_OK;
 }

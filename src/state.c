@@ -280,8 +280,10 @@ static int settle(tw_group *g, int npaths, desk *d) {
         return tw__fail(TW_ERR_MISMATCH, "npaths: no rank names a state");
     TW_TRY(check_common(g, chosen));
     TW_TRY(check_cover(g, d->states, npaths, chosen->saved));
-    int error = apply(g, d->states, npaths, chosen);
-    return error == TW_OK ? TW_OK : tw__transport_give_up(g->transport, error);
+    int error = tw__agree_error(g, apply(g, d->states, npaths, chosen));
+    if (error != TW_OK) /* it is neither the old state nor the new one */
+        tw__group_break(g, error);
+    return error;
 }
 
 int tw_group_load(tw_group *g, const char *const *paths, int npaths) {

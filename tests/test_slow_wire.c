@@ -11,7 +11,7 @@
 #include "ranks.h"
 #include "relay.h"
 
-enum { RANKS = 3, STEPS = 3, BAD_STEP = 1, NONSENSE = 0xa5 };
+enum { RANKS = 3, STEPS = 3, MORE_STEPS = 30, BAD_STEP = 1, NONSENSE = 0xa5 };
 /* k is about a third of these: enough for oktopk to cut its regions into batches, and for the last
  * one too few to go by oktopk at all. */
 enum { LARGE = 100000, SMALL = 3000, TINY = 40 };
@@ -202,6 +202,11 @@ static tw_step_info info_of(const fleet *f, int t) {
     return info;
 }
 
+/* Sums of both tensors that can have them early were put in place so. */
+static int tells_early(const fleet *f) {
+    return f->early[USUAL] > 0 && f->early[MISALIGNED] > 0;
+}
+
 /* That the run was what it is meant to be. */
 static void check_course(const fleet *slow, const run *how) {
     int oktopk = strcmp(how->scheme, "logtopk") != 0;
@@ -214,8 +219,7 @@ static void check_course(const fleet *slow, const run *how) {
     check_int("faint sums are left", info_of(slow, FAINT).applied > 0, how->faint);
     check_int("early sums in place", slow->early[IN_PLACE], 0);
     check_int("early sums without out", slow->early[NO_OUT], 0);
-    for (int t = USUAL; t <= MISALIGNED && how->early; t++)
-        check_between("early sums", slow->early[t], 1, INT64_MAX);
+    check_int("early sums", tells_early(slow), how->early);
 }
 
 static void play(const run *how) {
@@ -235,6 +239,9 @@ static void play(const run *how) {
             refused_step(&slow, step, rows);
         same_step(&slow, &fast, step, rows);
     }
+    /* On a busy machine ranks may be too late to wait for each other. */
+    for (int more = 0; more < MORE_STEPS && how->early && !tells_early(&slow); more++)
+        same_step(&slow, &fast, more % STEPS, rows);
     check_course(&slow, how);
     fleet_close(&slow);
     fleet_close(&fast);

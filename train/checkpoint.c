@@ -7,10 +7,9 @@
  *                        rank-0.state  every rank: its residuals and thresholds (tw_group_save)
  *
  * It is written under another name and renamed when all ranks are done, so a directory called
- * step-... is complete. The two newest are kept; those of later steps, which a resumed run could not
- * use, go when it has written one of its own. Resuming takes the newest that is whole on all ranks;
- * one that is damaged is named, and the one before it is tried. A file is a header, vectors of
- * floats, and a checksum. */
+ * step-... is complete. A run keeps its two newest, and those of later steps, which it could not
+ * use. Resuming takes the newest that is whole on all ranks; one that is damaged is named, and the
+ * one before it is tried. A file is a header, vectors of floats, and a checksum. */
 #include "worker.h"
 
 #include <dirent.h>
@@ -209,17 +208,16 @@ int trainer_checkpoints(const char *directory) {
     return list_steps(directory, steps, LISTED);
 }
 
-/* All but this one and those just before it. */
-static void remove_others(const worker *w) {
+/* Those before this one, but for the newest. Those of later steps stay: that they could not be used
+ * does not mean that nobody can. */
+static void remove_old(const worker *w) {
     int64_t steps[LISTED];
     int count = list_steps(w->spec->checkpoints, steps, LISTED), kept = 0;
     for (int i = 0; i < count; i++) {
         char path[PATH_ROOM];
         directory_name(w, path, steps[i], "");
-        if (steps[i] > w->step || kept == KEPT)
+        if (steps[i] <= w->step && kept++ >= KEPT)
             remove_directory(path);
-        else
-            kept++;
     }
 }
 
@@ -277,7 +275,7 @@ int checkpoint_save(worker *w) {
         if (rename(part, whole) != 0)
             status = worker_fail(w, TW_ERR_FILE, "cannot rename '%s': %s", part, strerror(errno));
         else
-            remove_others(w);
+            remove_old(w);
     }
     status = all_fine(w, status);
     if (status != TW_OK)

@@ -273,7 +273,7 @@ class Engine:
             try:
                 mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
                                     dict(zip(self.names, self.sizes)))
-                paths = stack.enter_context(saved.files_of(mine))
+                paths = stack.enter_context(saved.files_of(mine, self.transport.nranks))
             except Exception:           # of this rank alone: the others must not wait for it
                 with contextlib.suppress(Error):
                     self.group.load(["what load_state_dict() was given"])

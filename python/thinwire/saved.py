@@ -12,20 +12,20 @@ _FIELDS = {"version", "rank", "nranks", "names", "sizes", "state"}
 _MEMORY = "/dev/shm"        # better a place that never sees a disk
 
 
-def _places(size):
-    """Folders to try for files of so many bytes. In containers all ranks and their data loaders
-    often share 64 MB of memory, and who finds it full may die: as much must be left of it."""
+def _places(size, nranks):
+    """Folders to try for files of so many bytes on each rank. In containers all ranks and their
+    data loaders often share 64 MB of memory, and who finds it full may die: room must be left."""
     with contextlib.suppress(OSError):
         status = os.statvfs(_MEMORY)
-        if status.f_bavail * status.f_frsize >= 2 * size:
+        if status.f_bavail * status.f_frsize >= (nranks + 1) * size:
             yield _MEMORY
     yield None      # the default for temporary files
 
 
 @contextlib.contextmanager
-def _folder(size, write):
+def _folder(size, nranks, write):
     """A temporary folder in the first place where write(folder) succeeds."""
-    for place in _places(size):
+    for place in _places(size, nranks):
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(dir=place))
@@ -42,7 +42,7 @@ def _folder(size, write):
 def bytes_of(group):
     """The group's state, as a tensor."""
     memory = group.memory()
-    with _folder(memory["residual"] + memory["velocity"],
+    with _folder(memory["residual"] + memory["velocity"], group.transport.nranks,
                  lambda folder: group.save(os.path.join(folder, "state"))) as folder:
         path = os.path.join(folder, "state")
         data = bytearray(os.path.getsize(path))
@@ -57,7 +57,7 @@ def view(tensor):
 
 
 @contextlib.contextmanager
-def files_of(dicts):
+def files_of(dicts, nranks):
     """The paths of files with their states, as long as the context lasts."""
     states = [one["state"].cpu().contiguous() for one in dicts]
 
@@ -65,7 +65,7 @@ def files_of(dicts):
         for number, state in enumerate(states):
             with open(os.path.join(folder, str(number)), "wb") as file:
                 file.write(view(state))
-    with _folder(sum(map(len, states)), write) as folder:
+    with _folder(sum(map(len, states)), nranks, write) as folder:
         yield [os.path.join(folder, str(number)) for number in range(len(states))]
 
 

@@ -429,7 +429,7 @@ static int reuse_thresholds(tw__job *job, space *w) {
 }
 
 static void remember_threshold(const tw__segment *segment, const search *s) {
-    if (s->bins.lo < TW__INFINITY_BITS)
+    if (s->bins.lo < TW__INFINITY_BITS - REUSE_MARGIN)
         *segment->threshold = s->bins.lo + REUSE_MARGIN;
 }
 

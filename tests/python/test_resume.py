@@ -124,7 +124,7 @@ def no_room(rank, nranks):
     then, before = state.state_dict(), residuals(state)
     network({"a": gradient(500, rank, 2), "b": gradient(60, rank, 3)}).backward()
     begin, places = time.monotonic(), [NOWHERE] if rank == 1 else [NOWHERE, None]
-    with mock.patch("thinwire.saved._places", lambda size: places):
+    with mock.patch("thinwire.saved._places", lambda size, nranks: places):
         try:
             state.load_state_dict(then)
             assert False, "a state came from nowhere"
@@ -145,6 +145,7 @@ class Full:
     """A group whose first place is full when half of the file is there."""
 
     def __init__(self):
+        self.transport = thinwire.alone()
         self.tried = []
 
     def memory(self):
@@ -164,9 +165,9 @@ def test_second_place():
         assert bytes(saved.bytes_of(group).tolist()) == b"half"
         assert group.tried[0].startswith(folder) and not group.tried[1].startswith(folder)
         assert os.listdir(folder) == [] and not os.path.exists(group.tried[1])
-        assert list(saved._places(1 << 60)) == [None]       # too small, and left alone
+        assert list(saved._places(1 << 60, 2)) == [None]       # too small, and left alone
     os.rmdir(folder)
-    assert list(saved._places(0))[-1] is None
+    assert list(saved._places(0, 2))[-1] is None
 
 
 def test_large_states():
