@@ -1,7 +1,8 @@
-/* test_group_memory.c - what a group takes, that its steps take nothing, and opening without memory
+/* test_group_memory.c - what a group takes, that its steps take nothing, and what it does without
+ * memory
  *
  * The linker puts the functions below between the library and the allocator (--wrap, see
- * CMakeLists.txt): a step may not allocate, and opening may run out of memory on any rank.
+ * CMakeLists.txt): a step may not allocate; opening and loading may run out of memory on any rank.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 
 #include "exchange_oracle.h"
-#include "ranks.h"
+#include "group_state.h"
 
 enum { RANKS = 4, N = 2003, K = 64 };
 
@@ -131,7 +132,7 @@ static void test_memory_is_as_told(void **state) {
     }
 }
 
-/* ---- Allocation in steps, and opening without memory ------------------------------------------------ */
+/* ---- Allocation in steps ------------------------------------------------------------------------- */
 
 typedef struct quiet {
     pthread_barrier_t barrier;
@@ -188,6 +189,8 @@ static void test_steps_allocate_nothing(void **state) {
     }
 }
 
+/* ---- Without memory ------------------------------------------------------------------------------ */
+
 /* Rank 1 runs out of memory at its call number *context while it opens. */
 static int open_hungry(ranks *r, int rank, void *context) {
     tw_group_params params = ranks_params("oktopk", K);
@@ -205,6 +208,21 @@ static int open_hungry(ranks *r, int rank, void *context) {
     return error;
 }
 
+/* A group that failed to open does nothing, and nothing to the process. */
+static int ask_failed(ranks *r, int rank, void *context) {
+    tw_group *g = r->groups[rank];
+    float row[N] = {0};
+    tw_step_info info;
+    const char *path = context;
+    (void)tw_group_info(g, 0, &info);
+    (void)tw_group_get_residual(g, 0, row);
+    (void)tw_allreduce_wait(g, TW_ALL);
+    int done = tw_allreduce(g, 0, row, row) == TW_OK;
+    done |= tw_allreduce_start(g, 0, row, row) == TW_OK;
+    done |= tw_group_load(g, &path, 1) == TW_OK;
+    return done ? TW_OK : TW_ERR_STATE;
+}
+
 static void test_open_out_of_memory(void **state) {
     (void)state;
     int64_t call = 1, left = 0;
@@ -217,11 +235,69 @@ static void test_open_out_of_memory(void **state) {
         if (left == 0) {
             ranks_error(&r, TW_ERR_MEMORY);
             ranks_say(&r, "rank 1");
+            ranks_run(&r, ask_failed, (void *)state_path("none", 0));
+            ranks_error(&r, TW_ERR_STATE);
         } else
             ranks_ok(&r);
         ranks_close(&r);
     }
     check_true(call > 5);
+}
+
+/* Three ranks and their files. */
+typedef struct saved {
+    const char *paths[3];
+    int64_t call; /* of rank 1 that fails while it loads; afterwards 0: it came to that call */
+} saved;
+
+static int save_own(ranks *r, int rank, void *context) {
+    return tw_group_save(r->groups[rank], ((saved *)context)->paths[rank]);
+}
+
+static int load_hungry(ranks *r, int rank, void *context) {
+    saved *s = context;
+    fails_in = rank == 1 ? s->call : 0;
+    int error = tw_group_load(r->groups[rank], &s->paths[rank], 1);
+    if (rank == 1)
+        s->call = fails_in;
+    fails_in = 0;
+    return error;
+}
+
+/* A load that runs out of memory on one rank is refused on all, and changes nothing. */
+static void test_load_out_of_memory(void **state) {
+    (void)state;
+    saved s = {{state_path("own", 0), state_path("own", 1), state_path("own", 2)}, 0};
+    float **grads = rows_alloc(3, N), **then = rows_alloc(3, N), **now = rows_alloc(3, N);
+    const int64_t n = N;
+    tw_group_params params = ranks_params("oktopk", K);
+    ranks r;
+    ranks_open(&r, 3, &params, &n, 1);
+    rows_fill(grads, 3, N, DATA_LAPLACE, 1);
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_get_residuals(&r, 0, then, N);
+    ranks_run(&r, save_own, &s);
+    ranks_ok(&r);
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_get_residuals(&r, 0, now, N);
+    int64_t call = 0;
+    do {
+        check_scene("allocation %lld fails", (long long)++call);
+        s.call = call;
+        ranks_run(&r, load_hungry, &s);
+        if (s.call != 0)
+            break;
+        ranks_error(&r, TW_ERR_MEMORY);
+        ranks_say(&r, "rank 1");
+        ranks_check_residuals(&r, 0, now, N);
+    } while (call < 100);
+    check_true(call > 5);
+    ranks_ok(&r);
+    ranks_check_residuals(&r, 0, then, N);
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(then);
+    rows_free(now);
 }
 
 int main(void) {
@@ -230,6 +306,7 @@ int main(void) {
         cmocka_unit_test(test_memory_is_as_told),
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_open_out_of_memory),
+        cmocka_unit_test(test_load_out_of_memory),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, state_begin, state_end);
 }
