@@ -39,7 +39,8 @@ test-release:
 # The same MPI tests with the other MPI.
 test-mpich:
 	@if ! command -v mpicc.mpich >/dev/null; then echo "SKIP: no MPICH here"; exit 0; fi; \
-	set -ex; cmake --preset mpich -DTHINWIRE_WERROR=ON; cmake --build build-mpich -j$(JOBS); \
+	set -ex; cmake --preset mpich -DTHINWIRE_WERROR=ON; \
+	cmake --build build-mpich -j$(JOBS) --target test_transport_mpi thinwire_cli; \
 	ctest --test-dir build-mpich --output-on-failure -j$(JOBS) -R "mpi|cli|train"
 
 test-asan:
@@ -49,7 +50,7 @@ test-asan:
 
 test-tsan:
 	cmake --preset tsan -DTHINWIRE_WERROR=ON
-	cmake --build build-tsan -j$(JOBS)
+	cmake --build build-tsan -j$(JOBS) --target tests_threads
 	ctest --test-dir build-tsan --output-on-failure -j$(JOBS) -L threads
 
 test-valgrind: test-release
