@@ -24,7 +24,7 @@
 typedef struct tw__roll_message {
     int32_t kind;
     int32_t status; /* of one that gives up */
-    char text[120]; /* its tw_last_error(), not terminated; sent as far as it goes */
+    char text[248]; /* its tw_last_error(), not terminated; sent as far as it goes */
 } tw__roll_message;
 
 typedef struct tw__roll_peer {
