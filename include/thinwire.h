@@ -542,7 +542,8 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * more than one took; TW_ERR_NUMBER when what a rank takes overflows as it is added up; TW_ERR_NULL
  * for a path; TW_ERR_PARAM when npaths is negative; TW_ERR_MEMORY. With TW_ERR_TIMEOUT,
  * TW_ERR_TRANSPORT and TW_ERR_PROTOCOL the group is broken, as by tw_allreduce; with TW_ERR_DEVICE
- * its residuals are of no use either. On this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE; the error that broke the group. */
+ * its residuals are of no use either. On this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE;
+ * the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
 /* ---- 7. The selector alone ---------------------------------------------------------------- */
