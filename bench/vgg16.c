@@ -72,11 +72,10 @@ static void run_floor(team *t, floor_job *job, int batch, int direct) {
     static const int side[] = {32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2};
     for (int i = 0; i < 13; i++) {
         const int pixels = batch * side[i] * side[i];
-        if (direct || i == 0) {
+        if (direct || i == 0)
             run_products(t, job, 1, pixels, 9 * width[i], width[i + 1]);
-        } else {
+        else
             run_products(t, job, 16, pixels / 4, width[i], width[i + 1]);
-        }
     }
 }
 
@@ -88,16 +87,14 @@ static double measure_floor(options o, int direct, double *times) {
         free(memory);
         return 0;
     }
-    for (size_t i = 0; i < 4 * most; i++) {
+    for (size_t i = 0; i < 4 * most; i++)
         memory[i] = (real)(i % 13) * (real)0.1;
-    }
     floor_job job = {.a = memory, .b = memory + most, .c = memory + 2 * most};
     for (int i = -1; i < o.steps; i++) {
         double begin = seconds();
         run_floor(t, &job, o.batch, direct);
-        if (i >= 0) {
+        if (i >= 0)
             times[i] = seconds() - begin;
-        }
     }
     team_free(t);
     free(memory);
@@ -110,12 +107,10 @@ static model_batch make_batch(const model *m, int count) {
     const int64_t n = (int64_t)count * m->kind->height * m->kind->width * m->kind->channels;
     real *images = malloc((size_t)n * sizeof *images);
     int32_t *labels = malloc((size_t)count * sizeof *labels);
-    for (int64_t i = 0; images && i < n; i++) {
+    for (int64_t i = 0; images && i < n; i++)
         images[i] = (real)((i * 7919) % 1000) / 500 - 1;
-    }
-    for (int i = 0; labels && i < count; i++) {
+    for (int i = 0; labels && i < count; i++)
         labels[i] = i % m->kind->classes;
-    }
     return (model_batch){.count = count, .images = images, .labels = labels};
 }
 
@@ -125,9 +120,8 @@ static int measure_steps(model *m, const model_batch *batch, options o, double *
     double *forwards = times + o.steps;
     for (int i = -2; i < o.steps; i++) {
         double begin = seconds();
-        if (model_forward(m, batch, NULL) != MODEL_OK) {
+        if (model_forward(m, batch, NULL) != MODEL_OK)
             return 1;
-        }
         double middle = seconds();
         model_backward(m, NULL, NULL);
         if (i >= 0) {

@@ -83,15 +83,12 @@ int allreduce_check_copy(allreduce_check *check, tw_group *group) {
     tw_sparse sparse;
     int error = tw_group_info(group, 0, &info);
     check->dense = error == TW_OK && strcmp(info.exchange, "dense") == 0;
-    if (error == TW_OK && !check->dense) {
+    if (error == TW_OK && !check->dense)
         error = tw_group_result(group, 0, &sparse);
-    }
-    if (error == TW_OK && !check->dense) {
+    if (error == TW_OK && !check->dense)
         error = tw_group_get_residual(group, 0, check->residual);
-    }
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return rank_library_failure(check->beside->seat, "reading what the step left", error);
-    }
     return check->dense ? STATUS_OK : copy_sparse(check, &sparse);
 }
 
@@ -103,9 +100,8 @@ static void sum_gradients(allreduce_check *check, int64_t step) {
     memset(check->given, 0, (size_t)share * sizeof *check->given);
     for (int r = 0; r < check->beside->seat->nranks; r++) {
         pattern_fill(&check->made, r, step, check->begin, check->end, check->gradient);
-        for (int64_t i = 0; i < share; i++) {
+        for (int64_t i = 0; i < share; i++)
             check->given[i] += check->gradient[i];
-        }
     }
 }
 
@@ -126,9 +122,8 @@ static int64_t compare_sparse(const selection *sparse, const float *out, int64_t
     int64_t wrong = 0;
     int64_t nonzeros = 0;
     int64_t previous = -1;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         nonzeros += out[i] != 0.0f;
-    }
     for (int64_t j = 0; j < sparse->count; j++) {
         int64_t i = sparse->idx[j];
         bool right = i > previous && i < n && sparse->val[j] != 0.0f &&
@@ -144,9 +139,8 @@ int allreduce_check_step(allreduce_check *check, int64_t step, const float *out,
         memset(check->kept, 0, (size_t)check->n * sizeof *check->kept);
     } else {
         *wrong += compare_sparse(&check->sparse, out, check->n);
-        if (side_sum(check->beside, check->residual, check->kept) != STATUS_OK) {
+        if (side_sum(check->beside, check->residual, check->kept) != STATUS_OK)
             return STATUS_FAILED;
-        }
     }
     sum_gradients(check, step);
     *wrong += compare(check, out);

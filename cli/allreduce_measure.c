@@ -58,9 +58,8 @@ static int open_place(allreduce_rank *self) {
         .seat = self->seat,
     };
     int status = where.kind->open(&where);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         self->where = where;
-    }
     return status;
 }
 
@@ -83,9 +82,8 @@ static int mirror_vectors(allreduce_rank *self) {
 
 static int allocate(allreduce_rank *self) {
     const allreduce_bench *bench = self->bench;
-    if (open_place(self) != STATUS_OK) {
+    if (open_place(self) != STATUS_OK)
         return STATUS_FAILED;
-    }
     self->grad = buffer_vector(bench->n);
     self->out = buffer_vector(bench->n);
     self->samples = calloc((size_t)bench->steps, FACT_TIMES * sizeof *self->samples);
@@ -95,9 +93,8 @@ static int allocate(allreduce_rank *self) {
                             " elements; try a smaller --n or fewer --ranks",
                             bench->n);
     }
-    if (mirror_vectors(self) != STATUS_OK) {
+    if (mirror_vectors(self) != STATUS_OK)
         return STATUS_FAILED;
-    }
     return bench->verify
                ? allreduce_check_create(&self->check, &self->beside, &self->where, bench->n)
                : STATUS_OK;
@@ -146,9 +143,8 @@ static int check_memory(allreduce_rank *self, tw_group *group) {
     const place_kind *kind = self->where.kind;
     tw_memory memory;
     int error = tw_group_memory(group, &memory);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return rank_library_failure(self->seat, "asking for the group's size", error);
-    }
     /* Half of the undo space is more than a step touches. */
     size_t bytes = (memory.total - memory.undo / 2) * (size_t)self->seat->neighbours;
     if (kind->room != NULL && bytes > kind->room()) {
@@ -163,17 +159,15 @@ static int check_memory(allreduce_rank *self, tw_group *group) {
 static int create_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
     tw_group_params params = params_of(self, row);
     int error = tw_group_create(group, self->seat->transport, &params);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_group_add(*group, self->bench->n, NULL, NULL);
-    }
     return error == TW_OK ? check_memory(self, *group)
                           : rank_library_failure(self->seat, "creating the group", error);
 }
 
 static int open_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
-    if (side_agree(&self->beside, create_group(self, row, group)) != STATUS_OK) {
+    if (side_agree(&self->beside, create_group(self, row, group)) != STATUS_OK)
         return STATUS_FAILED;
-    }
     int error = tw_group_open(*group);
     return error == TW_OK ? STATUS_OK
                           : rank_library_failure(self->seat, "opening the group", error);
@@ -190,9 +184,8 @@ static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *re
                      int64_t facts[FACTS]) {
     tw_step_info info;
     int error = tw_group_info(group, 0, &info);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return rank_library_failure(self->seat, "asking the group", error);
-    }
     const tw_traffic *bytes = &info.traffic;
     bool sent_more = bytes->control_sent > bytes->control_received;
     facts[FACT_SELECT] = nanoseconds(info.select_seconds);
@@ -221,33 +214,27 @@ static int fetch_step(allreduce_rank *self, tw_group *group, allreduce_result *r
                       int64_t facts[FACTS]) {
     place *where = &self->where;
     int status = note_info(self, group, result, facts);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = where->kind->fetch(where, self->out, self->out_there, vector_bytes(self));
-    }
-    if (status == STATUS_OK && self->bench->verify) {
+    if (status == STATUS_OK && self->bench->verify)
         status = allreduce_check_copy(&self->check, group);
-    }
     return status;
 }
 
 /* Gradient, allreduce, check: everything of a step but telling the others. */
 static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t step,
                     allreduce_result *result, int64_t facts[FACTS]) {
-    if (side_agree(&self->beside, make_gradient(self, made, step)) != STATUS_OK) {
+    if (side_agree(&self->beside, make_gradient(self, made, step)) != STATUS_OK)
         return STATUS_FAILED;
-    }
     int64_t begin = timer_ns();
     int error = tw_allreduce(group, 0, self->grad_there, self->out_there);
     facts[FACT_CALL] = timer_ns() - begin;
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return rank_library_failure(self->seat, "allreduce", error);
-    }
-    if (side_meet(&self->beside) != STATUS_OK) {
+    if (side_meet(&self->beside) != STATUS_OK)
         return STATUS_FAILED;
-    }
-    if (side_agree(&self->beside, fetch_step(self, group, result, facts)) != STATUS_OK) {
+    if (side_agree(&self->beside, fetch_step(self, group, result, facts)) != STATUS_OK)
         return STATUS_FAILED;
-    }
     facts[FACT_HASH] = (int64_t)hash_floats(self->out, self->bench->n, result->hash);
     return self->bench->verify
                ? allreduce_check_step(&self->check, step, self->out, &facts[FACT_WRONG])
@@ -261,9 +248,8 @@ static int64_t larger(int64_t a, int64_t b) {
 /* All ranks have told their facts. timed is negative for a step that is not. */
 static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *result) {
     const side *told = &self->beside;
-    for (int i = 0; i < FACT_TIMES && timed >= 0; i++) {
+    for (int i = 0; i < FACT_TIMES && timed >= 0; i++)
         self->samples[i * self->bench->steps + timed] = (double)side_largest(told, i) * 1e-3;
-    }
     result->payload_sent = larger(result->payload_sent, side_largest(told, FACT_SENT));
     result->payload_received = larger(result->payload_received, side_largest(told, FACT_RECEIVED));
     result->control = larger(result->control, side_largest(told, FACT_CONTROL));
@@ -272,9 +258,8 @@ static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *res
     result->hash = (uint64_t)side_told(told, 0, FACT_HASH);
     if (self->bench->verify) {
         result->wrong += side_total(told, FACT_WRONG);
-        for (int r = 1; r < self->seat->nranks; r++) { /* all should have the same result */
+        for (int r = 1; r < self->seat->nranks; r++) /* all should have the same result */
             result->wrong += side_told(told, r, FACT_HASH) != side_told(told, 0, FACT_HASH);
-        }
     }
 }
 
@@ -285,9 +270,8 @@ static int step_together(allreduce_rank *self, tw_group *group, const pattern_sp
                          int64_t step, int64_t timed, allreduce_result *result) {
     int64_t facts[FACTS] = {0};
     if (one_step(self, group, made, step, result, facts) != STATUS_OK ||
-        side_tell(&self->beside, facts, FACTS) != STATUS_OK) {
+        side_tell(&self->beside, facts, FACTS) != STATUS_OK)
         return STATUS_FAILED;
-    }
     note_step(self, timed, result);
     return STATUS_OK;
 }
@@ -299,9 +283,8 @@ static int settle(allreduce_rank *self, tw_group *group, const pattern_spec *mad
     int64_t most = PATTERN_EXACT_STEPS / self->seat->nranks - self->bench->steps;
     int error = tw_group_choice(group, 0, &result->choice);
     for (; error == TW_OK && !result->choice.settled && *steps < most; ++*steps) {
-        if (step_together(self, group, made, *steps, -1, result) != STATUS_OK) {
+        if (step_together(self, group, made, *steps, -1, result) != STATUS_OK)
             return STATUS_FAILED;
-        }
         error = tw_group_choice(group, 0, &result->choice);
     }
     result->payload_sent = result->payload_received = result->control = 0;
@@ -313,15 +296,13 @@ static int run_steps(allreduce_rank *self, tw_group *group, const allreduce_row 
                      const pattern_spec *made, allreduce_result *result) {
     int64_t warm = ALLREDUCE_WARM_STEPS, done = 0;
     int status = row->what->automatic ? settle(self, group, made, &done, result) : STATUS_OK;
-    if (row->what->automatic) {
+    if (row->what->automatic)
         warm = done;
-    }
     for (; done < warm + self->bench->steps && status == STATUS_OK; done++) {
         status = step_together(self, group, made, done, done - warm, result);
         self->progress++;
-        if (self->seat->rank == 0) {
+        if (self->seat->rank == 0)
             progress_to(self->progress);
-        }
     }
     return status;
 }
@@ -330,15 +311,13 @@ static int summarise(allreduce_rank *self, allreduce_result *result) {
     double *times[FACT_TIMES] = {&result->time_us, &result->select_us, &result->agree_us,
                                  &result->exchange_us, &result->apply_us};
     int64_t steps = self->bench->steps;
-    for (int i = 0; i < FACT_TIMES; i++) {
+    for (int i = 0; i < FACT_TIMES; i++)
         *times[i] = median(self->samples + i * steps, steps);
-    }
     tw_cost cost;
     int error =
         tw_exchange_cost(result->exchange, self->bench->n, result->k, self->seat->nranks, &cost);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return rank_library_failure(self->seat, "asking for the cost", error);
-    }
     result->bound_words = cost.most;
     return STATUS_OK;
 }
@@ -352,16 +331,13 @@ int allreduce_measure(allreduce_rank *self, const allreduce_row *row, allreduce_
     };
     tw_group *group = NULL;
     *result = (allreduce_result){.wrong = self->bench->verify ? 0 : -1};
-    if (self->bench->verify) {
+    if (self->bench->verify)
         allreduce_check_begin(&self->check, &made);
-    }
     int status = open_group(self, row, &group);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = run_steps(self, group, row, &made, result);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = summarise(self, result);
-    }
     tw_group_free(group);
     return status;
 }

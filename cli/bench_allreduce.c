@@ -19,9 +19,8 @@
 static int settle_ranks(allreduce_bench *bench, const rank_job *job) {
     bench->nranks = job->nranks;
     bench->transport = ranks_transport(job);
-    if (bench->threads < 0) {
+    if (bench->threads < 0)
         bench->threads = job->mpi ? 0 : 1;
-    }
     int64_t steps = ALLREDUCE_WARM_STEPS + bench->steps;
     if (bench->verify && steps * job->nranks > PATTERN_EXACT_STEPS) {
         return usage_error("bench allreduce: --verify takes at most %d steps with %d ranks: beyond "
@@ -73,18 +72,16 @@ static int one_pattern(allreduce_rank *self, allreduce_report *report, int patte
             .pattern = pattern,
             .k = k_of(bench, bench->densities.at[density]),
         };
-        if (!is_repeated(bench, which, density)) {
+        if (!is_repeated(bench, which, density))
             status = one_row(self, report, &row);
-        }
     }
     return status;
 }
 
 static int64_t steps_in_all(const allreduce_bench *bench) {
     int64_t rows = 0;
-    for (int i = 0; i < bench->ncases * bench->densities.count; i++) {
+    for (int i = 0; i < bench->ncases * bench->densities.count; i++)
         rows += !is_repeated(bench, i % bench->ncases, i / bench->ncases);
-    }
     return bench->patterns.count * rows * (ALLREDUCE_WARM_STEPS + bench->steps);
 }
 
@@ -97,12 +94,10 @@ static int sweep(rank_seat *seat, void *context) {
         job->report->where = &self.where;
         progress_begin("bench allreduce", steps_in_all(bench));
     }
-    for (int i = 0; i < bench->patterns.count && status == STATUS_OK; i++) {
+    for (int i = 0; i < bench->patterns.count && status == STATUS_OK; i++)
         status = one_pattern(&self, job->report, bench->patterns.at[i]);
-    }
-    if (seat->rank == 0) {
+    if (seat->rank == 0)
         progress_end();
-    }
     allreduce_rank_free(&self);
     return status;
 }
@@ -144,19 +139,15 @@ static int run_ranks(const allreduce_bench *bench, const rank_job *job, jsonl *j
 static int run_job(allreduce_bench *bench, const rank_job *job) {
     jsonl *json = NULL;
     int status = settle_ranks(bench, job);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = check_library(bench);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = check_memory(bench, job);
-    }
-    if (status == STATUS_OK && ranks_speaks(job)) {
+    if (status == STATUS_OK && ranks_speaks(job))
         status = jsonl_open(&json, bench->json_path);
-    }
     status = ranks_worst(job, status);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = run_ranks(bench, job, json);
-    }
     int closed = jsonl_close(json);
     return status != STATUS_OK ? status : closed;
 }
@@ -166,13 +157,11 @@ int bench_allreduce(int argc, char **argv) {
     rank_job job;
     ranks_hush();
     int status = allreduce_options(&bench, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return ranks_status_alone(status);
-    }
     status = ranks_begin(&job, bench.ranks, 8);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return ranks_status_alone(status);
-    }
     status = run_job(&bench, &job);
     ranks_end(&job);
     return status;

@@ -27,17 +27,14 @@ static void add_case(allreduce_bench *bench, const char *scheme, const char *sel
         added.dense = true;
     }
     added.automatic = strcmp(exchange, "auto") == 0;
-    for (int i = 0; i < bench->ncases; i++) {
+    for (int i = 0; i < bench->ncases; i++)
         if (strcmp(bench->cases[i].select, added.select) == 0 &&
-            strcmp(bench->cases[i].exchange, exchange) == 0) {
+            strcmp(bench->cases[i].exchange, exchange) == 0)
             return;
-        }
-    }
-    if (added.scheme != NULL) {
+    if (added.scheme != NULL)
         snprintf(added.name, sizeof added.name, "%s", added.scheme);
-    } else {
+    else
         snprintf(added.name, sizeof added.name, "%s+%s", select, exchange);
-    }
     bench->cases[bench->ncases++] = added;
 }
 
@@ -61,21 +58,17 @@ static void add_scheme(allreduce_bench *bench, int position) {
 void allreduce_cases(allreduce_bench *bench) {
     bool is_pair = bench->select >= 0 && bench->exchange >= 0;
     bench->ncases = 0;
-    if (!bench->no_dense) {
+    if (!bench->no_dense)
         add_case(bench, "dense", "", "dense");
-    }
     if (bench->schemes.count == 0 && is_pair) {
         add_case(bench, NULL, name_or(method_at, bench->select, ""),
                  name_or(exchange_at, bench->exchange, ""));
         return;
     }
     bool asked = bench->schemes.count > 0;
-    if (!asked) {
+    if (!asked)
         options_take_all(scheme_at, &bench->schemes);
-    }
-    for (int i = 0; i < bench->schemes.count; i++) {
-        if (asked || bench->schemes.at[i] != scheme_named("auto")) { /* its runs never repeat */
+    for (int i = 0; i < bench->schemes.count; i++)
+        if (asked || bench->schemes.at[i] != scheme_named("auto")) /* its runs never repeat */
             add_scheme(bench, bench->schemes.at[i]);
-        }
-    }
 }

@@ -111,25 +111,21 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
 
 /* What the rows of options cannot say: how they go together, and the defaults of lists. */
 static int settle(allreduce_bench *bench) {
-    if (bench->k > 0 && bench->densities.count > 0) {
+    if (bench->k > 0 && bench->densities.count > 0)
         return usage_error("bench allreduce: give --k or --density, not both");
-    }
     if (bench->k > bench->n) {
         return usage_error("bench allreduce: --k %" PRId64 " is more than --n %" PRId64
                            "; give at most n",
                            bench->k, bench->n);
     }
-    if (bench->k > 0) {
+    if (bench->k > 0)
         bench->densities = (real_list){1, {(double)bench->k / (double)bench->n}};
-    } else if (bench->densities.count == 0) {
+    else if (bench->densities.count == 0)
         bench->densities = (real_list){1, {DEFAULT_DENSITY}};
-    }
-    if (bench->device != TW_CPU && bench->threads >= 0) {
+    if (bench->device != TW_CPU && bench->threads >= 0)
         return usage_error("bench allreduce: --threads is for --device cpu; leave it out");
-    }
-    if (bench->patterns.count == 0) {
+    if (bench->patterns.count == 0)
         bench->patterns = (choice_list){1, {0}};
-    }
     allreduce_cases(bench);
     return OPTIONS_CONTINUE;
 }

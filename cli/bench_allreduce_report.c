@@ -35,18 +35,16 @@ void allreduce_report_begin(allreduce_report *report, const allreduce_bench *ben
     memcpy(report->columns, columns, sizeof columns);
     for (int i = 0; i < bench->ncases; i++) { /* rows are never wider than their head */
         int length = (int)strlen(bench->cases[i].name);
-        if (length > -report->columns[0].width) {
+        if (length > -report->columns[0].width)
             report->columns[0].width = -length;
-        }
     }
 }
 
 void allreduce_report_pattern(allreduce_report *report, int pattern) {
     const allreduce_bench *bench = report->bench;
     FILE *stream = jsonl_table_stream(report->json);
-    if (report->rows.stream != NULL) {
+    if (report->rows.stream != NULL)
         fputc('\n', stream);
-    }
     bool gpu = bench->device != TW_CPU;
     fprintf(stream, "bench allreduce: %d ranks over %s, pattern %s, %" PRId64 " steps, %s %s%s\n\n",
             bench->nranks, bench->transport, pattern_name(pattern), bench->steps,
@@ -122,11 +120,10 @@ static void write_json(const allreduce_report *report, const allreduce_row *row,
     jsonl_real(json, "busbw", derived->busbw);
     jsonl_real(json, "vs_dense", derived->vs_dense);
     jsonl_flag(json, "baseline", row->what->dense);
-    if (result->wrong >= 0) {
+    if (result->wrong >= 0)
         jsonl_integer(json, "wrong", result->wrong);
-    } else {
+    else
         jsonl_null(json, "wrong");
-    }
     jsonl_text(json, "hash", hash);
     jsonl_text(json, "exchange_used", result->exchange);
     jsonl_text(json, "wire", result->wire);
@@ -155,18 +152,16 @@ static void print_row(table *rows, const allreduce_bench *bench, const allreduce
     table_integer(rows, (int64_t)(result->bound_words * WORD + 0.5));
     table_real(rows, result->select_us, 1);
     table_real(rows, result->exchange_us, 1);
-    if (row->what->dense) {
+    if (row->what->dense)
         table_text(rows, "baseline");
-    } else if (isnan(derived->vs_dense)) {
+    else if (isnan(derived->vs_dense))
         table_text(rows, "-");
-    } else {
+    else
         table_real(rows, derived->vs_dense, 2);
-    }
-    if (result->wrong >= 0) {
+    if (result->wrong >= 0)
         table_integer(rows, result->wrong);
-    } else {
+    else
         table_text(rows, "-");
-    }
 }
 
 /* What auto chose, for the lines below the tables. */
@@ -185,9 +180,8 @@ static void note_choice(allreduce_report *report, const allreduce_row *row,
 
 void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
                           const allreduce_result *result) {
-    if (row->what->dense) {
+    if (row->what->dense)
         report->dense_us = result->time_us;
-    }
     rates derived = rates_of(report, result);
     print_row(&report->rows, report->bench, row, result, &derived);
     write_json(report, row, result, &derived);
@@ -201,16 +195,14 @@ void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
         snprintf(report->instead, sizeof report->instead, "%s", result->exchange);
     }
     if (strcmp(result->exchange, "oktopk") == 0 &&
-        (double)derived.payload_words > result->bound_words) {
+        (double)derived.payload_words > result->bound_words)
         report->over_bound++;
-    }
 }
 
 int allreduce_report_end(allreduce_report *report) {
     int status = STATUS_OK;
-    for (int i = 0; i < report->nchoices; i++) {
+    for (int i = 0; i < report->nchoices; i++)
         fprintf(jsonl_table_stream(report->json), "%s%s\n", i == 0 ? "\n" : "", report->choices[i]);
-    }
     if (report->small_k > 0) {
         fprintf(jsonl_table_stream(report->json),
                 "\noktopk used %s where k is small (k < 8 ranks), as for k %" PRId64 "\n",

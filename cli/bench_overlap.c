@@ -132,9 +132,8 @@ static int parse(overlap_bench *bench, int argc, char **argv) {
 /* From 1 to the largest, evenly over the orders of magnitude, in mixed order. */
 static int make_sizes(overlap_bench *bench) {
     bench->sizes = calloc((size_t)bench->tensors, sizeof *bench->sizes);
-    if (bench->sizes == NULL) {
+    if (bench->sizes == NULL)
         return failure("not enough memory for %" PRId64 " tensors", bench->tensors);
-    }
     for (int64_t t = 0; t < bench->tensors; t++) {
         double share = bench->tensors > 1 ? (double)t / (double)(bench->tensors - 1) : 1.0;
         bench->sizes[t] = llround(pow((double)bench->largest, share));
@@ -180,12 +179,10 @@ static int open_group(overlap_rank *self) {
     params.bucket = bench->bucket;
     params.timeout = bench->timeout;
     int error = tw_group_create(&self->group, self->seat->transport, &params);
-    for (int64_t t = 0; t < bench->tensors && error == TW_OK; t++) {
+    for (int64_t t = 0; t < bench->tensors && error == TW_OK; t++)
         error = tw_group_add(self->group, bench->sizes[t], NULL, NULL);
-    }
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_group_open(self->group);
-    }
     return error == TW_OK ? STATUS_OK
                           : rank_library_failure(self->seat, "opening the group", error);
 }
@@ -216,9 +213,8 @@ static int run_step(overlap_rank *self, int mode, int64_t step) {
         }
         out += bench->sizes[t];
     }
-    if (mode == BACKGROUND && error == TW_OK) {
+    if (mode == BACKGROUND && error == TW_OK)
         error = tw_allreduce_wait(self->group, TW_ALL);
-    }
     return error;
 }
 
@@ -229,31 +225,26 @@ static void check_results(overlap_rank *self, int mode, int64_t step) {
         uint64_t *kept = &self->hashes[step * self->bench->tensors + t];
         uint64_t hash = hash_floats(out, self->bench->sizes[t], 0);
         out += self->bench->sizes[t];
-        if (mode == ONE_BY_ONE) {
+        if (mode == ONE_BY_ONE)
             *kept = hash;
-        } else {
+        else
             self->wrong += hash != *kept;
-        }
     }
 }
 
 static int timed_step(overlap_rank *self, int mode, int64_t step) {
-    if (side_meet(&self->beside) != STATUS_OK) {
+    if (side_meet(&self->beside) != STATUS_OK)
         return STATUS_FAILED;
-    }
     int64_t begin = timer_ns();
     int error = run_step(self, mode, step);
     int64_t ns = timer_ns() - begin;
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return rank_library_failure(self->seat, "exchanging", error);
-    }
     check_results(self, mode, step);
-    if (side_tell(&self->beside, &ns, 1) != STATUS_OK) {
+    if (side_tell(&self->beside, &ns, 1) != STATUS_OK)
         return STATUS_FAILED;
-    }
-    if (step >= WARM_STEPS) {
+    if (step >= WARM_STEPS)
         self->samples[step - WARM_STEPS] = (double)side_largest(&self->beside, 0) * 1e-6;
-    }
     return STATUS_OK;
 }
 
@@ -262,9 +253,8 @@ static int run_mode(overlap_rank *self, int mode, double *ms) {
     int status = open_group(self);
     for (int64_t step = 0; step < steps && status == STATUS_OK; step++) {
         status = timed_step(self, mode, step);
-        if (self->seat->rank == 0) {
+        if (self->seat->rank == 0)
             progress_to(mode * steps + step + 1);
-        }
     }
     tw_group_free(self->group);
     self->group = NULL;
@@ -279,12 +269,10 @@ typedef struct overlap_job {
 
 static int run_modes(overlap_rank *self, overlap_result *result) {
     int status = side_agree(&self->beside, allocate(self));
-    for (int mode = 0; mode < MODES && status == STATUS_OK; mode++) {
+    for (int mode = 0; mode < MODES && status == STATUS_OK; mode++)
         status = run_mode(self, mode, &result->ms[mode]);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = side_tell(&self->beside, &self->wrong, 1);
-    }
     result->wrong = status == STATUS_OK ? side_total(&self->beside, 0) : 0;
     return status;
 }
@@ -293,13 +281,11 @@ static int play_rank(rank_seat *seat, void *context) {
     const overlap_job *job = context;
     overlap_rank self = {.bench = job->bench, .seat = seat};
     overlap_result result = {0};
-    if (seat->rank == 0) {
+    if (seat->rank == 0)
         progress_begin("bench overlap", MODES * (WARM_STEPS + job->bench->steps));
-    }
     int status = side_open(&self.beside, seat, 0, job->bench->timeout);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = run_modes(&self, &result);
-    }
     if (seat->rank == 0) {
         progress_end();
         *job->result = result;
@@ -360,16 +346,13 @@ static int run_job(overlap_bench *bench, const rank_job *job) {
     overlap_result result = {0};
     bench->nranks = job->nranks;
     int status = make_sizes(bench);
-    if (status == STATUS_OK && ranks_speaks(job)) {
+    if (status == STATUS_OK && ranks_speaks(job))
         status = jsonl_open(&json, bench->json_path);
-    }
     status = ranks_worst(job, status);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = ranks_run(job, play_rank, &(overlap_job){bench, &result});
-    }
-    if (status == STATUS_OK && ranks_speaks(job)) {
+    if (status == STATUS_OK && ranks_speaks(job))
         report(bench, &result, json);
-    }
     int closed = jsonl_close(json);
     free(bench->sizes);
     if (status == STATUS_OK && result.wrong > 0) {
@@ -392,13 +375,11 @@ int bench_overlap(int argc, char **argv) {
     rank_job job;
     ranks_hush();
     int status = parse(&bench, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return ranks_status_alone(status);
-    }
     status = ranks_begin(&job, bench.ranks, 4);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return ranks_status_alone(status);
-    }
     status = run_job(&bench, &job);
     ranks_end(&job);
     return status;

@@ -97,25 +97,21 @@ static int parse(select_bench *bench, int argc, char **argv) {
 
 /* What the rows cannot say: how options go together, and the defaults of lists. */
 static int settle(select_bench *bench) {
-    if (bench->k > 0 && bench->densities.count > 0) {
+    if (bench->k > 0 && bench->densities.count > 0)
         return usage_error("bench select: give --k or --density, not both");
-    }
     if (bench->k > bench->n) {
         return usage_error("bench select: --k %" PRId64 " is more than --n %" PRId64
                            "; give at most n",
                            bench->k, bench->n);
     }
-    if (bench->k > 0) {
+    if (bench->k > 0)
         bench->densities = (real_list){1, {(double)bench->k / (double)bench->n}};
-    } else if (bench->densities.count == 0) {
+    else if (bench->densities.count == 0)
         bench->densities = (real_list){2, {0.001, 0.01}};
-    }
-    if (bench->methods.count == 0) {
+    if (bench->methods.count == 0)
         options_take_all(method_at, &bench->methods);
-    }
-    if (bench->device != TW_CPU && bench->threads >= 0) {
+    if (bench->device != TW_CPU && bench->threads >= 0)
         return usage_error("bench select: --threads is for --device cpu; leave it out");
-    }
     bench->threads = bench->threads < 0 ? 0 : bench->threads;
     bench->type_name = type_at(bench->type);
     return STATUS_OK;
@@ -141,9 +137,8 @@ static int one_row(const select_bench *bench, const bench_plan *plan, select_rep
     tw_select_params params = params_of(bench, plan->where, method, density);
     measurement result;
     int status = measure_method(plan, &params, &result, progress);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     progress_clear();
     select_report_row(report, method, density, &result);
     if (strcmp(method, "exact") == 0 && !result.exact) {
@@ -181,9 +176,8 @@ static int check_library(const select_bench *bench) {
 static int run_with(const select_bench *bench, place *where, gradients *source, jsonl *json) {
     bench_plan plan;
     int status = bench_plan_create(&plan, source, where, bench->steps);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     plan.cold = bench->cold;
     select_report report;
     select_report_begin(&report, bench, where, json);
@@ -208,12 +202,10 @@ static int run_bench(const select_bench *bench, jsonl *json) {
         .threads = (int)bench->threads,
     };
     int status = check_library(bench);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = where.kind->open(&where);
-    }
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     gradients source;
     status = gradients_create(&source, &spec);
     if (status == STATUS_OK) {
@@ -228,17 +220,14 @@ int bench_select(int argc, char **argv) {
     select_bench bench = {
         .n = DEFAULT_N, .steps = DEFAULT_STEPS, .threads = -1, .drift = 1.0, .seed = 1};
     int status = parse(&bench, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return status;
-    }
     status = settle(&bench);
     jsonl *json = NULL;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = jsonl_open(&json, bench.json_path);
-    }
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     status = run_bench(&bench, json);
     int closed = jsonl_close(json);
     return status != STATUS_OK ? status : closed;

@@ -30,15 +30,13 @@ void select_report_begin(select_report *report, const select_bench *bench, const
     *report = (select_report){.bench = bench, .where = where, .json = json};
     fprintf(stream, "bench select: n %" PRId64 ", data %s, type %s, ", bench->n,
             data_kind_name(bench->data), bench->type_name);
-    if (bench->device == TW_CPU) {
+    if (bench->device == TW_CPU)
         fprintf(stream, "kernels %s, threads %d, ", where->arch, where->threads);
-    } else {
+    else
         fprintf(stream, "device %s, ", where->name);
-    }
     fprintf(stream, "%" PRId64 " steps %s", bench->steps, bench->cold ? "cold" : "warm");
-    if (bench->drift != 1.0) {
+    if (bench->drift != 1.0)
         fprintf(stream, ", drift %g", bench->drift);
-    }
     fputs("\n\n", stream);
     table_begin(&report->rows, stream, columns, sizeof columns / sizeof columns[0]);
 }
@@ -95,14 +93,12 @@ void select_report_row(select_report *report, const char *method, double density
 }
 
 void select_report_end(select_report *report) {
-    if (report->nrows == 0) {
+    if (report->nrows == 0)
         return;
-    }
     table *rows = &report->rows;
     table_text(rows, "bare pass e += g");
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++)
         table_text(rows, "-");
-    }
     table_real(rows, report->floor_us, 1);
     table_real(rows, report->floor_us, 1);
     table_real(rows, 1.0, 2);

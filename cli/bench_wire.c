@@ -116,12 +116,10 @@ static int parse(wire_bench *bench, int argc, char **argv) {
 }
 
 static void settle(wire_bench *bench) {
-    if (bench->formats.count == 0) {
+    if (bench->formats.count == 0)
         options_take_all(format_at, &bench->formats);
-    }
-    if (bench->densities.count == 0) {
+    if (bench->densities.count == 0)
         bench->densities = (real_list){2, {0.001, 0.01}};
-    }
 }
 
 /* ---- Measuring ------------------------------------------------------------------------------ */
@@ -148,18 +146,16 @@ static double relative_error(const wire_bench *bench) {
 }
 
 static int encode(wire_bench *bench, const tw__wire *format, size_t *bytes) {
-    if (bench->device != TW_CPU) {
+    if (bench->device != TW_CPU)
         return wire_gpu_encode(&bench->gpu, format, bench->n, bytes);
-    }
     *bytes = tw__wire_encode(bench->kernels, format, &bench->selected, 0, bench->n, bench->message,
                              bench->rounded);
     return TW_OK;
 }
 
 static int decode(wire_bench *bench, size_t bytes, int64_t *count) {
-    if (bench->device != TW_CPU) {
+    if (bench->device != TW_CPU)
         return wire_gpu_decode(&bench->gpu, bytes, bench->n, count);
-    }
     return tw__wire_decode(bench->kernels, bench->message, bytes, 0, bench->n,
                            bench->selected.count, bench->decoded, count, 0);
 }
@@ -170,18 +166,15 @@ static int repeat_once(wire_bench *bench, const tw__wire *format, int64_t at, wi
     int64_t begin = timer_ns();
     int error = encode(bench, format, &result->bytes);
     double encode_us = timer_us_since(begin);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("encoding", error);
-    }
     begin = timer_ns();
     error = decode(bench, result->bytes, &count);
     double decode_us = timer_us_since(begin);
-    if (error == TW_OK && bench->device != TW_CPU) {
+    if (error == TW_OK && bench->device != TW_CPU)
         error = wire_gpu_fetch(&bench->gpu, bench->decoded, bench->rounded);
-    }
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("decoding", error);
-    }
     result->wrong += count_wrong(bench, count);
     if (at >= 0) {
         bench->encode_us[at] = encode_us;
@@ -193,12 +186,10 @@ static int repeat_once(wire_bench *bench, const tw__wire *format, int64_t at, wi
 static int measure(wire_bench *bench, const tw__wire *format, wire_result *result) {
     *result = (wire_result){.value_bytes = tw__wire_value_bytes(format, bench->selected.count)};
     int status = STATUS_OK;
-    for (int64_t at = -WARM_REPEATS; at < bench->repeats && status == STATUS_OK; at++) {
+    for (int64_t at = -WARM_REPEATS; at < bench->repeats && status == STATUS_OK; at++)
         status = repeat_once(bench, format, at, result);
-    }
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     result->encode_us = median(bench->encode_us, bench->repeats);
     result->decode_us = median(bench->decode_us, bench->repeats);
     result->error = relative_error(bench);
@@ -273,9 +264,8 @@ static void buffers_free(wire_bench *bench) {
 /* Room for what was selected, and a copy of it. */
 static int buffers_fill(wire_bench *bench, const tw_sparse *sparse) {
     const tw__wire *largest = tw__wire_at(0);
-    if (sparse->count == 0) {
+    if (sparse->count == 0)
         return failure("there is nothing but zeros in the data; try another --data");
-    }
     size_t bytes = tw__wire_bound(largest, sparse->count, 0, bench->n);
     bench->selected.count = sparse->count;
     bench->selected.at = buffer_create(sparse->count, sizeof(tw__entry));
@@ -287,9 +277,8 @@ static int buffers_fill(wire_bench *bench, const tw_sparse *sparse) {
         return failure("not enough memory for %" PRId64 " entries; try a smaller --density",
                        sparse->count);
     }
-    for (int64_t i = 0; i < sparse->count; i++) {
+    for (int64_t i = 0; i < sparse->count; i++)
         bench->selected.at[i] = (tw__entry){sparse->idx[i], sparse->val[i]};
-    }
     int error =
         bench->device != TW_CPU ? wire_gpu_open(&bench->gpu, &bench->selected, bytes) : TW_OK;
     return error == TW_OK ? STATUS_OK : library_failure("preparing", error);
@@ -303,9 +292,8 @@ static int select_entries(wire_bench *bench, const float *values, double density
     tw_selector *selector = NULL;
     tw_sparse sparse = {0};
     int error = tw_selector_create(&selector, bench->n, &params);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_selector_run(selector, values, &sparse);
-    }
     int status =
         error == TW_OK ? buffers_fill(bench, &sparse) : library_failure("selecting", error);
     tw_selector_free(selector);
@@ -323,9 +311,8 @@ static int sweep(wire_bench *bench, const float *values, table *rows, jsonl *jso
             wire_result result;
             status = measure(bench, format, &result);
             progress_clear();
-            if (status == STATUS_OK) {
+            if (status == STATUS_OK)
                 report(bench, format, density, &result, rows, json);
-            }
             progress_to(++done);
         }
         buffers_free(bench);
@@ -361,25 +348,20 @@ static int run_bench(wire_bench *bench, jsonl *json) {
 int bench_wire(int argc, char **argv) {
     wire_bench bench = {.n = DEFAULT_N, .repeats = DEFAULT_REPEATS, .seed = 1};
     int status = parse(&bench, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return status;
-    }
     settle(&bench);
     int error = tw__kernels_choose(&bench.kernels);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         bench.where = bench.kernels->name;
-    }
-    if (error == TW_OK && bench.device != TW_CPU) {
+    if (error == TW_OK && bench.device != TW_CPU)
         error = tw_cuda_device(0, &bench.where);
-    }
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("preparing", error);
-    }
     jsonl *json = NULL;
     status = jsonl_open(&json, bench.json_path);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     status = run_bench(&bench, json);
     int closed = jsonl_close(json);
     return status != STATUS_OK ? status : closed;

@@ -92,9 +92,8 @@ static int parse(bounds_settings *settings, int argc, char **argv) {
 static int settle(bounds_settings *settings) {
     bool synthetic =
         settings->data != NOT_GIVEN || settings->n != NOT_GIVEN || settings->seed != NOT_GIVEN;
-    if (settings->file != NULL && synthetic) {
+    if (settings->file != NULL && synthetic)
         return usage_error("bounds: --file excludes --data, --n and --seed");
-    }
     settings->data = settings->data != NOT_GIVEN ? settings->data : 0;
     settings->n = settings->n != NOT_GIVEN ? settings->n : DEFAULT_N;
     settings->seed = settings->seed != NOT_GIVEN ? settings->seed : 1;
@@ -104,14 +103,12 @@ static int settle(bounds_settings *settings) {
 /* ---- The vector ----------------------------------------------------------------------------- */
 
 static int make_vector(const bounds_settings *settings, vector *u) {
-    if (settings->file != NULL) {
+    if (settings->file != NULL)
         return vector_file_read(settings->file, &u->values, &u->n);
-    }
     u->n = settings->n;
     u->values = buffer_create(u->n, sizeof *u->values);
-    if (u->values == NULL) {
+    if (u->values == NULL)
         return failure("not enough memory for %" PRId64 " elements; try a smaller --n", u->n);
-    }
     data_fill(settings->data, u->values, u->n, (uint64_t)settings->seed);
     return STATUS_OK;
 }
@@ -120,13 +117,11 @@ static int make_vector(const bounds_settings *settings, vector *u) {
 static double square_left(const vector *u, const tw_sparse *sparse) {
     double sum = 0.0;
     int64_t next = 0;
-    for (int64_t i = 0; i < u->n; i++) {
-        if (next < sparse->count && sparse->idx[next] == i) {
+    for (int64_t i = 0; i < u->n; i++)
+        if (next < sparse->count && sparse->idx[next] == i)
             next++;
-        } else {
+        else
             sum += (double)u->values[i] * (double)u->values[i];
-        }
-    }
     return sum;
 }
 
@@ -146,14 +141,12 @@ static int measure_ratio(const vector *u, int64_t k, double *ratio) {
     params.feedback = TW_FEEDBACK_OFF;
     tw_selector *selector;
     int error = tw_selector_create(&selector, u->n, &params);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("creating the selector", error);
-    }
     tw_sparse sparse;
     error = tw_selector_run(selector, u->values, &sparse);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         *ratio = u->square > 0.0 ? square_left(u, &sparse) / u->square : 0.0;
-    }
     tw_selector_free(selector);
     return error == TW_OK ? STATUS_OK : library_failure("selecting", error);
 }
@@ -164,14 +157,12 @@ static int measure_ratio(const vector *u, int64_t k, double *ratio) {
 static void draw_bar(char bar[BAR_WIDTH + 2], double measured, double bound) {
     int filled = (int)lround(measured * BAR_WIDTH);
     int mark = (int)lround(bound * BAR_WIDTH);
-    for (int i = 0; i <= BAR_WIDTH; i++) {
+    for (int i = 0; i <= BAR_WIDTH; i++)
         bar[i] = i < filled ? '#' : ' ';
-    }
     bar[mark] = '|';
     bar[BAR_WIDTH + 1] = '\0';
-    for (int i = BAR_WIDTH; i >= 0 && bar[i] == ' '; i--) {
+    for (int i = BAR_WIDTH; i >= 0 && bar[i] == ' '; i--)
         bar[i] = '\0';
-    }
 }
 
 static void report_point(table *rows, jsonl *json, const vector *u, int64_t k, double measured) {
@@ -205,15 +196,13 @@ static int report_all(const vector *u, int64_t points, jsonl *json) {
     progress_begin("bounds", points);
     for (int64_t p = 0; p < points && status == STATUS_OK; p++) {
         int64_t k = k_of_point(u->n, p, points);
-        if (k == last_k) {
+        if (k == last_k)
             continue;
-        }
         double measured = 0.0;
         status = measure_ratio(u, k, &measured);
         progress_clear();
-        if (status == STATUS_OK) {
+        if (status == STATUS_OK)
             report_point(&rows, json, u, k, measured);
-        }
         last_k = k;
         progress_to(p + 1);
     }
@@ -230,9 +219,8 @@ static int run_bounds(const bounds_settings *settings, jsonl *json) {
             settings->file != NULL ? settings->file : data_kind_name(settings->data);
         fprintf(stream, "bounds: |u - Top_k(u)|^2 / |u|^2 of u = %s, n %" PRId64 "\n", origin, u.n);
         u.square = square_left(&u, &(tw_sparse){0});
-        if (!(u.square > 0.0)) {
+        if (!(u.square > 0.0))
             fputs("u is zero: the ratio is 0 by definition\n", stream);
-        }
         fputc('\n', stream);
         status = report_all(&u, settings->points, json);
     }
@@ -244,17 +232,14 @@ int cmd_bounds(int argc, char **argv) {
     bounds_settings settings = {
         .data = NOT_GIVEN, .n = NOT_GIVEN, .seed = NOT_GIVEN, .points = DEFAULT_POINTS};
     int status = parse(&settings, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return status;
-    }
     status = settle(&settings);
     jsonl *json = NULL;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = jsonl_open(&json, settings.json_path);
-    }
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     status = run_bounds(&settings, json);
     int closed = jsonl_close(json);
     return status != STATUS_OK ? status : closed;

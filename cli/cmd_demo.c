@@ -111,15 +111,12 @@ static int run_scheme(const demo *d, const rank_job *job, const char *scheme, co
 /* Where the logs go; an existing directory is fine. */
 static int prepare_logs(const demo *d, char logs[][PATH_MAX]) {
     struct stat known;
-    for (int i = 0; i < DEMO_SCHEMES; i++) {
-        if (snprintf(logs[i], PATH_MAX, "%s/%s.jsonl", d->directory, demo_schemes[i]) >= PATH_MAX) {
+    for (int i = 0; i < DEMO_SCHEMES; i++)
+        if (snprintf(logs[i], PATH_MAX, "%s/%s.jsonl", d->directory, demo_schemes[i]) >= PATH_MAX)
             return failure("the name of the directory is too long; give another one with --logs");
-        }
-    }
     if (mkdir(d->directory, 0777) == 0 ||
-        (stat(d->directory, &known) == 0 && S_ISDIR(known.st_mode))) {
+        (stat(d->directory, &known) == 0 && S_ISDIR(known.st_mode)))
         return STATUS_OK;
-    }
     return failure("cannot make the directory '%s'; give another one with --logs", d->directory);
 }
 
@@ -128,9 +125,8 @@ static int run_all(const demo *d, const rank_job *job, char logs[][PATH_MAX]) {
     double dense = 0.0;
     int status = ranks_speaks(job) ? prepare_logs(d, logs) : STATUS_OK;
     status = ranks_worst(job, status);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     printf("thinwire demo: cnn on the embedded Fashion-MNIST, %d workers, density %g, %" PRId64
            " epochs\n\n",
            job->nranks, d->density, d->epochs);
@@ -152,9 +148,8 @@ static int write_page(const demo *d, char logs[][PATH_MAX]) {
     char name[] = "report", option[] = "--out";
     char *page = strdup(d->page);
     char *arguments[DEMO_SCHEMES + 4] = {name};
-    for (int i = 0; i < DEMO_SCHEMES; i++) {
+    for (int i = 0; i < DEMO_SCHEMES; i++)
         arguments[1 + i] = logs[i];
-    }
     arguments[1 + DEMO_SCHEMES] = option;
     arguments[2 + DEMO_SCHEMES] = page;
     int status = page == NULL ? failure("out of memory") : cmd_report(DEMO_SCHEMES + 3, arguments);
@@ -168,17 +163,14 @@ int cmd_demo(int argc, char **argv) {
     rank_job job;
     ranks_hush();
     int status = parse(&d, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return ranks_status_alone(status);
-    }
     status = ranks_begin(&job, d.ranks, DEMO_WORKERS);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return ranks_status_alone(status);
-    }
     status = run_all(&d, &job, logs);
-    if (status == STATUS_OK && ranks_speaks(&job)) {
+    if (status == STATUS_OK && ranks_speaks(&job))
         status = write_page(&d, logs);
-    }
     if (status == STATUS_OK) {
         printf("\nsent: payload and control of rank 0, mean over all steps. select, exchange and\n"
                "apply run in the background; visible is what the backward pass does not hide.\n"

@@ -32,9 +32,8 @@ static const struct {
 static void read_cpu_model(char model[LINE_SIZE]) {
     snprintf(model, LINE_SIZE, "unknown");
     FILE *file = fopen("/proc/cpuinfo", "r");
-    if (file == NULL) {
+    if (file == NULL)
         return;
-    }
     char line[LINE_SIZE];
     while (fgets(line, sizeof line, file) != NULL) {
         const char *colon = strchr(line, ':');
@@ -73,36 +72,31 @@ static void print_gpus(FILE *stream) {
         fprintf(stream, "%-10s %-10d %s\n", count == 0 ? "gpu" : "", count, name);
         count++;
     }
-    if (count == 0) {
+    if (count == 0)
         fprintf(stream, "%-10s %-10s %s\n", "gpu", "none", tw_last_error());
-    }
 }
 
 static void print_methods(FILE *stream) {
     const char *name;
     const char *description;
-    for (int i = 0; tw_select_method(i, &name, &description) == TW_OK; i++) {
+    for (int i = 0; tw_select_method(i, &name, &description) == TW_OK; i++)
         fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "select" : "", name, description);
-    }
 }
 
 static void print_exchanges(FILE *stream) {
     const char *name;
     const char *description;
-    for (int i = 0; tw_exchange(i, &name, &description) == TW_OK; i++) {
+    for (int i = 0; tw_exchange(i, &name, &description) == TW_OK; i++)
         fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "exchange" : "", name, description);
-    }
-    for (int i = 0; tw_scheme(i, &name, NULL, NULL, &description) == TW_OK; i++) {
+    for (int i = 0; tw_scheme(i, &name, NULL, NULL, &description) == TW_OK; i++)
         fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "scheme" : "", name, description);
-    }
 }
 
 static void print_wires(FILE *stream) {
     const char *name;
     const char *description;
-    for (int i = 0; tw_wire(i, &name, &description) == TW_OK; i++) {
+    for (int i = 0; tw_wire(i, &name, &description) == TW_OK; i++)
         fprintf(stream, "%-10s %-10s %s\n", i == 0 ? "wire" : "", name, description);
-    }
 }
 
 static void print_transports(FILE *stream) {
@@ -138,32 +132,24 @@ static void write_json(jsonl *json, const char *cpu_model) {
     jsonl_text(json, "kernels", tw_kernels());
     for (int i = 0; tw_kernels_at(i, &name, &usable) == TW_OK; i++) {
         jsonl_append(json, "kernels_built", name);
-        if (usable) {
+        if (usable)
             jsonl_append(json, "kernels_usable", name);
-        }
     }
     jsonl_integer(json, "threads", tw_default_threads());
-    for (int i = 0; tw_cuda_device(i, &name) == TW_OK; i++) {
+    for (int i = 0; tw_cuda_device(i, &name) == TW_OK; i++)
         jsonl_append(json, "gpus", name);
-    }
-    for (int i = 0; tw_select_method(i, &name, NULL) == TW_OK; i++) {
+    for (int i = 0; tw_select_method(i, &name, NULL) == TW_OK; i++)
         jsonl_append(json, "methods", name);
-    }
-    for (int i = 0; tw_exchange(i, &name, NULL) == TW_OK; i++) {
+    for (int i = 0; tw_exchange(i, &name, NULL) == TW_OK; i++)
         jsonl_append(json, "exchanges", name);
-    }
-    for (int i = 0; tw_scheme(i, &name, NULL, NULL, NULL) == TW_OK; i++) {
+    for (int i = 0; tw_scheme(i, &name, NULL, NULL, NULL) == TW_OK; i++)
         jsonl_append(json, "schemes", name);
-    }
-    for (int i = 0; tw_wire(i, &name, NULL) == TW_OK; i++) {
+    for (int i = 0; tw_wire(i, &name, NULL) == TW_OK; i++)
         jsonl_append(json, "wires", name);
-    }
-    for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
+    for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++)
         jsonl_append(json, "transports", transports[i].name);
-    }
-    if (ranks_mpi_available()) {
+    if (ranks_mpi_available())
         jsonl_append(json, "transports", "mpi");
-    }
     jsonl_write(json);
 }
 
@@ -185,14 +171,12 @@ int cmd_info(int argc, char **argv) {
         .noptions = sizeof options / sizeof options[0],
     };
     int status = options_parse(&set, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return status;
-    }
     jsonl *json;
     status = jsonl_open(&json, json_path);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     char cpu_model[LINE_SIZE];
     read_cpu_model(cpu_model);
     print_info(jsonl_table_stream(json), cpu_model);

@@ -101,9 +101,8 @@ static bool split(report_settings *settings, int argc, char **argv, char **kept,
             help = help || is_help(argv[i]);
             kept[(*nkept)++] = argv[i];
             bool takes_next = strchr(argv[i], '=') == NULL && !is_help(argv[i]);
-            if (takes_next && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) {
+            if (takes_next && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0)
                 kept[(*nkept)++] = argv[++i];
-            }
         }
     }
     return help;
@@ -123,20 +122,17 @@ static int settle(report_settings *settings) {
         return usage_error("report: give one of --out, --curves, --accuracy, --contraction and "
                            "--histograms");
     }
-    if (settings->wanted == HISTOGRAMS && settings->npaths > 1) {
+    if (settings->wanted == HISTOGRAMS && settings->npaths > 1)
         return usage_error("report: --histograms shows one run over time; give one log");
-    }
-    if (settings->title == NULL) {
+    if (settings->title == NULL)
         settings->title = products[settings->wanted].title;
-    }
     return OPTIONS_CONTINUE;
 }
 
 static int parse(report_settings *settings, int argc, char **argv) {
     char **kept = calloc((size_t)argc + 1, sizeof *kept);
-    if (kept == NULL) {
+    if (kept == NULL)
         return failure("report: out of memory");
-    }
     int nkept = 1;
     kept[0] = argv[0];
     bool help = split(settings, argc, argv, kept, &nkept);
@@ -175,9 +171,8 @@ static char *make_label(const run_log *runs, int i) {
     const char *file = slash != NULL ? slash + 1 : runs[i].path;
     const char *name = runs[i].name[0] != '\0' ? runs[i].name : file;
     int earlier = 0;
-    for (int j = 0; j < i; j++) {
+    for (int j = 0; j < i; j++)
         earlier += strcmp(runs[j].name, runs[i].name) == 0;
-    }
     char *label = NULL;
     int length =
         earlier > 0 ? asprintf(&label, "%s (%d)", name, earlier + 1) : asprintf(&label, "%s", name);
@@ -222,20 +217,16 @@ static int write_file(const report_settings *settings, report_page *page) {
     char *text = NULL;
     size_t size = 0;
     page->out = open_memstream(&text, &size);
-    if (page->out == NULL) {
+    if (page->out == NULL)
         return failure("report: out of memory");
-    }
     int status = products[settings->wanted].write(page);
-    if (fclose(page->out) != 0 && status == STATUS_OK) {
+    if (fclose(page->out) != 0 && status == STATUS_OK)
         status = failure("report: out of memory for %s", settings->out);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = report_file_write(settings->out, text, size);
-    }
     free(text);
-    if (status == STATUS_OK && !page->has_gnuplot) {
+    if (status == STATUS_OK && !page->has_gnuplot)
         (void)failure("report: warning: no plots, since gnuplot is missing; install gnuplot-nox");
-    }
     if (status == STATUS_OK && strcmp(settings->out, "-") != 0) {
         printf("%s: %d plot%s of %d log%s, %zu kB\n", settings->out, page->nplots,
                page->nplots == 1 ? "" : "s", page->nruns, page->nruns == 1 ? "" : "s",
@@ -269,12 +260,10 @@ int cmd_report(int argc, char **argv) {
     report_settings settings = {.out = DEFAULT_OUT, .paths = calloc((size_t)argc, sizeof(char *))};
     int status =
         settings.paths != NULL ? parse(&settings, argc, argv) : failure("report: out of memory");
-    if (status == OPTIONS_CONTINUE) {
+    if (status == OPTIONS_CONTINUE)
         status = refuse_own_log(&settings);
-    }
-    if (status == OPTIONS_CONTINUE) {
+    if (status == OPTIONS_CONTINUE)
         status = report_runs(&settings);
-    }
     free(settings.paths);
     return status;
 }

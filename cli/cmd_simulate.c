@@ -46,20 +46,17 @@ static int sweep(const simulate_settings *settings, jsonl *json,
         progress_to(i + 1);
     }
     progress_end();
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         simulate_report_end(&report);
-    }
     return status;
 }
 
 static int run(simulate_settings *settings, jsonl *json) {
     double seconds[OPTION_LIST_MAX][OPTION_LIST_MAX] = {{0}};
-    if (settings->paper >= 0) {
+    if (settings->paper >= 0)
         return simulate_paper(settings, json);
-    }
-    if (settings->grid) {
+    if (settings->grid)
         return simulate_grid(settings, json);
-    }
     int status = sweep(settings, json, seconds);
     return status == STATUS_OK && settings->plot_path != NULL ? simulate_plot(settings, seconds)
                                                               : status;
@@ -69,13 +66,11 @@ int cmd_simulate(int argc, char **argv) {
     simulate_settings settings;
     jsonl *json = NULL;
     int status = simulate_options(&settings, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return status;
-    }
     status = jsonl_open(&json, settings.json_path);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     status = run(&settings, json);
     int closed = jsonl_close(json);
     return status != STATUS_OK ? status : closed;

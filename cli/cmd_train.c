@@ -109,16 +109,14 @@ static int parse(train_settings *s, int argc, char **argv) {
 }
 
 static int check(const train_settings *s) {
-    if (s->epochs > 0 && s->steps > 0) {
+    if (s->epochs > 0 && s->steps > 0)
         return usage_error("train: give --epochs or --steps, not both");
-    }
     if (s->correct_momentum && strcmp(scheme_at(s->scheme), "dense") == 0) {
         return usage_error("train: --momentum-correction needs a sparse scheme; dense has nothing "
                            "to correct");
     }
-    if (s->resume && s->checkpoints == NULL) {
+    if (s->resume && s->checkpoints == NULL)
         return usage_error("train: --resume needs --checkpoint DIR, to know from where");
-    }
     return STATUS_OK;
 }
 
@@ -154,16 +152,13 @@ int cmd_train(int argc, char **argv) {
     settings.checkpoint_every = 100;
     ranks_hush();
     int status = parse(&settings, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return ranks_status_alone(status);
-    }
     status = check(&settings);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = ranks_begin(&job, settings.ranks, 4);
-    }
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return ranks_status_alone(status);
-    }
     status = train_execute(&settings, &job, &outcome);
     if (status == STATUS_OK && ranks_speaks(&job)) {
         bool log_on_stdout = settings.log_path != NULL && settings.log_path[0] == '-';

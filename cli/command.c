@@ -13,9 +13,8 @@
 static void print_help(const command_group *group, FILE *stream) {
     fprintf(stream, "Usage: %s COMMAND [options]\n\n%s\n\nCommands:\n", group->name,
             group->description);
-    for (int i = 0; i < group->ncommands; i++) {
+    for (int i = 0; i < group->ncommands; i++)
         fprintf(stream, "  %-10s %s\n", group->commands[i].name, group->commands[i].description);
-    }
     fprintf(stream, "\n`%s COMMAND --help` shows the options of a command.\n\nExamples:\n%s",
             group->name, group->examples);
 }
@@ -32,20 +31,17 @@ static int unknown_command(const command_group *group, const char *given) {
 }
 
 static const command *find(const command_group *group, const char *name) {
-    for (int i = 0; i < group->ncommands; i++) {
-        if (strcmp(group->commands[i].name, name) == 0) {
+    for (int i = 0; i < group->ncommands; i++)
+        if (strcmp(group->commands[i].name, name) == 0)
             return &group->commands[i];
-        }
-    }
     return NULL;
 }
 
 /* "help bench select" becomes "bench select --help". */
 static void turn_help_around(int argc, char **argv) {
     static char help_flag[] = "--help";
-    for (int i = 1; i + 1 < argc; i++) {
+    for (int i = 1; i + 1 < argc; i++)
         argv[i] = argv[i + 1];
-    }
     argv[argc - 1] = help_flag;
 }
 
@@ -54,16 +50,14 @@ int command_dispatch(const command_group *group, int argc, char **argv) {
         print_help(group, stderr);
         return STATUS_USAGE;
     }
-    if (strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "help") == 0)
         turn_help_around(argc, argv);
-    }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help(group, stdout);
         return STATUS_OK;
     }
     const command *chosen = find(group, argv[1]);
-    if (chosen == NULL) {
+    if (chosen == NULL)
         return unknown_command(group, argv[1]);
-    }
     return chosen->run(argc - 1, argv + 1);
 }

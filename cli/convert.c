@@ -25,12 +25,10 @@ static uint32_t round_off(uint32_t bits, int shift) {
 }
 
 static uint32_t f16_magnitude(uint32_t magnitude) {
-    if (magnitude > F32_INFINITY) {
+    if (magnitude > F32_INFINITY)
         return F16_INFINITY | 0x200u; /* quiet NaN */
-    }
-    if (magnitude >= F16_LIMIT) {
+    if (magnitude >= F16_LIMIT)
         return F16_INFINITY;
-    }
     if (magnitude < F16_MIN_NORMAL) {
         /* The last place of 0.5f is 2^-24, the smallest float16: the addition does the rounding. */
         return float_to_bits(float_from_bits(magnitude) + 0.5f) - float_to_bits(0.5f);
@@ -47,18 +45,16 @@ static uint16_t f16_from_float(float value) {
 static float float_from_f16(uint16_t half) {
     uint32_t sign = (half & 0x8000u) << 16;
     uint32_t magnitude = (half & 0x7fffu) << 13;
-    if ((half & F16_INFINITY) == F16_INFINITY) {
+    if ((half & F16_INFINITY) == F16_INFINITY)
         return float_from_bits(sign | F32_INFINITY | magnitude);
-    }
     /* Read with float32's bias the number is 2^112 too small, subnormal or not. */
     return float_from_bits(sign | float_to_bits(float_from_bits(magnitude) * 0x1p112f));
 }
 
 static uint16_t bf16_from_float(float value) {
     uint32_t bits = float_to_bits(value);
-    if ((bits & 0x7fffffffu) > F32_INFINITY) {
+    if ((bits & 0x7fffffffu) > F32_INFINITY)
         return (uint16_t)(bits >> 16 | 0x40u); /* stays NaN even if its low bits made it one */
-    }
     return (uint16_t)round_off(bits, 16);
 }
 

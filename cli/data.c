@@ -58,9 +58,8 @@ static void fill_gauss(const vector_job *job, float *values, int64_t begin, int6
         float pair[2];
         next_normals(&stream, pair);
         values[i] = pair[0];
-        if (i + 1 < end) {
+        if (i + 1 < end)
             values[i + 1] = pair[1];
-        }
     }
 }
 
@@ -93,16 +92,14 @@ static void fill_power5(const vector_job *job, float *values, int64_t begin, int
 
 static void fill_zeros(const vector_job *job, float *values, int64_t begin, int64_t end) {
     (void)job;
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end; i++)
         values[i] = 0.0f;
-    }
 }
 
 static void fill_constant(const vector_job *job, float *values, int64_t begin, int64_t end) {
     (void)job;
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end; i++)
         values[i] = 0.5f;
-    }
 }
 
 /* All the large values in one region: whoever splits the index space evenly gets them all. */
@@ -115,9 +112,8 @@ static void fill_spike(const vector_job *job, float *values, int64_t begin, int6
     stream.state = ~stream.state; /* a stream apart from the one that made the normals */
     for (int64_t i = begin; i < end; i++) {
         values[i] *= 1e-3f;
-        if (i >= first && i - first < length) {
+        if (i >= first && i - first < length)
             values[i] *= powf(10.0f, 2.0f + 2.0f * unit(next_bits(&stream)));
-        }
     }
 }
 

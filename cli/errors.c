@@ -33,11 +33,9 @@ static const error_hint hints[] = {
 };
 
 static const char *hint_for(int error) {
-    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
-        if (hints[i].error == error) {
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++)
+        if (hints[i].error == error)
             return hints[i].text;
-        }
-    }
     return "this looks like a bug in thinwire: please report the command line";
 }
 
@@ -48,9 +46,8 @@ void errors_hush(bool hushed) {
 }
 
 static void print_line(const char *format, va_list arguments) {
-    if (is_hushed) {
+    if (is_hushed)
         return;
-    }
     progress_clear();
     fputs("thinwire: ", stderr);
     vfprintf(stderr, format, arguments);
@@ -75,9 +72,8 @@ int failure(const char *format, ...) {
 
 void library_failure_text(char *text, size_t size, const char *doing, int error) {
     const char *cause = tw_last_error();
-    if (cause[0] == '\0') {
+    if (cause[0] == '\0')
         cause = tw_error_text(error);
-    }
     snprintf(text, size, "%s: %s (hint: %s)", doing, cause, hint_for(error));
 }
 

@@ -32,14 +32,12 @@ typedef struct conversion {
 
 static void convert_range(void *context, int64_t begin, int64_t end) {
     const conversion *job = context;
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end; i++)
         job->exact[i] = job->window[i] * job->scale;
-    }
-    if (job->type == TW_F16) {
+    if (job->type == TW_F16)
         convert_to_f16(job->exact + begin, job->half + begin, end - begin);
-    } else if (job->type == TW_BF16) {
+    else if (job->type == TW_BF16)
         convert_to_bf16(job->exact + begin, job->half + begin, end - begin);
-    }
 }
 
 int gradients_create(gradients *source, const gradient_spec *spec) {
@@ -69,9 +67,8 @@ void gradients_free(gradients *source) {
 
 gradient gradients_at(gradients *source, int64_t step) {
     const float *window = source->base + step * SHIFT_STRIDE % SHIFT_COUNT * SHIFT_UNIT;
-    if (source->exact == NULL) {
+    if (source->exact == NULL)
         return (gradient){.typed = window, .values = window};
-    }
     conversion job = {
         .window = window,
         .scale = (float)pow(source->spec.drift, (double)step),

@@ -30,17 +30,15 @@ bool jsonl_available(void) {
 }
 
 static void note_error(jsonl *out, int error) {
-    if (out->error == 0) {
+    if (out->error == 0)
         out->error = error;
-    }
 }
 
 /* Cut the file off behind its last newline; a pipe has nothing to cut. Returns false with errno. */
 static bool cut_half_line(FILE *stream) {
     struct stat status;
-    if (fstat(fileno(stream), &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (fstat(fileno(stream), &status) != 0 || !S_ISREG(status.st_mode))
         return true;
-    }
     off_t length = 0, whole = 0;
     for (int c = getc(stream); c != EOF; c = getc(stream)) {
         length++;
@@ -51,9 +49,8 @@ static bool cut_half_line(FILE *stream) {
 
 /* The stream to write to, NULL with errno. */
 static FILE *open_stream(const char *path, bool resumed) {
-    if (strcmp(path, "-") == 0) {
+    if (strcmp(path, "-") == 0)
         return stdout;
-    }
     FILE *stream = fopen(path, resumed ? "a+" : "w");
     if (stream != NULL && resumed && !cut_half_line(stream)) {
         int error = errno;
@@ -66,9 +63,8 @@ static FILE *open_stream(const char *path, bool resumed) {
 
 static int open_path(jsonl **out, const char *path, bool resumed) {
     *out = NULL;
-    if (path == NULL) {
+    if (path == NULL)
         return STATUS_OK;
-    }
     jsonl *created = calloc(1, sizeof *created);
     json_t *record = json_object();
     if (created == NULL || record == NULL) {
@@ -101,21 +97,18 @@ FILE *jsonl_table_stream(const jsonl *out) {
 
 /* Takes the reference to value; NULL means that making it failed. */
 static void set(jsonl *out, const char *key, json_t *value) {
-    if (json_object_set_new(out->record, key, value) != 0) {
+    if (json_object_set_new(out->record, key, value) != 0)
         note_error(out, ENOMEM);
-    }
 }
 
 void jsonl_text(jsonl *out, const char *key, const char *value) {
-    if (out != NULL) {
+    if (out != NULL)
         set(out, key, json_string(value));
-    }
 }
 
 void jsonl_integer(jsonl *out, const char *key, int64_t value) {
-    if (out != NULL) {
+    if (out != NULL)
         set(out, key, json_integer(value));
-    }
 }
 
 void jsonl_real(jsonl *out, const char *key, double value) {
@@ -126,62 +119,51 @@ void jsonl_real(jsonl *out, const char *key, double value) {
 }
 
 void jsonl_flag(jsonl *out, const char *key, bool value) {
-    if (out != NULL) {
+    if (out != NULL)
         set(out, key, json_boolean(value));
-    }
 }
 
 void jsonl_null(jsonl *out, const char *key) {
-    if (out != NULL) {
+    if (out != NULL)
         set(out, key, json_null());
-    }
 }
 
 static void append(jsonl *out, const char *key, json_t *value) {
-    if (json_object_get(out->record, key) == NULL) {
+    if (json_object_get(out->record, key) == NULL)
         set(out, key, json_array());
-    }
-    if (json_array_append_new(json_object_get(out->record, key), value) != 0) {
+    if (json_array_append_new(json_object_get(out->record, key), value) != 0)
         note_error(out, ENOMEM);
-    }
 }
 
 void jsonl_append(jsonl *out, const char *key, const char *value) {
-    if (out != NULL) {
+    if (out != NULL)
         append(out, key, json_string(value));
-    }
 }
 
 void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
-    if (out != NULL) {
+    if (out != NULL)
         append(out, key, json_integer(value));
-    }
 }
 
 void jsonl_write(jsonl *out) {
-    if (out == NULL) {
+    if (out == NULL)
         return;
-    }
     size_t format = JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS);
     /* Flushed line by line, so that a reader at the other end of a pipe sees results at once. */
     if (json_dumpf(out->record, out->stream, format) != 0 || fputc('\n', out->stream) == EOF ||
-        fflush(out->stream) != 0) {
+        fflush(out->stream) != 0)
         note_error(out, errno);
-    }
     json_object_clear(out->record);
 }
 
 int jsonl_close(jsonl *out) {
-    if (out == NULL) {
+    if (out == NULL)
         return STATUS_OK;
-    }
-    if (out->stream != stdout && fclose(out->stream) != 0) {
+    if (out->stream != stdout && fclose(out->stream) != 0)
         note_error(out, errno);
-    }
     int status = STATUS_OK;
-    if (out->error != 0) {
+    if (out->error != 0)
         status = failure("%s: not everything was written: %s", out->path, strerror(out->error));
-    }
     json_decref(out->record);
     free(out);
     return status;
@@ -195,9 +177,8 @@ bool jsonl_available(void) {
 
 int jsonl_open(jsonl **out, const char *path) {
     *out = NULL;
-    if (path == NULL) {
+    if (path == NULL)
         return STATUS_OK;
-    }
     return usage_error("%s: this build lacks JSON; install libjansson-dev and rebuild", path);
 }
 

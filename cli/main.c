@@ -46,10 +46,9 @@ static int flush_stdout(int status) {
 
 int main(int argc, char **argv) {
     int status = STATUS_OK;
-    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    if (argc == 2 && strcmp(argv[1], "--version") == 0)
         printf("thinwire %s\n", tw_version());
-    } else {
+    else
         status = command_dispatch(&thinwire, argc, argv);
-    }
     return flush_stdout(status);
 }

@@ -66,9 +66,8 @@ static int check_memory(const bench_run *run) {
     const place_kind *kind = run->plan->where->kind;
     tw_memory memory;
     int error = tw_selector_memory(run->plan->source->spec.n, run->params, &memory);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("asking for the selector's size", error);
-    }
     size_t touched = memory.total - memory.undo; /* the undo space is hardly touched */
     if (kind->room != NULL && touched > kind->room()) {
         return failure("a selector takes %zu MB, more than is free; try a smaller --n",
@@ -95,9 +94,8 @@ static int copy_selection(place *where, const tw_sparse *sparse, selection *copy
     copy->count = sparse->count;
     copy->idx = malloc((count + 1) * sizeof *copy->idx);
     copy->val = malloc((count + 1) * sizeof *copy->val);
-    if (copy->idx == NULL || copy->val == NULL) {
+    if (copy->idx == NULL || copy->val == NULL)
         return failure("not enough memory to check the selection");
-    }
     int status = where->kind->fetch(where, copy->idx, sparse->idx, count * sizeof *copy->idx);
     return status == STATUS_OK
                ? where->kind->fetch(where, copy->val, sparse->val, count * sizeof *copy->val)
@@ -151,15 +149,12 @@ static int timed_step(bench_run *run, int64_t t, step_times *times) {
     gradient made = gradients_at(run->plan->source, t);
     bool floor_first = t % 2 == 0;
     int status = bring_gradient(run, &made);
-    if (status == STATUS_OK && floor_first) {
+    if (status == STATUS_OK && floor_first)
         status = time_bare_pass(run, times);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = time_selection(run, times);
-    }
-    if (status == STATUS_OK && !floor_first) {
+    if (status == STATUS_OK && !floor_first)
         status = time_bare_pass(run, times);
-    }
     return status;
 }
 
@@ -174,12 +169,10 @@ static int get_residual(bench_run *run, float *residual) {
 static int copied_step(bench_run *run) {
     tw_sparse sparse;
     int error = tw_selector_run(run->selector, run->grad.typed, &sparse);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_selector_wait(run->selector, &sparse);
-    }
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("selecting", error);
-    }
     int status = copy_selection(run->plan->where, &sparse, &run->sent);
     return status == STATUS_OK ? work_commit(run) : status;
 }
@@ -187,9 +180,8 @@ static int copied_step(bench_run *run) {
 /* Do by hand what a step should have done: plan->acc, the residual before it, becomes acc. */
 static void follow_step(bench_run *run, const float *values) {
     float *acc = run->plan->acc;
-    for (int64_t i = 0; i < run->plan->source->spec.n; i++) {
+    for (int64_t i = 0; i < run->plan->source->spec.n; i++)
         acc[i] = values[i] + acc[i];
-    }
 }
 
 /* And then the residual after it. */
@@ -197,9 +189,8 @@ static void follow_commit(bench_run *run) {
     int64_t n = run->plan->source->spec.n;
     for (int64_t j = 0; j < run->sent.count; j++) {
         int64_t i = run->sent.idx[j];
-        if (i >= 0 && i < n) { /* nothing is taken on trust from what is being checked */
+        if (i >= 0 && i < n) /* nothing is taken on trust from what is being checked */
             run->plan->acc[i] = 0.0f;
-        }
     }
 }
 
@@ -208,17 +199,14 @@ static int follow_steps(bench_run *run, int64_t t) {
     for (int64_t end = t + MEASURE_CHECKED_STEPS, first = t; t < end; t++) {
         gradient made = gradients_at(run->plan->source, t);
         int status = bring_gradient(run, &made);
-        if (status == STATUS_OK && (run->plan->cold || t == first)) {
+        if (status == STATUS_OK && (run->plan->cold || t == first))
             status = get_residual(run, run->plan->acc);
-        } else if (status == STATUS_OK) {
+        else if (status == STATUS_OK)
             follow_commit(run);
-        }
-        if (status == STATUS_OK) {
+        if (status == STATUS_OK)
             status = copied_step(run);
-        }
-        if (status != STATUS_OK) {
+        if (status != STATUS_OK)
             return status;
-        }
         follow_step(run, made.values);
     }
     return STATUS_OK;
@@ -227,9 +215,8 @@ static int follow_steps(bench_run *run, int64_t t) {
 static int check_last_step(bench_run *run) {
     const bench_plan *plan = run->plan;
     int status = get_residual(run, plan->after);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     step_record step = {
         .n = plan->source->spec.n,
         .k = run->result->k,
@@ -251,9 +238,8 @@ static int check_last_step(bench_run *run) {
 /* Where steps are only queued, this is how a refused one shows. */
 static int ask_selector(const bench_run *run, tw_select_info *info) {
     int error = tw_selector_info(run->selector, info);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("asking the selector", error);
-    }
     if (info->bad_index >= 0) {
         return failure("selecting: element %" PRId64 " is NaN or infinite, or overflows with the "
                        "residual; try --type f32, a --drift nearer to 1, or other data",
@@ -270,12 +256,10 @@ static void note_step(bench_run *run, int64_t timed, const tw_select_info *info,
     result->candidates = info->candidates;
     result->rescans += info->rescans;
     result->count_mean += (double)info->count; /* a sum until summarise divides it */
-    if (timed == 0 || info->count < result->count_min) {
+    if (timed == 0 || info->count < result->count_min)
         result->count_min = info->count;
-    }
-    if (timed == 0 || info->count > result->count_max) {
+    if (timed == 0 || info->count > result->count_max)
         result->count_max = info->count;
-    }
     double *samples = run->plan->samples;
     samples[timed] = times->run_us;
     samples[timed + run->plan->steps] = times->commit_us;
@@ -298,15 +282,12 @@ static int run_steps(bench_run *run, int64_t *progress) {
         step_times times = {0};
         tw_select_info info;
         int status = timed_step(run, t, &times);
-        if (status == STATUS_OK) {
+        if (status == STATUS_OK)
             status = ask_selector(run, &info);
-        }
-        if (status != STATUS_OK) {
+        if (status != STATUS_OK)
             return status;
-        }
-        if (t >= MEASURE_WARM_STEPS) {
+        if (t >= MEASURE_WARM_STEPS)
             note_step(run, t - MEASURE_WARM_STEPS, &info, &times);
-        }
         progress_to(++*progress);
     }
     int status = follow_steps(run, end);
@@ -322,15 +303,12 @@ int measure_method(const bench_plan *plan, const tw_select_params *params, measu
         /* The sums of the bare pass start anew, so that they stay small whatever ran before. */
         status = plan->where->kind->bare_clear(plan->where);
     }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = renew_selector(&run);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = run_steps(&run, progress);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         summarise(plan, result);
-    }
     tw_selector_free(run.selector);
     free_selection(&run.sent);
     return status;

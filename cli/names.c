@@ -27,8 +27,7 @@ const char *scheme_at(int position) {
 
 int scheme_named(const char *name) {
     int position = 0;
-    while (scheme_at(position) != NULL && strcmp(scheme_at(position), name) != 0) {
+    while (scheme_at(position) != NULL && strcmp(scheme_at(position), name) != 0)
         position++;
-    }
     return position;
 }

@@ -110,14 +110,12 @@ static bool in_range(const cli_option *option, double value) {
 static int64_t suffix_factor(const char *suffix) {
     static const char letters[] = "KMG";
     int64_t factor = 1;
-    if (suffix[0] == '\0') {
+    if (suffix[0] == '\0')
         return factor;
-    }
     for (int i = 0; letters[i] != '\0'; i++) {
         factor *= 1000;
-        if (suffix[0] == letters[i] && suffix[1] == '\0') {
+        if (suffix[0] == letters[i] && suffix[1] == '\0')
             return factor;
-        }
     }
     return 0;
 }
@@ -128,9 +126,8 @@ static bool read_integer(const cli_option *option, const char *text, int64_t *va
     int64_t number = strtoll(text, &end, 10);
     int64_t factor = suffix_factor(end);
     if (!starts_like_number(text) || errno != 0 || factor == 0 || number > INT64_MAX / factor ||
-        number < INT64_MIN / factor) {
+        number < INT64_MIN / factor)
         return false;
-    }
     *value = number * factor;
     return in_range(option, (double)*value);
 }
@@ -164,9 +161,8 @@ static bool read_reals(const cli_option *option, const char *text, real_list *li
     list->count = 0;
     while (text != NULL && list->count < OPTION_LIST_MAX) {
         text = split_item(text, item);
-        if (!read_real(option, item, &list->at[list->count++])) {
+        if (!read_real(option, item, &list->at[list->count++]))
             return false;
-        }
     }
     return text == NULL;
 }
@@ -188,9 +184,8 @@ static bool read_choices(const cli_option *option, const char *text, choice_list
     list->count = 0;
     while (text != NULL && list->count < OPTION_LIST_MAX) {
         text = split_item(text, item);
-        if (!read_choice(option, item, &list->at[list->count++])) {
+        if (!read_choice(option, item, &list->at[list->count++]))
             return false;
-        }
     }
     return text == NULL;
 }
@@ -220,15 +215,13 @@ static bool read_value(const cli_option *option, const char *text) {
 
 /* The option that "--name" or "--name=value" names, NULL if none. */
 static const cli_option *find_option(const option_set *set, const char *argument) {
-    if (strncmp(argument, "--", 2) != 0) {
+    if (strncmp(argument, "--", 2) != 0)
         return NULL;
-    }
     size_t length = strcspn(argument + 2, "=");
     for (int i = 0; i < set->noptions; i++) {
         const char *name = set->options[i].name;
-        if (strlen(name) == length && strncmp(name, argument + 2, length) == 0) {
+        if (strlen(name) == length && strncmp(name, argument + 2, length) == 0)
             return &set->options[i];
-        }
     }
     return NULL;
 }
@@ -237,9 +230,8 @@ static const cli_option *find_option(const option_set *set, const char *argument
 static int parse_argument(const option_set *set, int argc, char **argv, int *at) {
     const char *argument = argv[(*at)++];
     const cli_option *option = find_option(set, argument);
-    if (option == NULL) {
+    if (option == NULL)
         return refuse_unknown(set, argument);
-    }
     const char *equals = strchr(argument, '=');
     const char *value = equals != NULL ? equals + 1 : NULL;
     if (option->kind == OPTION_FLAG) {
@@ -248,9 +240,8 @@ static int parse_argument(const option_set *set, int argc, char **argv, int *at)
     }
     if (value == NULL) {
         /* An option where a value should be is a forgotten value; a lone "-" is a file name. */
-        if (*at == argc || strncmp(argv[*at], "--", 2) == 0) {
+        if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
             return refuse_missing(set, option);
-        }
         value = argv[(*at)++];
     }
     return read_value(option, value) ? OPTIONS_CONTINUE : refuse_value(set, option, value);
@@ -264,8 +255,7 @@ int options_parse(const option_set *set, int argc, char **argv) {
         }
     }
     int status = OPTIONS_CONTINUE;
-    for (int at = 1; at < argc && status == OPTIONS_CONTINUE;) {
+    for (int at = 1; at < argc && status == OPTIONS_CONTINUE;)
         status = parse_argument(set, argc, argv, &at);
-    }
     return status;
 }

@@ -30,9 +30,8 @@ static void print_word(paragraph *text, const char *word, int length) {
 static void print_words(paragraph *text, const char *words) {
     while (*words != '\0') {
         int length = (int)strcspn(words, " ");
-        if (length > 0) {
+        if (length > 0)
             print_word(text, words, length);
-        }
         words += length;
         words += *words == ' ';
     }
@@ -40,9 +39,8 @@ static void print_words(paragraph *text, const char *words) {
 
 static void print_choices(paragraph *text, const cli_option *option) {
     print_words(text, "One of:");
-    for (int i = 0; option->choice_at(i) != NULL; i++) {
+    for (int i = 0; option->choice_at(i) != NULL; i++)
         print_words(text, option->choice_at(i));
-    }
 }
 
 static void print_option(const cli_option *option) {
@@ -52,9 +50,8 @@ static void print_option(const cli_option *option) {
     printf("  %-*s ", NAME_WIDTH, usage);
     paragraph text = {.indent = NAME_WIDTH + 3, .column = NAME_WIDTH + 3};
     print_words(&text, option->help);
-    if (option->choice_at != NULL) {
+    if (option->choice_at != NULL)
         print_choices(&text, option);
-    }
     putchar('\n');
 }
 
@@ -69,9 +66,8 @@ void options_print_help(const option_set *set) {
     printf("Usage: thinwire %s [options]\n\n", set->command);
     print_paragraph(set->summary);
     printf("\nOptions:\n");
-    for (int i = 0; i < set->noptions; i++) {
+    for (int i = 0; i < set->noptions; i++)
         print_option(&set->options[i]);
-    }
     print_option(&help);
     if (set->notes != NULL) {
         putchar('\n');

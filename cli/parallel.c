@@ -23,9 +23,8 @@ static void *run_chunks(void *argument) {
     loop *shared = argument;
     for (;;) {
         int64_t begin = atomic_fetch_add(&shared->next, PARALLEL_CHUNK);
-        if (begin >= shared->n) {
+        if (begin >= shared->n)
             return NULL;
-        }
         int64_t left = shared->n - begin;
         int64_t end = left > PARALLEL_CHUNK ? begin + PARALLEL_CHUNK : shared->n;
         shared->work(shared->context, begin, end);
@@ -47,11 +46,9 @@ void parallel_for(int64_t n, void (*work)(void *context, int64_t begin, int64_t 
     int wanted = helpers_for(n);
     int started = 0;
     /* A helper that cannot start is no error: the others take its chunks. */
-    while (started < wanted && pthread_create(&helpers[started], NULL, run_chunks, &shared) == 0) {
+    while (started < wanted && pthread_create(&helpers[started], NULL, run_chunks, &shared) == 0)
         started++;
-    }
     run_chunks(&shared);
-    for (int i = 0; i < started; i++) {
+    for (int i = 0; i < started; i++)
         pthread_join(helpers[i], NULL);
-    }
 }

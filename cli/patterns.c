@@ -29,9 +29,8 @@ static uint64_t key_of(const pattern_spec *made, int purpose, int64_t step, int6
 /* The number at position j of a permutation of 0 .. n-1; j < n. */
 static int64_t permuted(uint64_t key, int64_t n, int64_t j) {
     int bits = 0;
-    while (INT64_C(1) << bits < n) {
+    while (INT64_C(1) << bits < n)
         bits++;
-    }
     uint64_t mask = (UINT64_C(1) << bits) - 1;
     int half = (bits + 1) / 2;
     uint64_t x = (uint64_t)j;
@@ -118,8 +117,7 @@ void pattern_fill(const pattern_spec *made, int rank, int64_t step, int64_t begi
     uint64_t key = key_of(made, FOR_LARGE, step, rank);
     for (int64_t j = 0; j < made->k; j++) {
         int64_t i = kinds[made->kind].index(made, rank, step, j);
-        if (i >= begin && i < end) {
+        if (i >= begin && i < end)
             values[i - begin] = large_value(key, i);
-        }
     }
 }

@@ -40,9 +40,8 @@ static void cpu_release(place *here, void *there) {
 
 static int cpu_copy(place *here, void *to, const void *from, size_t bytes) {
     (void)here;
-    if (to != from && bytes > 0) {
+    if (to != from && bytes > 0)
         memcpy(to, from, bytes);
-    }
     return STATUS_OK;
 }
 

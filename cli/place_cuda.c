@@ -32,9 +32,8 @@ typedef struct cuda_own {
 } cuda_own;          /* all but the stream are there for n > 0 alone */
 
 static int checked(const place *here, const char *doing, cudaError_t error) {
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         return STATUS_OK;
-    }
     (void)cudaGetLastError();
     if (error == cudaErrorMemoryAllocation) {
         return place_failure(here, "%s: the GPU is out of memory; try a smaller --n%s", doing,
@@ -64,32 +63,25 @@ static cudaError_t obtain_zeros(float **array, size_t bytes, cudaStream_t stream
 static cudaError_t obtain_vectors(const place *here, cuda_own *own) {
     size_t spin_bytes = (size_t)SPIN_ELEMENTS * sizeof(float);
     cudaError_t error = cudaEventCreate(&own->begin);
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         error = cudaEventCreate(&own->end);
-    }
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         error = obtain_zeros(&own->sum, float_bytes(here), own->stream);
-    }
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         error = obtain_zeros(&own->values, float_bytes(here), own->stream);
-    }
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         error = obtain_zeros(&own->spin_sum, spin_bytes, own->stream);
-    }
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         error = obtain_zeros(&own->spin_add, spin_bytes, own->stream);
-    }
-    if (error == cudaSuccess && here->type != TW_F32) {
+    if (error == cudaSuccess && here->type != TW_F32)
         error = cudaMalloc(&own->typed, typed_bytes(here));
-    }
     return error == cudaSuccess ? cudaStreamSynchronize(own->stream) : error;
 }
 
 static cudaError_t obtain(const place *here, cuda_own *own) {
     cudaError_t error = cudaSetDevice(ORDINAL);
-    if (error == cudaSuccess) {
+    if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&own->stream, cudaStreamNonBlocking);
-    }
     return error == cudaSuccess && here->n > 0 ? obtain_vectors(here, own) : error;
 }
 
@@ -100,15 +92,12 @@ static void cuda_close(place *here) {
     (void)cudaFree(own->sum);
     (void)cudaFree(own->spin_sum);
     (void)cudaFree(own->spin_add);
-    if (own->begin != NULL) {
+    if (own->begin != NULL)
         (void)cudaEventDestroy(own->begin);
-    }
-    if (own->end != NULL) {
+    if (own->end != NULL)
         (void)cudaEventDestroy(own->end);
-    }
-    if (own->stream != NULL) {
+    if (own->stream != NULL)
         (void)cudaStreamDestroy(own->stream);
-    }
     free(own);
     here->own = NULL;
 }
@@ -116,14 +105,12 @@ static void cuda_close(place *here) {
 static int cuda_open(place *here) {
     const char *name;
     int error = tw_cuda_device(ORDINAL, &name);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return place_library_failure(here, "preparing", error);
-    }
     snprintf(here->name, sizeof here->name, "%s", name);
     here->own = calloc(1, sizeof(cuda_own));
-    if (here->own == NULL) {
+    if (here->own == NULL)
         return place_failure(here, "not enough memory");
-    }
     cuda_own *own = here->own;
     int status = checked(here, "preparing the GPU", obtain(here, own));
     if (status != STATUS_OK) {
@@ -170,9 +157,8 @@ static int cuda_bring(place *here, const gradient *made, gradient *there) {
     const cuda_own *own = here->own;
     cudaError_t error =
         copy(here, own->values, made->values, float_bytes(here), cudaMemcpyHostToDevice);
-    if (error == cudaSuccess && own->typed != NULL) {
+    if (error == cudaSuccess && own->typed != NULL)
         error = copy(here, own->typed, made->typed, typed_bytes(here), cudaMemcpyHostToDevice);
-    }
     *there = (gradient){
         .typed = own->typed != NULL ? own->typed : own->values,
         .values = own->values,
@@ -202,23 +188,19 @@ static int spin(const place *here) {
 static int cuda_time(place *here, const place_work *works, int count, void *context, double *us) {
     const cuda_own *own = here->own;
     int status = spin(here);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = checked(here, "timing", cudaEventRecord(own->begin, own->stream));
-    }
     for (int i = 0; i < count && status == STATUS_OK; i++) {
         us[i] = 0.0;
         status = works[i](context);
     }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = checked(here, "timing", cudaEventRecord(own->end, own->stream));
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = checked(here, "waiting for the GPU", cudaEventSynchronize(own->end));
-    }
     float milliseconds = 0.0f;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = checked(here, "timing", cudaEventElapsedTime(&milliseconds, own->begin, own->end));
-    }
     us[0] = 1e3 * (double)milliseconds;
     return status;
 }

@@ -26,9 +26,8 @@ static struct {
 static void draw_bar(int64_t done, int percent) {
     int filled = (int)(done * BAR_WIDTH / bar.total);
     char cells[BAR_WIDTH + 1];
-    for (int i = 0; i < BAR_WIDTH; i++) {
+    for (int i = 0; i < BAR_WIDTH; i++)
         cells[i] = i < filled ? '#' : '.';
-    }
     cells[BAR_WIDTH] = '\0';
     fprintf(stderr, "\r%s [%s] %3d %%", bar.label, cells, percent);
     fflush(stderr);
@@ -45,20 +44,17 @@ void progress_begin(const char *label, int64_t total) {
 }
 
 void progress_to(int64_t done) {
-    if (bar.label == NULL) {
+    if (bar.label == NULL)
         return;
-    }
     int64_t now = timer_ns();
-    if (now < bar.due) {
+    if (now < bar.due)
         return;
-    }
     bar.due = now + (bar.terminal ? REDRAW_NS : PLAIN_LINE_NS);
     int percent = (int)(done * 100 / bar.total);
-    if (bar.terminal) {
+    if (bar.terminal)
         draw_bar(done, percent);
-    } else {
+    else
         fprintf(stderr, "%s: %d %%\n", bar.label, percent);
-    }
 }
 
 void progress_clear(void) {

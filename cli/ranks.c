@@ -64,9 +64,8 @@ static int begin_mpi(rank_job *job, int64_t wanted) {
 
 int ranks_begin(rank_job *job, int64_t wanted, int otherwise) {
     *job = (rank_job){.mpi = launched_rank() >= 0};
-    if (job->mpi) {
+    if (job->mpi)
         return begin_mpi(job, wanted);
-    }
     job->nranks = wanted > 0 ? (int)wanted : otherwise;
     return STATUS_OK;
 }
@@ -85,9 +84,8 @@ int ranks_run(const rank_job *job, rank_work work, void *context) {
 }
 
 void ranks_end(const rank_job *job) {
-    if (job->mpi) {
+    if (job->mpi)
         ranks_mpi_end();
-    }
 }
 
 const char *ranks_transport(const rank_job *job) {
@@ -105,9 +103,8 @@ static bool is_shared(int error) {
 
 int rank_library_failure(rank_seat *seat, const char *doing, int error) {
     seat->broken = seat->broken || !is_shared(error);
-    if (seat->text[0] == '\0') {
+    if (seat->text[0] == '\0')
         library_failure_text(seat->text, sizeof seat->text, doing, error);
-    }
     return STATUS_FAILED;
 }
 

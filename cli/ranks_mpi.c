@@ -26,9 +26,8 @@ bool ranks_mpi_available(void) {
 
 int ranks_mpi_begin(rank_job *job) {
     int provided;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
         return failure("MPI could not be initialised");
-    }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_size(MPI_COMM_WORLD, &job->nranks);
     MPI_Comm_rank(MPI_COMM_WORLD, &job->first);
@@ -55,18 +54,16 @@ static int report(const rank_seat *seat, int status) {
     int speaker = seat->text[0] != '\0' ? seat->rank : INT_MAX;
     int lowest = speaker;
     MPI_Allreduce(&speaker, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (lowest != INT_MAX && seat->rank == lowest) {
+    if (lowest != INT_MAX && seat->rank == lowest)
         return failure("rank %d: %s", seat->rank, seat->text);
-    }
     return lowest != INT_MAX ? STATUS_FAILED : status;
 }
 
 int ranks_mpi_run(const rank_job *job, rank_work work, void *context) {
     rank_seat seat = {.rank = job->first, .nranks = job->nranks, .neighbours = 1};
     int error = tw_transport_mpi(&seat.transport, MPI_COMM_WORLD);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_transport_mpi(&seat.beside, MPI_COMM_WORLD);
-    }
     int status = STATUS_OK;
     if (error == TW_OK) {
         status = work(&seat, context);
@@ -74,9 +71,8 @@ int ranks_mpi_run(const rank_job *job, rank_work work, void *context) {
         status = rank_library_failure(&seat, "connecting the ranks", error);
         seat.broken = true;
     }
-    if (seat.broken) {
+    if (seat.broken)
         end_broken_job(&seat);
-    }
     tw_transport_free(seat.transport);
     tw_transport_free(seat.beside);
     return report(&seat, status);

@@ -29,9 +29,8 @@ typedef struct rank_thread {
 
 static bool pass_gate(starting_gate *gate) {
     pthread_mutex_lock(&gate->lock);
-    while (!gate->open) {
+    while (!gate->open)
         pthread_cond_wait(&gate->moved, &gate->lock);
-    }
     bool passed = !gate->called_off;
     pthread_mutex_unlock(&gate->lock);
     return passed;
@@ -47,9 +46,8 @@ static void open_gate(starting_gate *gate, bool called_off) {
 
 static void *play_rank(void *argument) {
     rank_thread *self = argument;
-    if (pass_gate(self->gate)) {
+    if (pass_gate(self->gate))
         self->status = self->work(&self->seat, self->context);
-    }
     tw_transport_free(self->seat.transport);
     tw_transport_free(self->seat.beside);
     return NULL;
@@ -59,9 +57,8 @@ static void *play_rank(void *argument) {
 static int report(const rank_thread *threads, int nranks) {
     bool failed = false;
     for (int r = 0; r < nranks; r++) {
-        if (threads[r].seat.text[0] != '\0') {
+        if (threads[r].seat.text[0] != '\0')
             return failure("rank %d: %s", r, threads[r].seat.text);
-        }
         failed = failed || threads[r].status != STATUS_OK;
     }
     return failed ? STATUS_FAILED : STATUS_OK;
@@ -73,15 +70,13 @@ static int play_all(rank_thread *threads, int nranks) {
     while (started < nranks) {
         rank_thread *next = &threads[started];
         next->gate = &gate;
-        if (pthread_create(&next->thread, NULL, play_rank, next) != 0) {
+        if (pthread_create(&next->thread, NULL, play_rank, next) != 0)
             break;
-        }
         started++;
     }
     open_gate(&gate, started < nranks);
-    for (int r = 0; r < started; r++) {
+    for (int r = 0; r < started; r++)
         pthread_join(threads[r].thread, NULL);
-    }
     for (int r = started; r < nranks; r++) {
         tw_transport_free(threads[r].seat.transport);
         tw_transport_free(threads[r].seat.beside);
@@ -96,15 +91,13 @@ static int play_all(rank_thread *threads, int nranks) {
 /* Two sets of transports: [nranks] for what is measured, then [nranks] beside it. */
 static int make_transports(tw_transport **transports, int nranks) {
     int error = tw_transport_threads(transports, nranks);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("connecting the ranks", error);
-    }
     error = tw_transport_threads(transports + nranks, nranks);
     if (error != TW_OK) {
         int status = library_failure("connecting the ranks", error);
-        for (int r = 0; r < nranks; r++) {
+        for (int r = 0; r < nranks; r++)
             tw_transport_free(transports[r]);
-        }
         return status;
     }
     return STATUS_OK;
@@ -113,9 +106,8 @@ static int make_transports(tw_transport **transports, int nranks) {
 static int fill_and_play(const rank_job *job, rank_thread *threads, tw_transport **transports,
                          rank_work work, void *context) {
     int status = make_transports(transports, job->nranks);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     for (int r = 0; r < job->nranks; r++) {
         threads[r].work = work;
         threads[r].context = context;

@@ -51,17 +51,14 @@ static void measure(const run_log *run, double ms[PARTS]) {
     double rest = run_mean(run, step_time) * MILLISECONDS;
     for (int p = 0; p < PARTS; p++) {
         double mean = NAN;
-        if (parts[p].offset != NOWHERE) {
+        if (parts[p].offset != NOWHERE)
             mean = run_mean_member(run, parts[p].offset) * MILLISECONDS;
-        }
         ms[p] = isnan(mean) ? 0.0 : mean;
         rest -= parts[p].behind ? 0.0 : ms[p];
     }
-    for (int p = 0; p < PARTS; p++) {
-        if (parts[p].offset == NOWHERE) {
+    for (int p = 0; p < PARTS; p++)
+        if (parts[p].offset == NOWHERE)
             ms[p] = rest > 0 ? rest : 0.0;
-        }
-    }
 }
 
 /* ---- The bars ------------------------------------------------------------------------------- */
@@ -71,9 +68,8 @@ static void add_boxes(plot *drawing, const double *ms, int nruns, int p, double 
     double *low = room, *high = room + nruns, *bottom = room + 2 * nruns, *top = room + 3 * nruns;
     for (int i = 0; i < nruns; i++) {
         low[i] = 0.0;
-        for (int q = 0; q < p; q++) {
+        for (int q = 0; q < p; q++)
             low[i] += parts[q].behind == parts[p].behind ? ms[i * PARTS + q] : 0.0;
-        }
         high[i] = low[i] + ms[i * PARTS + p];
         bottom[i] = i * ROW + (parts[p].behind ? LOWER_FROM : UPPER_FROM);
         top[i] = i * ROW + (parts[p].behind ? LOWER_TO : UPPER_TO);
@@ -82,24 +78,21 @@ static void add_boxes(plot *drawing, const double *ms, int nruns, int p, double 
 }
 
 static void add_names(plot *drawing, int nruns) {
-    for (int i = 0; i < nruns; i++) {
+    for (int i = 0; i < nruns; i++)
         plot_label(drawing, i, i * ROW + NAME_AT);
-    }
 }
 
 static void write_bars(report_page *page, const double *ms, double *room) {
     plot drawing;
     int height = (int)(page->nruns * ROW) + 52;
-    if (!figure_begin(page, &drawing, height, "mean time of an iteration, ms", "")) {
+    if (!figure_begin(page, &drawing, height, "mean time of an iteration, ms", ""))
         return;
-    }
     plot_set(&drawing, "set tmargin at screen %g", 1.0 - 4.0 / height);
     plot_set(&drawing, "set lmargin at screen 0.025");
     plot_set(&drawing, "unset ytics; set grid xtics");
     plot_set(&drawing, "set xrange [0:*]; set yrange [%g:0]", page->nruns * ROW);
-    for (int p = 0; p < PARTS; p++) {
+    for (int p = 0; p < PARTS; p++)
         add_boxes(&drawing, ms, page->nruns, p, room);
-    }
     add_names(&drawing, page->nruns);
     figure_end(
         page, &drawing, "Breakdown of an iteration",
@@ -112,16 +105,14 @@ static void write_bars(report_page *page, const double *ms, double *room) {
 
 static void write_table(report_page *page, const double *ms) {
     const char *headers[PARTS + 2] = {"mean ms<br>per step", "whole<br>iteration"};
-    for (int p = 0; p < PARTS; p++) {
+    for (int p = 0; p < PARTS; p++)
         headers[p + 2] = parts[p].header;
-    }
     html_table_begin(page->out, headers, PARTS + 2);
     for (int i = 0; i < page->nruns; i++) {
         row_begin(page, i);
         html_cell_real(page->out, run_mean(&page->runs[i], step_time) * MILLISECONDS, 3);
-        for (int p = 0; p < PARTS; p++) {
+        for (int p = 0; p < PARTS; p++)
             html_cell_real(page->out, page->runs[i].nsteps > 0 ? ms[i * PARTS + p] : NAN, 3);
-        }
         fputs("</tr>\n", page->out);
     }
     html_table_end(page->out);
@@ -130,11 +121,9 @@ static void write_table(report_page *page, const double *ms) {
 static void write_legend(report_page *page, bool behind) {
     fprintf(page->out, "<ul class=\"legend\"><li><strong>%s</strong></li>",
             behind ? "background" : "iteration");
-    for (int p = 0; p < PARTS; p++) {
-        if (parts[p].behind == behind) {
+    for (int p = 0; p < PARTS; p++)
+        if (parts[p].behind == behind)
             legend_item(page, parts[p].fill, "block", parts[p].name);
-        }
-    }
     fputs("</ul>\n", page->out);
 }
 
@@ -146,9 +135,8 @@ void section_breakdown(report_page *page) {
     double *ms = calloc(nruns, PARTS * sizeof *ms); /* [nruns][PARTS] */
     double *room = calloc(nruns, 4 * sizeof *room);
     if (ms != NULL && room != NULL) {
-        for (int i = 0; i < page->nruns; i++) {
+        for (int i = 0; i < page->nruns; i++)
             measure(&page->runs[i], ms + i * PARTS);
-        }
         if (page->has_gnuplot) {
             write_legend(page, false);
             write_legend(page, true);

@@ -50,12 +50,10 @@ const char *color_light(int number) {
 
 void colors_write_css(FILE *out) {
     fputs(":root{color-scheme:light dark", out);
-    for (int i = 0; i < COLOR_COUNT; i++) {
+    for (int i = 0; i < COLOR_COUNT; i++)
         fprintf(out, ";--%s:%s", rows[i].name, rows[i].light);
-    }
     fputs("}\n@media (prefers-color-scheme:dark){:root{", out);
-    for (int i = 0; i < COLOR_COUNT; i++) {
+    for (int i = 0; i < COLOR_COUNT; i++)
         fprintf(out, "%s--%s:%s", i > 0 ? ";" : "", rows[i].name, rows[i].dark);
-    }
     fputs("}}\n", out);
 }

@@ -73,9 +73,8 @@ static void add_run(const report_page *page, plot *drawing, int i, bool caught) 
 }
 
 static void add_runs(const report_page *page, plot *drawing, bool caught) {
-    for (int i = 0; i < page->nruns; i++) {
+    for (int i = 0; i < page->nruns; i++)
         add_run(page, drawing, i, caught);
-    }
 }
 
 /* The lowest that a bound promises to catch: the axis begins below, so that its line shows. */
@@ -111,9 +110,8 @@ static const char text_caught[] =
 
 static void write_bounds(report_page *page, bool caught) {
     fputs("<ul class=\"legend\">", page->out);
-    for (int b = 0; b < BOUNDS; b++) {
+    for (int b = 0; b < BOUNDS; b++)
         legend_item(page, COLOR_SOFT, bounds[b].dash, caught ? bounds[b].caught : bounds[b].name);
-    }
     fputs("</ul>\n", page->out);
 }
 
@@ -121,9 +119,8 @@ static void write_figure(report_page *page, bool caught) {
     plot drawing;
     const char *title = caught ? "What the k largest catch" : "Contraction";
     const char *y = caught ? CAUGHT : "contraction: left behind / whole";
-    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", y)) {
+    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", y))
         return;
-    }
     if (caught) {
         add_caught(page, &drawing);
     } else {
@@ -150,9 +147,8 @@ static void write_row(report_page *page, int i) {
             count++;
         }
     }
-    if (last == NULL) {
+    if (last == NULL)
         return;
-    }
     row_begin(page, i);
     html_cell_general(page->out, last->k / last->n);
     html_cell_real(page->out, first->contraction, 4);
@@ -163,20 +159,16 @@ static void write_row(report_page *page, int i) {
 }
 
 static bool run_selects(const run_log *run) {
-    for (int64_t s = 0; s < run->nsnapshots; s++) {
-        if (selects(&run->snapshots[s])) {
+    for (int64_t s = 0; s < run->nsnapshots; s++)
+        if (selects(&run->snapshots[s]))
             return true;
-        }
-    }
     return false;
 }
 
 static bool any_selects(const report_page *page) {
-    for (int i = 0; i < page->nruns; i++) {
-        if (run_selects(&page->runs[i])) {
+    for (int i = 0; i < page->nruns; i++)
+        if (run_selects(&page->runs[i]))
             return true;
-        }
-    }
     return false;
 }
 
@@ -201,9 +193,8 @@ void section_contraction(report_page *page) {
     plots_end(page, before);
     if (any_selects(page)) {
         html_table_begin(page->out, headers, sizeof headers / sizeof headers[0]);
-        for (int i = 0; i < page->nruns; i++) {
+        for (int i = 0; i < page->nruns; i++)
             write_row(page, i);
-        }
         html_table_end(page->out);
     }
     section_end(page);
@@ -211,15 +202,12 @@ void section_contraction(report_page *page) {
 
 int contraction_write(report_page *page) {
     const char **labels = calloc((size_t)page->nruns + BOUNDS, sizeof *labels);
-    if (labels == NULL) {
+    if (labels == NULL)
         return failure("report: out of memory");
-    }
-    for (int i = 0; i < page->nruns; i++) {
+    for (int i = 0; i < page->nruns; i++)
         labels[i] = page->labels[i];
-    }
-    for (int b = 0; b < BOUNDS; b++) {
+    for (int b = 0; b < BOUNDS; b++)
         labels[page->nruns + b] = bounds[b].caught;
-    }
     const picture caught = {.name = "snapshots",
                             .hint = "train a sparse scheme with --snapshots N",
                             .x = "step",

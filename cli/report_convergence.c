@@ -40,13 +40,11 @@ static bool spread_out(const series *curves, int count) {
 }
 
 static void compute(const report_page *page, series *curves, series_axis axis, bool accuracy) {
-    for (int i = 0; i < page->nruns; i++) {
-        if (accuracy) {
+    for (int i = 0; i < page->nruns; i++)
+        if (accuracy)
             series_accuracy(&curves[i], &page->runs[i], axis);
-        } else {
+        else
             series_smoothed(&curves[i], &page->runs[i], axis, step_loss, page->window);
-        }
-    }
 }
 
 /* What the y axis shows, in words for the caption. */
@@ -64,17 +62,14 @@ static void describe(const report_page *page, bool accuracy, char *text, size_t 
 static void write_figure(report_page *page, series *curves, series_axis axis, bool accuracy) {
     plot drawing;
     const char *y = accuracy ? "test accuracy, %" : "training loss";
-    if (!figure_begin(page, &drawing, PLOT_HEIGHT, axes[axis].label, y)) {
+    if (!figure_begin(page, &drawing, PLOT_HEIGHT, axes[axis].label, y))
         return;
-    }
     compute(page, curves, axis, accuracy);
-    if (!accuracy) {
+    if (!accuracy)
         plot_limit(&drawing, series_loss_limit(page->runs, page->nruns));
-    }
     bool logarithmic = axis == AXIS_MEGABYTES && spread_out(curves, page->nruns);
-    if (logarithmic) {
+    if (logarithmic)
         plot_logarithmic(&drawing, 'x');
-    }
     for (int i = 0; i < page->nruns; i++) {
         plot_style style = page->styles[i];
         style.points = accuracy;
@@ -93,11 +88,9 @@ void section_convergence(report_page *page) {
     legend_write(page, NULL);
     series *curves = calloc((size_t)page->nruns, sizeof *curves);
     int before = plots_begin(page, 3);
-    for (int accuracy = 0; accuracy <= 1 && curves != NULL; accuracy++) {
-        for (int axis = AXIS_STEP; axis <= AXIS_SECONDS; axis++) {
+    for (int accuracy = 0; accuracy <= 1 && curves != NULL; accuracy++)
+        for (int axis = AXIS_STEP; axis <= AXIS_SECONDS; axis++)
             write_figure(page, curves, (series_axis)axis, accuracy == 1);
-        }
-    }
     plots_end(page, before);
     free(curves);
     section_end(page);

@@ -25,9 +25,8 @@ static void add_accuracies(const report_page *page, plot *drawing) {
 int curves_write(report_page *page) {
     double window = series_window(page->runs, page->nruns);
     char y[64] = "training loss";
-    if (window > 1) {
+    if (window > 1)
         snprintf(y, sizeof y, "training loss, mean of %.0f steps", window);
-    }
     const picture losses = {.name = "training loss",
                             .hint = "it was NaN in every step",
                             .x = "step",

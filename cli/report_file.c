@@ -33,42 +33,35 @@ static int fill(int file, const char *text, size_t size) {
             size -= (size_t)written;
         }
     }
-    if (error == 0 && fsync(file) != 0 && errno != EINVAL) { /* some file systems cannot */
+    if (error == 0 && fsync(file) != 0 && errno != EINVAL) /* some file systems cannot */
         error = errno;
-    }
-    if (close(file) != 0 && error == 0) {
+    if (close(file) != 0 && error == 0)
         error = errno;
-    }
     return error;
 }
 
 /* Write to a temporary file beside path, then rename it. Returns 0 or an errno. */
 static int replace(const char *path, const char *text, size_t size) {
     char *temporary = NULL;
-    if (asprintf(&temporary, "%s.XXXXXX", path) < 0) {
+    if (asprintf(&temporary, "%s.XXXXXX", path) < 0)
         return ENOMEM;
-    }
     int file = mkstemp(temporary);
     int error = file >= 0 ? fill(file, text, size) : errno;
-    if (file >= 0 && error == 0 && rename(temporary, path) != 0) {
+    if (file >= 0 && error == 0 && rename(temporary, path) != 0)
         error = errno;
-    }
-    if (file >= 0 && error != 0) {
+    if (file >= 0 && error != 0)
         (void)unlink(temporary);
-    }
     free(temporary);
     return error;
 }
 
 int report_file_write(const char *path, const char *text, size_t size) {
-    if (strcmp(path, "-") == 0) {
+    if (strcmp(path, "-") == 0)
         return fwrite(text, 1, size, stdout) == size ? STATUS_OK : refuse(path, errno);
-    }
     struct stat before;
     bool exists = stat(path, &before) == 0;
-    if (exists && !S_ISREG(before.st_mode)) {
+    if (exists && !S_ISREG(before.st_mode))
         return failure("report: %s: not an ordinary file; give the name of one, or -", path);
-    }
     char *target = exists ? realpath(path, NULL) : strdup(path); /* a link stays a link */
     int error = target != NULL ? replace(target, text, size) : errno;
     free(target);

@@ -20,12 +20,10 @@
 static int run_child(const char *argument, const int files[3], int *exit_status) {
     posix_spawn_file_actions_t actions;
     int error = posix_spawn_file_actions_init(&actions);
-    if (error != 0) {
+    if (error != 0)
         return error;
-    }
-    for (int i = 0; i < 3 && error == 0; i++) {
+    for (int i = 0; i < 3 && error == 0; i++)
         error = posix_spawn_file_actions_adddup2(&actions, files[i], i);
-    }
     char name[] = "gnuplot";
     char *copy = strdup(argument);
     char *arguments[] = {name, copy, NULL};
@@ -34,9 +32,8 @@ static int run_child(const char *argument, const int files[3], int *exit_status)
         error =
             copy != NULL ? posix_spawnp(&child, name, &actions, NULL, arguments, environ) : ENOMEM;
     }
-    while (error == 0 && waitpid(child, exit_status, 0) < 0) {
+    while (error == 0 && waitpid(child, exit_status, 0) < 0)
         error = errno == EINTR ? 0 : errno;
-    }
     posix_spawn_file_actions_destroy(&actions);
     free(copy);
     return error;
@@ -44,9 +41,8 @@ static int run_child(const char *argument, const int files[3], int *exit_status)
 
 bool gnuplot_available(void) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (null < 0) {
+    if (null < 0)
         return false;
-    }
     const int files[3] = {null, null, null};
     int exit_status = 0;
     int error = run_child("--version", files, &exit_status);
@@ -56,9 +52,8 @@ bool gnuplot_available(void) {
 
 /* The whole file as a text, NULL if it cannot be had. */
 static char *read_back(FILE *file) {
-    if (fseek(file, 0, SEEK_END) != 0) {
+    if (fseek(file, 0, SEEK_END) != 0)
         return NULL;
-    }
     long size = ftell(file);
     rewind(file);
     char *text = size >= 0 ? malloc((size_t)size + 1) : NULL;
@@ -73,9 +68,8 @@ static char *read_back(FILE *file) {
 static void complaint(FILE *errors, char *reason, size_t size) {
     char *text = read_back(errors);
     size_t length = text != NULL ? strlen(text) : 0;
-    while (length > 0 && strchr(" \t\r\n", text[length - 1]) != NULL) {
+    while (length > 0 && strchr(" \t\r\n", text[length - 1]) != NULL)
         text[--length] = '\0';
-    }
     const char *line = text != NULL ? strrchr(text, '\n') : NULL;
     line = line != NULL ? line + 1 : text;
     snprintf(reason, size, "%s", length > 0 ? line : "gnuplot drew nothing");
@@ -91,9 +85,8 @@ static char *draw(FILE *in, FILE *drawn, FILE *errors, char *reason, size_t size
         return NULL;
     }
     char *svg = read_back(drawn);
-    if (exit_status == 0 && svg != NULL && strstr(svg, "</svg>") != NULL) {
+    if (exit_status == 0 && svg != NULL && strstr(svg, "</svg>") != NULL)
         return svg;
-    }
     complaint(errors, reason, size);
     free(svg);
     return NULL;
@@ -110,9 +103,7 @@ void gnuplot_run(const char *script, char **svg, char *reason, size_t size) {
         *svg = draw(in, drawn, errors, reason, size);
     }
     FILE *files[] = {in, drawn, errors};
-    for (int i = 0; i < 3; i++) {
-        if (files[i] != NULL) {
+    for (int i = 0; i < 3; i++)
+        if (files[i] != NULL)
             (void)fclose(files[i]);
-        }
-    }
 }

@@ -44,15 +44,13 @@ static bool is_usable(const run_snapshot *snapshot) {
 static selection choose(const run_log *run) {
     selection chosen = {.count = 0};
     int64_t usable = 0, seen = 0;
-    for (int64_t i = 0; i < run->nsnapshots; i++) {
+    for (int64_t i = 0; i < run->nsnapshots; i++)
         usable += is_usable(&run->snapshots[i]);
-    }
     int64_t wanted = usable < SNAPSHOT_COLORS ? usable : SNAPSHOT_COLORS;
     for (int64_t i = 0; i < run->nsnapshots; i++) {
         const run_snapshot *snapshot = &run->snapshots[i];
-        if (!is_usable(snapshot)) {
+        if (!is_usable(snapshot))
             continue;
-        }
         int64_t next = wanted > 1 ? chosen.count * (usable - 1) / (wanted - 1) : 0;
         if (seen++ == next && chosen.count < SNAPSHOT_COLORS) {
             chosen.at[chosen.count++] = snapshot;
@@ -75,9 +73,8 @@ static void add_histogram(plot *drawing, const selection *chosen, int s) {
     double width = width_of(snapshot);
     for (int first = 1; first + stride < snapshot->ncounts; first += stride) {
         double sum = 0.0;
-        for (int i = first; i < first + stride; i++) {
+        for (int i = first; i < first + stride; i++)
             sum += isnan(snapshot->counts[i]) ? 0.0 : snapshot->counts[i];
-        }
         curve.x[curve.count] = snapshot->low + ((double)first / stride + 0.5) * width;
         curve.y[curve.count++] = fmax(sum * chosen->width / width, FLOOR);
     }
@@ -88,9 +85,8 @@ static void add_histogram(plot *drawing, const selection *chosen, int s) {
 static void add_histograms(const selection *chosen, plot *drawing) {
     plot_logarithmic(drawing, 'y');
     plot_set(drawing, "set yrange [%g:*]; set ytics " POWERS_OF_TEN, FLOOR);
-    for (int s = 0; s < chosen->count; s++) {
+    for (int s = 0; s < chosen->count; s++)
         add_histogram(drawing, chosen, s);
-    }
 }
 
 static void describe_bins(const selection *chosen, char *text) {
@@ -117,9 +113,8 @@ static void write_figure(report_page *page, int i) {
     plot drawing;
     char y[LABEL_SIZE];
     describe_bins(&chosen, y);
-    if (chosen.count == 0 || !figure_begin(page, &drawing, PLOT_HEIGHT, VALUE, y)) {
+    if (chosen.count == 0 || !figure_begin(page, &drawing, PLOT_HEIGHT, VALUE, y))
         return;
-    }
     add_histograms(&chosen, &drawing);
     if (figure_draw(page, &drawing, page->labels[i])) {
         write_steps(page, &chosen);
@@ -137,9 +132,8 @@ void section_histograms(report_page *page) {
         "that lies beyond them, are left out. Runs trained with <code>--snapshots N</code> have "
         "them.");
     int before = plots_begin(page, 3);
-    for (int i = 0; i < page->nruns; i++) {
+    for (int i = 0; i < page->nruns; i++)
         write_figure(page, i);
-    }
     plots_end(page, before);
     section_end(page);
 }

@@ -31,9 +31,8 @@ static void put_escaped(FILE *out, char letter) {
 }
 
 void html_text(FILE *out, const char *text) {
-    for (; *text != '\0'; text++) {
+    for (; *text != '\0'; text++)
         put_escaped(out, *text);
-    }
 }
 
 static bool begins_character(char byte) {
@@ -42,9 +41,8 @@ static bool begins_character(char byte) {
 
 void html_text_cut(FILE *out, const char *text, int columns) {
     int length = 0;
-    for (const char *at = text; *at != '\0'; at++) {
+    for (const char *at = text; *at != '\0'; at++)
         length += begins_character(*at);
-    }
     int shown = length > columns ? columns - 1 : columns;
     int column = 0;
     for (; *text != '\0'; text++) {
@@ -68,9 +66,8 @@ void html_count(FILE *out, double value) {
     snprintf(digits, sizeof digits, "%.0f", value);
     size_t length = strlen(digits);
     for (size_t i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-') {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-')
             fputc(',', out);
-        }
         fputc(digits[i], out);
     }
 }
@@ -103,57 +100,50 @@ void html_cell_text(FILE *out, const char *text) {
 }
 
 void html_cell_count(FILE *out, double value) {
-    if (cell_begin(out, value)) {
+    if (cell_begin(out, value))
         html_count(out, value);
-    }
     fputs("</td>", out);
 }
 
 void html_cell_real(FILE *out, double value, int decimals) {
-    if (cell_begin(out, value)) {
+    if (cell_begin(out, value))
         fprintf(out, fabs(value) < 1e6 ? "%.*f" : "%.*g", decimals, value);
-    }
     fputs("</td>", out);
 }
 
 void html_cell_general(FILE *out, double value) {
-    if (cell_begin(out, value)) {
+    if (cell_begin(out, value))
         fprintf(out, "%.4g", value);
-    }
     fputs("</td>", out);
 }
 
 void html_difference(FILE *out, double value) {
-    if (fabs(value) < 0.05) {
+    if (fabs(value) < 0.05)
         fputs("&plusmn;0.0", out);
-    } else {
+    else
         fprintf(out, "%+.1f", value);
-    }
 }
 
 void html_cell_percent(FILE *out, double share) {
-    if (cell_begin(out, share)) {
+    if (cell_begin(out, share))
         fprintf(out, "%.1f %%", round(1000.0 * share) / 10.0 + 0.0); /* + 0.0: never "-0.0" */
-    }
     fputs("</td>", out);
 }
 
 void html_cell_bytes(FILE *out, double bytes) {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    if (cell_begin(out, bytes)) {
+    if (cell_begin(out, bytes))
         put_scaled(out, bytes, units, sizeof units / sizeof units[0]);
-    }
     fputs("</td>", out);
 }
 
 void html_cell_seconds(FILE *out, double seconds) {
     static const char *const units[] = {"\xc2\xb5s", "ms", "s"};
     if (cell_begin(out, seconds)) {
-        if (seconds >= 999.5) {
+        if (seconds >= 999.5)
             fprintf(out, "%.0f s", seconds);
-        } else {
+        else
             put_scaled(out, seconds * 1e6, units, sizeof units / sizeof units[0]);
-        }
     }
     fputs("</td>", out);
 }
@@ -162,9 +152,8 @@ void html_cell_seconds(FILE *out, double seconds) {
 
 void html_table_begin(FILE *out, const char *const *headers, int nheaders) {
     fputs("<div class=\"table\" tabindex=\"0\"><table>\n<thead><tr>", out);
-    for (int i = 0; i < nheaders; i++) {
+    for (int i = 0; i < nheaders; i++)
         fprintf(out, "<th scope=\"col\">%s</th>", headers[i]);
-    }
     fputs("</tr></thead>\n<tbody>\n", out);
 }
 

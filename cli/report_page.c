@@ -88,9 +88,8 @@ void legend_item(report_page *page, color mark, const char *style, const char *t
 }
 
 void legend_write(report_page *page, bool (*shows)(const run_log *run)) {
-    if (!page->has_gnuplot) {
+    if (!page->has_gnuplot)
         return;
-    }
     fputs("<ul class=\"legend\">", page->out);
     for (int i = 0; i < page->nruns; i++) {
         if (shows == NULL || shows(&page->runs[i])) {
@@ -119,9 +118,8 @@ void plots_end(report_page *page, int before) {
 }
 
 bool figure_begin(report_page *page, plot *drawing, int height, const char *x, const char *y) {
-    if (!page->has_gnuplot) {
+    if (!page->has_gnuplot)
         return false;
-    }
     if (!plot_begin(drawing, PLOT_WIDTH, height, x, y)) {
         plot_end(drawing);
         page->nfailed++;
@@ -140,9 +138,8 @@ static void draw(report_page *page, plot *drawing, const char *title) {
                                    .labels = (const char *const *)page->labels,
                                    .nlabels = page->nruns};
     const char *script = plot_script(drawing);
-    if (script != NULL) {
+    if (script != NULL)
         gnuplot_run(script, &svg, reason, sizeof reason);
-    }
     if (svg != NULL) {
         svg_write(page->out, svg, &settings);
         page->nplots++;
@@ -178,9 +175,8 @@ void figure_end(report_page *page, plot *drawing, const char *title, const char 
     va_start(arguments, caption);
     vsnprintf(text, sizeof text, caption, arguments);
     va_end(arguments);
-    if (figure_draw(page, drawing, title)) {
+    if (figure_draw(page, drawing, title))
         figure_caption(page, title, text);
-    }
 }
 
 /* ---- The page ------------------------------------------------------------------------------- */

@@ -20,12 +20,10 @@ static int draw(report_page *page, plot *drawing, const picture *what) {
                                    .nlabels = what->nlabels,
                                    .is_file = true};
     const char *script = plot_script(drawing);
-    if (script != NULL) {
+    if (script != NULL)
         gnuplot_run(script, &svg, reason, sizeof reason);
-    }
-    if (svg == NULL) {
+    if (svg == NULL)
         return failure("report: the %s could not be drawn: %s", what->name, reason);
-    }
     svg_write(page->out, svg, &settings);
     page->nplots++;
     free(svg);
@@ -36,22 +34,19 @@ int picture_write(report_page *page, const picture *what) {
     plot drawing;
     int status = STATUS_OK;
     page->has_gnuplot = gnuplot_available();
-    if (!page->has_gnuplot) {
+    if (!page->has_gnuplot)
         return failure("report: plots need gnuplot; install gnuplot-nox");
-    }
     if (plot_begin(&drawing, PICTURE_WIDTH, PICTURE_HEIGHT, what->x, what->y)) {
         plot_key(&drawing);
         plot_set(&drawing, "set key %s", what->key);
         what->add(page, &drawing);
-        if (plot_is_empty(&drawing)) {
+        if (plot_is_empty(&drawing))
             status = failure("report: the logs hold no %s to draw; %s", what->name, what->hint);
-        }
     } else {
         status = failure("report: out of memory");
     }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = draw(page, &drawing, what);
-    }
     plot_end(&drawing);
     return status;
 }

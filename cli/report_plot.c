@@ -26,9 +26,8 @@ bool plot_begin(plot *drawing, int width, int height, const char *x, const char 
     *drawing = (plot){.width = width, .height = height};
     drawing->script = open_memstream(&drawing->text, &drawing->size);
     drawing->command = open_memstream(&drawing->command_text, &drawing->command_size);
-    if (drawing->script == NULL || drawing->command == NULL) {
+    if (drawing->script == NULL || drawing->command == NULL)
         return false;
-    }
     plot_set(drawing, "set terminal svg size %d,%d dynamic noenhanced rounded font 'sans-serif,13'",
              width, height);
     fprintf(drawing->script, look, COLOR_SOFT, COLOR_INK, COLOR_INK, COLOR_GRID);
@@ -58,9 +57,8 @@ void plot_logarithmic(plot *drawing, char axis) {
 }
 
 void plot_limit(plot *drawing, double highest) {
-    if (highest > 0) {
+    if (highest > 0)
         plot_set(drawing, "set yrange [*:*<%.7g]", highest);
-    }
 }
 
 void plot_key(plot *drawing) {
@@ -105,11 +103,10 @@ static void set_range(plot *drawing) {
 }
 
 static void put_number(FILE *out, double value) {
-    if (isfinite(value)) {
+    if (isfinite(value))
         fprintf(out, " %.7g", value);
-    } else {
+    else
         fputs(" NaN", out);
-    }
 }
 
 static void begin_series(plot *drawing) {
@@ -123,11 +120,10 @@ static void put_style(plot *drawing, plot_style style) {
     fprintf(drawing->command, " with %s lw %g dt %s lc rgb '" SVG_COLOR "'",
             style.points ? "linespoints pt 7 ps 0.5" : "lines", style.width, dashes[style.dash],
             style.line);
-    if (drawing->has_key && style.label >= 0) {
+    if (drawing->has_key && style.label >= 0)
         fprintf(drawing->command, " title '" SVG_LABEL "'", style.label);
-    } else {
+    else
         fputs(" notitle", drawing->command);
-    }
 }
 
 void plot_line(plot *drawing, const double *x, const double *y, int count, plot_style style) {
@@ -138,9 +134,8 @@ void plot_line(plot *drawing, const double *x, const double *y, int count, plot_
             shown++;
         }
     }
-    if (shown == 0) {
+    if (shown == 0)
         return;
-    }
     begin_series(drawing);
     for (int i = 0; i < count; i++) {
         put_number(drawing->script, can_show(x[i], drawing->log_x) ? x[i] : NAN);
@@ -165,9 +160,8 @@ void plot_boxes(plot *drawing, const double *low, const double *high, const doub
     begin_series(drawing);
     for (int i = 0; i < count; i++) {
         const double row[] = {low[i], bottom[i], low[i], high[i], bottom[i], top[i]};
-        for (int column = 0; column < 6; column++) {
+        for (int column = 0; column < 6; column++)
             put_number(drawing->script, row[column]);
-        }
         fputc('\n', drawing->script);
     }
     plot_set(drawing, "EOD");
@@ -184,21 +178,18 @@ bool plot_is_empty(const plot *drawing) {
 /* Flush and close *stream. */
 static bool close_stream(FILE **stream) {
     bool good = *stream != NULL && !ferror(*stream);
-    if (*stream != NULL) {
+    if (*stream != NULL)
         good = fclose(*stream) == 0 && good;
-    }
     *stream = NULL;
     return good;
 }
 
 const char *plot_script(plot *drawing) {
-    if (drawing->has_range) {
+    if (drawing->has_range)
         set_range(drawing);
-    }
     bool good = close_stream(&drawing->command);
-    if (good && drawing->script != NULL) {
+    if (good && drawing->script != NULL)
         fprintf(drawing->script, "%s\n", drawing->command_text);
-    }
     return close_stream(&drawing->script) && good ? drawing->text : NULL;
 }
 

@@ -56,9 +56,8 @@ double step_member(const run_step *step, size_t offset) {
 static double mean_until(const run_log *run, int64_t last, step_value value, double window) {
     mean of = {0};
     const run_step *steps = run->steps;
-    for (int64_t i = last; i >= 0 && steps[i].step > steps[last].step - window; i--) {
+    for (int64_t i = last; i >= 0 && steps[i].step > steps[last].step - window; i--)
         mean_add(&of, &steps[i], value(&steps[i]));
-    }
     return mean_value(&of);
 }
 
@@ -72,9 +71,8 @@ double run_mean(const run_log *run, step_value value) {
 
 double run_mean_member(const run_log *run, size_t offset) {
     mean of = {0};
-    for (int64_t i = 0; i < run->nsteps; i++) {
+    for (int64_t i = 0; i < run->nsteps; i++)
         mean_add(&of, &run->steps[i], step_member(&run->steps[i], offset));
-    }
     return mean_value(&of);
 }
 
@@ -93,16 +91,14 @@ bool run_is_dense(const run_log *run) {
 }
 
 double run_seconds(const run_log *run) {
-    if (run->has_end && !isnan(run->end_seconds)) {
+    if (run->has_end && !isnan(run->end_seconds))
         return run->end_seconds;
-    }
     return run->nsteps > 0 ? run->steps[run->nsteps - 1].elapsed_s : NAN;
 }
 
 double run_accuracy(const run_log *run) {
-    if (run->nevaluations > 0) {
+    if (run->nevaluations > 0)
         return run->evaluations[run->nevaluations - 1].accuracy;
-    }
     return run->has_end ? run->end_accuracy : NAN;
 }
 
@@ -110,17 +106,15 @@ double run_accuracy(const run_log *run) {
 
 static double longest(const run_log *runs, int nruns) {
     double steps = 0.0;
-    for (int i = 0; i < nruns; i++) {
+    for (int i = 0; i < nruns; i++)
         steps = fmax(steps, run_steps(&runs[i]));
-    }
     return steps;
 }
 
 double series_gap(const run_log *runs, int nruns) {
     double gap = 1.0;
-    for (int i = 0; i < nruns; i++) {
+    for (int i = 0; i < nruns; i++)
         gap = runs[i].nsteps > 0 ? fmax(gap, runs[i].steps[0].stands_for) : gap;
-    }
     return gap;
 }
 
@@ -136,9 +130,8 @@ double series_loss_limit(const run_log *runs, int nruns) {
     double highest = NAN;
     for (int i = 0; i < nruns; i++) {
         int64_t first = 0;
-        while (first < runs[i].nsteps && isnan(runs[i].steps[first].loss)) {
+        while (first < runs[i].nsteps && isnan(runs[i].steps[first].loss))
             first++;
-        }
         highest = first < runs[i].nsteps ? fmax(highest, runs[i].steps[first].loss) : highest;
     }
     return LOSS_LIMIT * highest;
@@ -182,9 +175,8 @@ void series_binned(series *curve, const run_log *run, step_value value, double b
     for (const run_step *at = run->steps; at < end && curve->count < SERIES_POINTS;) {
         mean of = {0};
         double first = at->step;
-        for (; at < end && at->step < first + bin; at++) {
+        for (; at < end && at->step < first + bin; at++)
             mean_add(&of, at, value(at));
-        }
         curve->x[curve->count] = first;
         curve->y[curve->count++] = mean_value(&of);
     }

@@ -9,11 +9,9 @@
 /* Whether all runs agree on a text. */
 static bool all_same(const report_page *page, size_t offset) {
     const char *first = *(char *const *)((const char *)&page->runs[0] + offset);
-    for (int i = 1; i < page->nruns; i++) {
-        if (strcmp(first, *(char *const *)((const char *)&page->runs[i] + offset)) != 0) {
+    for (int i = 1; i < page->nruns; i++)
+        if (strcmp(first, *(char *const *)((const char *)&page->runs[i] + offset)) != 0)
             return false;
-        }
-    }
     return true;
 }
 
@@ -92,9 +90,8 @@ static void write_saved(FILE *out, const run_log *run, double sent) {
 /* The accuracy, with its distance from that of the first dense run. */
 static void write_accuracy(const report_page *page, const run_log *run) {
     double accuracy = run_accuracy(run), dense = NAN;
-    for (int i = 0; i < page->nruns && isnan(dense); i++) {
+    for (int i = 0; i < page->nruns && isnan(dense); i++)
         dense = run_is_dense(&page->runs[i]) ? run_accuracy(&page->runs[i]) : NAN;
-    }
     double points = 100.0 * (accuracy - dense);
     if (run_is_dense(run) || !isfinite(points)) {
         html_cell_percent(page->out, accuracy);
@@ -149,11 +146,10 @@ static void write_definitions(report_page *page) {
     FILE *out = page->out;
     double gap = series_gap(page->runs, page->nruns);
     fputs("<p class=\"soft\">Final loss: training loss, ", out);
-    if (page->window > 1) {
+    if (page->window > 1)
         fprintf(out, "mean of the last %.0f steps", page->window);
-    } else {
+    else
         fputs("that of the last step", out);
-    }
     fputs(". Sent: payload (entries) and control (counts, agreement), mean over all steps, those "
           "of a density warm-up included. Dense: 2n(P&minus;1)/P words of 4 bytes per step and "
           "rank.",
@@ -190,16 +186,14 @@ void section_summary(report_page *page) {
     write_subject(page);
     write_notices(page);
     html_table_begin(out, headers, sizeof headers / sizeof headers[0]);
-    for (int i = 0; i < page->nruns; i++) {
+    for (int i = 0; i < page->nruns; i++)
         write_run(page, i);
-    }
     html_table_end(out);
     write_definitions(page);
     fputs("<details><summary>Settings of the runs</summary>\n", out);
     html_table_begin(out, settings, sizeof settings / sizeof settings[0]);
-    for (int i = 0; i < page->nruns; i++) {
+    for (int i = 0; i < page->nruns; i++)
         write_settings(page, i);
-    }
     html_table_end(out);
     fputs("</details>\n", out);
 }

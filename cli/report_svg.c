@@ -38,15 +38,13 @@ static const char *tag_end(const char *tag) {
 static const char *element_end(const char *tag) {
     span name = tag_name(tag);
     const char *end = tag_end(tag);
-    if (end[-2] == '/') {
+    if (end[-2] == '/')
         return end;
-    }
     for (const char *at = strchr(end, '<'); at != NULL; at = strchr(at + 1, '<')) {
         span closing = tag_name(at);
         if (closing.at[0] == '/' && closing.length == name.length + 1 &&
-            memcmp(closing.at + 1, name.at, name.length) == 0) {
+            memcmp(closing.at + 1, name.at, name.length) == 0)
             return tag_end(at);
-        }
     }
     return end + strlen(end);
 }
@@ -59,14 +57,12 @@ static bool write_color(FILE *out, span value, const svg_settings *settings) {
     int red, green, number;
     if (!begins_with(value, "rgb(") ||
         sscanf(value.at, "rgb( %d , %d , %d )", &red, &green, &number) != 3 || red != 0 ||
-        green != 0 || color_name(number) == NULL) {
+        green != 0 || color_name(number) == NULL)
         return false;
-    }
-    if (settings->is_file) {
+    if (settings->is_file)
         fputs(color_light(number), out);
-    } else {
+    else
         fprintf(out, "var(--%s,%s)", color_name(number), color_light(number));
-    }
     return true;
 }
 
@@ -84,13 +80,12 @@ static void write_value(FILE *out, span value, const svg_settings *settings) {
 /* A marker takes its colour as fill; elsewhere `color` would hide that of the page. */
 static void write_attribute(FILE *out, span name, span value, bool is_marker,
                             const svg_settings *settings) {
-    if (is_marker && is_text(name, "color")) {
+    if (is_marker && is_text(name, "color"))
         name = (span){"fill", 4};
-    } else if (is_text(name, "id") || is_text(name, "class") || is_text(name, "color") ||
-               is_text(name, "font-family") || begins_with(name, "xmlns") ||
-               begins_with(name, "xlink")) {
+    else if (is_text(name, "id") || is_text(name, "class") || is_text(name, "color") ||
+             is_text(name, "font-family") || begins_with(name, "xmlns") ||
+             begins_with(name, "xlink"))
         return;
-    }
     fprintf(out, " %.*s=\"", (int)name.length, name.at);
     write_value(out, value, settings);
     fputc('"', out);
@@ -103,9 +98,8 @@ static void write_attributes(FILE *out, const char *at, const char *end, bool is
         span name = {at, strcspn(at, "= \t\r\n/>")};
         at += name.length;
         at += strspn(at, " \t\r\n");
-        if (at >= end || *at != '=') {
+        if (at >= end || *at != '=')
             return;
-        }
         at += 1 + strspn(at + 1, " \t\r\n"); /* to the quote */
         span value = {at + 1, 0};
         value.length = strcspn(value.at, *at == '\'' ? "'" : "\"");
@@ -124,11 +118,10 @@ static const char *write_tag(FILE *out, const char *tag, const svg_settings *set
         return end;
     }
     bool is_marker = is_text(name, "use");
-    if (is_marker) {
+    if (is_marker)
         fputs("<circle r=\"1\" stroke=\"none\"", out);
-    } else {
+    else
         fprintf(out, "<%.*s", (int)name.length, name.at);
-    }
     write_attributes(out, name.at + name.length, end, is_marker, settings);
     fputs(end[-2] == '/' ? "/>" : ">", out);
     return end;
@@ -147,15 +140,13 @@ static const char *empty_group_end(const char *tag) {
 
 static void write_text(FILE *out, span text, const svg_settings *settings) {
     int label;
-    while (text.length > 0 && isspace((unsigned char)text.at[0])) {
+    while (text.length > 0 && isspace((unsigned char)text.at[0]))
         text = (span){text.at + 1, text.length - 1};
-    }
     if (begins_with(text, "TWLABEL") && sscanf(text.at, SVG_LABEL, &label) == 1 && label >= 0 &&
-        label < settings->nlabels) {
+        label < settings->nlabels)
         html_text_cut(out, settings->labels[label], SVG_LABEL_COLUMNS);
-    } else {
+    else
         fwrite(text.at, 1, text.length, out);
-    }
 }
 
 /* Behind the root's opening tag. */
@@ -191,14 +182,12 @@ void svg_write(FILE *out, const char *raw, const svg_settings *settings) {
             continue;
         }
         const char *empty = empty_group_end(at);
-        if (is_text(tag_name(at), "/svg")) {
+        if (is_text(tag_name(at), "/svg"))
             break;
-        }
-        if (empty != NULL) {
+        if (empty != NULL)
             at = empty;
-        } else {
+        else
             at = is_dropped(tag_name(at)) ? element_end(at) : write_tag(out, at, settings);
-        }
     }
     fputs("</svg>\n", out);
 }

@@ -7,9 +7,8 @@
 
 /* What each point stands for, in words. */
 static const char *point_text(const report_page *page, char *text, size_t size) {
-    if (page->bin == 1) {
+    if (page->bin == 1)
         return "";
-    }
     snprintf(text, size, " Each point is the mean of %.0f steps.", page->bin);
     return text;
 }
@@ -19,9 +18,8 @@ static void add_level(const report_page *page, plot *drawing, double y, plot_sty
     double last = 1.0;
     for (int i = 0; i < page->nruns; i++) {
         const run_log *run = &page->runs[i];
-        if (run->nsteps > 0 && run->steps[run->nsteps - 1].step > last) {
+        if (run->nsteps > 0 && run->steps[run->nsteps - 1].step > last)
             last = run->steps[run->nsteps - 1].step;
-        }
     }
     const double xs[] = {0.0, last}, ys[] = {y, y};
     plot_line(drawing, xs, ys, 2, style);
@@ -34,9 +32,8 @@ static void add_dense(const report_page *page, plot *drawing) {
     for (int i = 0; i < page->nruns; i++) {
         double bytes = run_dense_bytes(&page->runs[i]);
         bool known = false;
-        for (int j = 0; j < i && !known; j++) {
+        for (int j = 0; j < i && !known; j++)
             known = run_dense_bytes(&page->runs[j]) == bytes;
-        }
         if (!known) {
             add_level(page, drawing, bytes,
                       (plot_style){.line = COLOR_SOFT, .dash = 1, .width = 1});
@@ -47,9 +44,8 @@ static void add_dense(const report_page *page, plot *drawing) {
 static void write_bytes(report_page *page) {
     plot drawing;
     char text[64];
-    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", "sent by rank 0 per step")) {
+    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", "sent by rank 0 per step"))
         return;
-    }
     plot_logarithmic(&drawing, 'y');
     plot_set(&drawing, "set format y '%%.0s %%cB'; set lmargin at screen 0.15");
     add_dense(page, &drawing);
@@ -69,18 +65,16 @@ static void write_bytes(report_page *page) {
 
 static double highest(const series *curve) {
     double high = 0.0;
-    for (int i = 0; i < curve->count; i++) {
+    for (int i = 0; i < curve->count; i++)
         high = curve->y[i] > high ? curve->y[i] : high;
-    }
     return high;
 }
 
 static void write_counts(report_page *page) {
     plot drawing;
     char text[64];
-    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", "selected entries / k")) {
+    if (!figure_begin(page, &drawing, PLOT_HEIGHT, "step", "selected entries / k"))
         return;
-    }
     double high = 1.4;
     for (int i = 0; i < page->nruns; i++) {
         series curve;
@@ -90,9 +84,8 @@ static void write_counts(report_page *page) {
             high = fmax(high, highest(&curve));
         }
     }
-    if (!plot_is_empty(&drawing)) {
+    if (!plot_is_empty(&drawing))
         add_level(page, &drawing, 1.0, (plot_style){.line = COLOR_SOFT, .dash = 1, .width = 1});
-    }
     plot_set(&drawing, "set yrange [0:%g]", high * 1.05);
     figure_end(
         page, &drawing, "Count over k",

@@ -125,11 +125,9 @@ static bool refuse(reader *in, const char *reason) {
 /* A copy without control characters. NULL if there is no memory. */
 static char *harmless_copy(const char *text) {
     char *copy = strdup(text);
-    for (char *at = copy; at != NULL && *at != '\0'; at++) {
-        if ((unsigned char)*at < ' ' || *at == 0x7f) {
+    for (char *at = copy; at != NULL && *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
             *at = ' ';
-        }
-    }
     return copy;
 }
 
@@ -145,9 +143,8 @@ static bool read_text(reader *in, const field *what, const json_t *value, char *
 
 static bool read_number(reader *in, const field *what, const json_t *value, double *to) {
     *to = NAN;
-    if (value == NULL || json_is_null(value)) {
+    if (value == NULL || json_is_null(value))
         return true;
-    }
     if (!json_is_number(value)) {
         snprintf(in->reason, sizeof in->reason, "\"%s\" is not a number", what->key);
         return false;
@@ -168,18 +165,16 @@ static bool read_fields(reader *in, const json_t *object, const field *rows, siz
         void *to = (char *)base + rows[i].offset;
         bool good = rows[i].type == FIELD_TEXT ? read_text(in, &rows[i], value, to)
                                                : read_number(in, &rows[i], value, to);
-        if (!good) {
+        if (!good)
             return false;
-        }
     }
     return true;
 }
 
 /* array with room for one more than its count elements of the size; NULL if there is no memory. */
 static void *grown(reader *in, void *array, int64_t count, int64_t *room, size_t size) {
-    if (count < *room) {
+    if (count < *room)
         return array;
-    }
     int64_t larger = *room > 0 ? 2 * *room : 64;
     void *moved = reallocarray(array, (size_t)larger, size);
     if (moved == NULL) {
@@ -198,12 +193,10 @@ static bool read_run(reader *in, const json_t *object) {
     const char *scheme = json_string_value(json_object_get(object, "scheme"));
     double parameters = json_number_value(json_object_get(object, "parameters"));
     if (run->name != NULL &&
-        (strcmp(run->scheme, scheme != NULL ? scheme : "") != 0 || run->parameters != parameters)) {
+        (strcmp(run->scheme, scheme != NULL ? scheme : "") != 0 || run->parameters != parameters))
         return refuse(in, "another run begins here; give each run a file of its own");
-    }
-    if (!read_fields(in, object, FIELDS(run_fields), run)) {
+    if (!read_fields(in, object, FIELDS(run_fields), run))
         return false;
-    }
     if (run->version != RUN_LOG_VERSION) {
         snprintf(in->reason, sizeof in->reason, "log version %g; this thinwire reads version %d",
                  run->version, RUN_LOG_VERSION);
@@ -214,39 +207,31 @@ static bool read_run(reader *in, const json_t *object) {
 
 /* A resumed run goes over steps again: forget what is at `step` and later. */
 static void rewind_to(run_log *run, double step) {
-    while (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step) {
+    while (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step)
         run->nsteps--;
-    }
-    while (run->nevaluations > 0 && run->evaluations[run->nevaluations - 1].step > step) {
+    while (run->nevaluations > 0 && run->evaluations[run->nevaluations - 1].step > step)
         run->nevaluations--;
-    }
-    while (run->nsnapshots > 0 && run->snapshots[run->nsnapshots - 1].step >= step) {
+    while (run->nsnapshots > 0 && run->snapshots[run->nsnapshots - 1].step >= step)
         free(run->snapshots[--run->nsnapshots].counts);
-    }
     run->has_end = false;
 }
 
 static bool read_step(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_step step;
-    if (!read_fields(in, object, FIELDS(step_fields), &step)) {
+    if (!read_fields(in, object, FIELDS(step_fields), &step))
         return false;
-    }
-    if (isnan(step.step)) {
+    if (isnan(step.step))
         return refuse(in, "\"step\" is missing");
-    }
-    if (run->has_end || (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step.step)) {
+    if (run->has_end || (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step.step))
         rewind_to(run, step.step);
-    }
     double before = run->nsteps > 0 ? run->steps[run->nsteps - 1].elapsed_s : 0.0;
-    if (step.elapsed_s + in->elapsed_before < before) {
+    if (step.elapsed_s + in->elapsed_before < before)
         in->elapsed_before = before;
-    }
     step.elapsed_s += in->elapsed_before;
     run_step *steps = grown(in, run->steps, run->nsteps, &in->step_room, sizeof step);
-    if (steps == NULL) {
+    if (steps == NULL)
         return false;
-    }
     run->steps = steps;
     run->steps[run->nsteps++] = step;
     return true;
@@ -255,18 +240,15 @@ static bool read_step(reader *in, const json_t *object) {
 static bool read_evaluation(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_evaluation evaluation;
-    if (!read_fields(in, object, FIELDS(evaluation_fields), &evaluation)) {
+    if (!read_fields(in, object, FIELDS(evaluation_fields), &evaluation))
         return false;
-    }
-    if (isnan(evaluation.step)) {
+    if (isnan(evaluation.step))
         return refuse(in, "\"step\" is missing");
-    }
     evaluation.elapsed_s += in->elapsed_before;
     run_evaluation *evaluations =
         grown(in, run->evaluations, run->nevaluations, &in->evaluation_room, sizeof evaluation);
-    if (evaluations == NULL) {
+    if (evaluations == NULL)
         return false;
-    }
     run->evaluations = evaluations;
     run->evaluations[run->nevaluations++] = evaluation;
     return true;
@@ -276,42 +258,33 @@ static bool read_evaluation(reader *in, const json_t *object) {
 static bool read_counts(reader *in, const json_t *array, run_snapshot *snapshot) {
     static const field bin = {"counts", FIELD_COUNT, 0};
     size_t count = json_array_size(array);
-    if (count == 0) {
+    if (count == 0)
         return array == NULL || json_is_array(array) || refuse(in, "\"counts\" is not an array");
-    }
-    if (count > MAX_BINS || snapshot->low > snapshot->high) {
+    if (count > MAX_BINS || snapshot->low > snapshot->high)
         return refuse(in, "the histogram has too many bins or a wrong range");
-    }
-    if (!(snapshot->low < snapshot->high)) {
+    if (!(snapshot->low < snapshot->high))
         return true; /* all values are the same: nothing to draw */
-    }
     snapshot->counts = calloc(count, sizeof *snapshot->counts);
-    if (snapshot->counts == NULL) {
+    if (snapshot->counts == NULL)
         return refuse(in, "out of memory");
-    }
     snapshot->ncounts = (int)count;
-    for (size_t i = 0; i < count; i++) {
-        if (!read_number(in, &bin, json_array_get(array, i), &snapshot->counts[i])) {
+    for (size_t i = 0; i < count; i++)
+        if (!read_number(in, &bin, json_array_get(array, i), &snapshot->counts[i]))
             return false;
-        }
-    }
     return true;
 }
 
 static bool read_snapshot(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_snapshot snapshot = {0};
-    if (!read_fields(in, object, FIELDS(snapshot_fields), &snapshot)) {
+    if (!read_fields(in, object, FIELDS(snapshot_fields), &snapshot))
         return false;
-    }
-    if (isnan(snapshot.step)) {
+    if (isnan(snapshot.step))
         return refuse(in, "\"step\" is missing");
-    }
     run_snapshot *snapshots =
         grown(in, run->snapshots, run->nsnapshots, &in->snapshot_room, sizeof snapshot);
-    if (snapshots == NULL) {
+    if (snapshots == NULL)
         return false;
-    }
     run->snapshots = snapshots;
     if (!read_counts(in, json_object_get(object, "counts"), &snapshot)) {
         free(snapshot.counts);
@@ -337,26 +310,21 @@ static bool read_object(reader *in, const json_t *object) {
         {"snapshot", read_snapshot}, {"end", read_end},
     };
     const char *kind = json_string_value(json_object_get(object, "kind"));
-    if (kind == NULL) {
+    if (kind == NULL)
         return refuse(in, "no line of a run log: it has no \"kind\"");
-    }
-    if (in->run->name == NULL && strcmp(kind, "run") != 0) {
+    if (in->run->name == NULL && strcmp(kind, "run") != 0)
         return refuse(in, "the first line of a run log has \"kind\":\"run\"");
-    }
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (strcmp(kind, kinds[i].name) == 0) {
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(kind, kinds[i].name) == 0)
             return kinds[i].read(in, object);
-        }
-    }
     return true;
 }
 
 /* text[length] with the newline, which only a line that was cut off lacks. */
 static bool read_line(reader *in, const char *text, size_t length) {
     bool whole = length > 0 && text[length - 1] == '\n';
-    if (strspn(text, " \t\r\n") == length) {
+    if (strspn(text, " \t\r\n") == length)
         return true;
-    }
     json_error_t error;
     json_t *object = json_loadb(text, length, 0, &error);
     if (object == NULL && !whole && in->run->name != NULL) {
@@ -380,43 +348,36 @@ static int read_stream(reader *in, FILE *stream) {
     while (status == STATUS_OK) {
         errno = 0;
         ssize_t length = getline(&text, &room, stream);
-        if (length < 0) {
+        if (length < 0)
             break;
-        }
         in->line++;
-        if (!read_line(in, text, (size_t)length)) {
+        if (!read_line(in, text, (size_t)length))
             status = failure("report: %s: line %lld: %s", path, (long long)in->line, in->reason);
-        }
     }
-    if (status == STATUS_OK && !feof(stream)) {
+    if (status == STATUS_OK && !feof(stream))
         status = failure("report: %s: cannot read: %s", path, strerror(errno));
-    } else if (status == STATUS_OK && in->run->name == NULL) {
+    else if (status == STATUS_OK && in->run->name == NULL)
         status = failure("report: %s: no run in it; `thinwire train --log FILE` writes one", path);
-    }
     free(text);
     return status;
 }
 
 /* The first line has none before it; the gap behind it is the best guess. */
 static void weigh_steps(run_log *run) {
-    for (int64_t i = 1; i < run->nsteps; i++) {
+    for (int64_t i = 1; i < run->nsteps; i++)
         run->steps[i].stands_for = run->steps[i].step - run->steps[i - 1].step;
-    }
-    if (run->nsteps > 0) {
+    if (run->nsteps > 0)
         run->steps[0].stands_for = run->nsteps > 1 ? run->steps[1].stands_for : 1.0;
-    }
 }
 
 int run_log_read(run_log *run, const char *path) {
     *run = (run_log){.end_seconds = NAN, .end_accuracy = NAN, .end_skipped = NAN};
     run->path = harmless_copy(path);
-    if (run->path == NULL) {
+    if (run->path == NULL)
         return failure("report: %s: out of memory", path);
-    }
     FILE *stream = fopen(path, "r");
-    if (stream == NULL) {
+    if (stream == NULL)
         return failure("report: %s: cannot read: %s", path, strerror(errno));
-    }
     reader in = {.run = run};
     int status = read_stream(&in, stream);
     weigh_steps(run);
@@ -425,18 +386,15 @@ int run_log_read(run_log *run, const char *path) {
 }
 
 void run_log_free(run_log *run) {
-    for (int64_t i = 0; i < run->nsnapshots; i++) {
+    for (int64_t i = 0; i < run->nsnapshots; i++)
         free(run->snapshots[i].counts);
-    }
     free(run->snapshots);
     free(run->evaluations);
     free(run->steps);
     free(run->path);
-    for (size_t i = 0; i < sizeof run_fields / sizeof run_fields[0]; i++) {
-        if (run_fields[i].type == FIELD_TEXT) {
+    for (size_t i = 0; i < sizeof run_fields / sizeof run_fields[0]; i++)
+        if (run_fields[i].type == FIELD_TEXT)
             free(*(char **)((char *)run + run_fields[i].offset));
-        }
-    }
     *run = (run_log){0};
 }
 

@@ -26,12 +26,10 @@ static int create_group(side *beside, int64_t n, double timeout) {
     params.result = TW_SUM;
     params.timeout = timeout;
     int error = tw_group_create(&beside->group, beside->seat->beside, &params);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_group_add(beside->group, (int64_t)table_floats(beside), NULL, NULL);
-    }
-    if (error == TW_OK && n > 0) {
+    if (error == TW_OK && n > 0)
         error = tw_group_add(beside->group, n, NULL, NULL);
-    }
     return error;
 }
 
@@ -86,9 +84,8 @@ static int read_table(side *beside) {
 int side_tell(side *beside, const int64_t *values, int count) {
     memset(beside->pieces, 0, table_floats(beside) * sizeof *beside->pieces);
     float *mine = beside->pieces + (size_t)beside->seat->rank * SIDE_VALUES * PIECES;
-    for (int i = 0; i < count * PIECES; i++) {
+    for (int i = 0; i < count * PIECES; i++)
         mine[i] = (float)((uint64_t)values[i / PIECES] >> (16 * (i % PIECES)) & 0xffff);
-    }
     int status = sum_table(beside);
     return status == STATUS_OK ? read_table(beside) : status;
 }
@@ -99,17 +96,15 @@ int64_t side_told(const side *beside, int rank, int i) {
 
 int64_t side_largest(const side *beside, int i) {
     int64_t largest = side_told(beside, 0, i);
-    for (int r = 1; r < beside->seat->nranks; r++) {
+    for (int r = 1; r < beside->seat->nranks; r++)
         largest = side_told(beside, r, i) > largest ? side_told(beside, r, i) : largest;
-    }
     return largest;
 }
 
 int64_t side_total(const side *beside, int i) {
     int64_t total = 0;
-    for (int r = 0; r < beside->seat->nranks; r++) {
+    for (int r = 0; r < beside->seat->nranks; r++)
         total += side_told(beside, r, i);
-    }
     return total;
 }
 
@@ -119,9 +114,8 @@ int side_meet(side *beside) {
 
 int side_agree(side *beside, int status) {
     int64_t told = status;
-    if (side_tell(beside, &told, 1) != STATUS_OK) {
+    if (side_tell(beside, &told, 1) != STATUS_OK)
         return STATUS_FAILED;
-    }
     beside->seat->broken = false; /* all know now */
     return side_largest(beside, 0) == STATUS_OK ? STATUS_OK : STATUS_FAILED;
 }

@@ -29,9 +29,8 @@ static const latency_row latencies[] = {
 static double latencies_of(const latency_row *row, const simulate_row *what) {
     double nranks = what->nranks, logs = row->logs;
     bool uneven = strcmp(what->select, "gaussian") == 0 || strcmp(what->select, "dgc") == 0;
-    if (uneven && strcmp(row->exchange, "allgather") == 0) {
+    if (uneven && strcmp(row->exchange, "allgather") == 0)
         logs = 2; /* counts first */
-    }
     return nranks > 1 ? row->ranks * nranks + logs * log2(nranks) : 0.0;
 }
 
@@ -42,9 +41,8 @@ void simulate_formula(const simulate_row *row, const tw_network *network, simula
         const latency_row *its = &latencies[i];
         tw_cost words;
         if (strcmp(its->exchange, result->exchange) != 0 ||
-            tw_exchange_cost(result->exchange, row->n, row->k, row->nranks, &words) != TW_OK) {
+            tw_exchange_cost(result->exchange, row->n, row->k, row->nranks, &words) != TW_OK)
             continue;
-        }
         double waiting = latencies_of(its, row) * network->latency;
         double least = its->is_interval ? words.least : words.most;
         result->formula = words.most * SIMULATE_WORD / share + waiting;

@@ -50,9 +50,8 @@ static bool stands_for_exchange(int scheme) {
     tw_scheme(scheme, NULL, NULL, &own, NULL);
     for (int i = 0; i < scheme; i++) {
         tw_scheme(i, NULL, NULL, &other, NULL);
-        if (strcmp(own, other) == 0) {
+        if (strcmp(own, other) == 0)
             return false;
-        }
     }
     return strcmp(own, "auto") != 0;
 }
@@ -77,12 +76,10 @@ static int best_fixed(grid *g, int nranks, simulate_result *best) {
         for (int w = 0; w < (dense ? 1 : 2) && stands_for_exchange(i); w++) {
             simulate_result result;
             status = run_one(g, scheme_at(i), wires[w], nranks, &result);
-            if (status != STATUS_OK) {
+            if (status != STATUS_OK)
                 return status;
-            }
-            if (best->time == 0.0 || result.time < best->time) {
+            if (best->time == 0.0 || result.time < best->time)
                 *best = result;
-            }
         }
     }
     return status;
@@ -122,9 +119,8 @@ static void report_cell(grid *g, int nranks, const simulate_result *best,
 static int one_cell(grid *g, int nranks) {
     simulate_result best, chosen;
     int status = best_fixed(g, nranks, &best);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = run_one(g, "auto", NULL, nranks, &chosen);
-    }
     if (status == STATUS_OK) {
         progress_clear();
         report_cell(g, nranks, &best, &chosen);
@@ -153,9 +149,8 @@ static void take_cell(grid *g, const simulate_settings *asked, const axes *a, in
     int size = cell / a->ranks / a->densities % a->sizes;
     int network = cell / a->ranks / a->densities / a->sizes;
     *s = *asked;
-    if (asked->network_name == NULL) {
+    if (asked->network_name == NULL)
         simulate_take_network(s, networks[network]);
-    }
     s->n = asked->n > 0 ? asked->n : sizes[size];
     s->density = asked->density > 0.0 ? asked->density : densities[density];
     s->k = simulate_k(s->n, s->density);
@@ -177,9 +172,8 @@ int simulate_grid(const simulate_settings *asked, jsonl *json) {
         progress_to(cell + 1);
     }
     progress_end();
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     fprintf(stream, "\n%d cells; at worst auto takes %.3f times the best: %s\n", g.cells, g.worst,
             g.where);
     return g.worst <= WORST ? STATUS_OK

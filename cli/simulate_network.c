@@ -31,9 +31,8 @@ const char *network_at(int position) {
 
 void simulate_take_network(simulate_settings *settings, const char *name) {
     int position = 0;
-    while (strcmp(network_at(position), name) != 0) {
+    while (strcmp(network_at(position), name) != 0)
         position++;
-    }
     const named_network *row = network_row(position);
     settings->network_name = row->name;
     settings->network.latency = row->latency;
@@ -48,9 +47,8 @@ typedef struct unit {
 /* A plain number with one of the units behind it; nothing else around. */
 static bool read_with_unit(const char *text, const unit *units, int nunits, double *value) {
     char *end;
-    if (strchr("0123456789.", text[0]) == NULL || text[0] == '\0') { /* blanks, signs, nan, inf */
+    if (strchr("0123456789.", text[0]) == NULL || text[0] == '\0') /* blanks, signs, nan, inf */
         return false;
-    }
     *value = strtod(text, &end);
     for (int i = 0; i < nunits; i++) {
         if (strcmp(end, units[i].name) == 0) {

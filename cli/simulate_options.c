@@ -143,16 +143,14 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
 /* ---- The network ---------------------------------------------------------------------------- */
 
 static int read_time(const char *option, const char *text, double *seconds) {
-    if (text == NULL || network_read_seconds(text, seconds)) {
+    if (text == NULL || network_read_seconds(text, seconds))
         return STATUS_OK;
-    }
     return usage_error("simulate: --%s '%s' is not accepted; give " NETWORK_SECONDS, option, text);
 }
 
 static int read_rate(const char *option, const char *text, double *rate) {
-    if (text == NULL || network_read_bandwidth(text, rate)) {
+    if (text == NULL || network_read_bandwidth(text, rate))
         return STATUS_OK;
-    }
     return usage_error("simulate: --%s '%s' is not accepted; give " NETWORK_BANDWIDTH, option,
                        text);
 }
@@ -160,9 +158,8 @@ static int read_rate(const char *option, const char *text, double *rate) {
 static int read_straggler(const char *text, tw_network *network) {
     int rank = 0, length = 0;
     double factor = 0.0;
-    if (text == NULL) {
+    if (text == NULL)
         return STATUS_OK;
-    }
     if (sscanf(text, "%4d:%lf%n", &rank, &factor, &length) != 2 || text[length] != '\0' ||
         rank < 0 || !(factor >= 1.0 && factor <= 1e6)) {
         return usage_error("simulate: --straggler '%s' is not accepted; give RANK:FACTOR, a factor "
@@ -176,12 +173,10 @@ static int read_straggler(const char *text, tw_network *network) {
 
 static int read_links(simulate_settings *settings, const typed *given) {
     tw_network *network = &settings->network;
-    if (given->network >= 0 && (given->latency != NULL || given->bandwidth != NULL)) {
+    if (given->network >= 0 && (given->latency != NULL || given->bandwidth != NULL))
         return usage_error("simulate: give --network, or --latency and --bandwidth, not both");
-    }
-    if ((given->latency != NULL) != (given->bandwidth != NULL)) {
+    if ((given->latency != NULL) != (given->bandwidth != NULL))
         return usage_error("simulate: --latency and --bandwidth go together; give both");
-    }
     if (given->host_ranks == 1 &&
         (given->local_latency != NULL || given->local_bandwidth != NULL)) {
         return usage_error("simulate: --local-latency and --local-bandwidth are for --host-ranks 2 "
@@ -200,30 +195,24 @@ static int read_links(simulate_settings *settings, const typed *given) {
 static int settle_network(simulate_settings *settings, const typed *given) {
     tw_network *network = &settings->network;
     int status = read_links(settings, given);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = read_time("latency", given->latency, &network->latency);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = read_rate("bandwidth", given->bandwidth, &network->bandwidth);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = read_time("overhead", given->overhead, &network->overhead);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = read_time("local-latency", given->local_latency, &network->local_latency);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = read_rate("local-bandwidth", given->local_bandwidth, &network->local_bandwidth);
-    }
     return status == STATUS_OK ? read_straggler(given->straggler, network) : status;
 }
 
 /* ---- The rest ------------------------------------------------------------------------------- */
 
 static int settle_ranks(simulate_settings *settings) {
-    if (settings->ranks.count == 0 && !settings->grid) {
+    if (settings->ranks.count == 0 && !settings->grid)
         settings->ranks = (real_list){5, {4, 8, 16, 32, 64}};
-    }
     for (int i = 0; i < settings->ranks.count; i++) {
         double nranks = settings->ranks.at[i];
         if (nranks != floor(nranks)) {
@@ -246,12 +235,10 @@ int64_t simulate_k(int64_t n, double density) {
 }
 
 static int settle_k(simulate_settings *settings) {
-    if (settings->k > 0 && settings->density > 0.0) {
+    if (settings->k > 0 && settings->density > 0.0)
         return usage_error("simulate: give --k or --density, not both");
-    }
-    if (settings->grid) {
+    if (settings->grid)
         return STATUS_OK; /* each cell has its own */
-    }
     settings->n = settings->n > 0 ? settings->n : DEFAULT_N;
     if (settings->k > settings->n) {
         return usage_error("simulate: --k %" PRId64 " is more than --n %" PRId64 "; give at most n",
@@ -267,29 +254,24 @@ static int settle_k(simulate_settings *settings) {
 /* Dense first, whether asked for or not; none twice. */
 static void settle_schemes(simulate_settings *settings) {
     choice_list asked = settings->schemes;
-    if (asked.count == 0) {
+    if (asked.count == 0)
         options_take_all(scheme_at, &asked);
-    }
     choice_list *all = &settings->schemes;
     *all = (choice_list){1, {scheme_named("dense")}};
     for (int i = 0; i < asked.count && all->count < OPTION_LIST_MAX; i++) {
         bool known = false;
-        for (int j = 0; j < all->count; j++) {
+        for (int j = 0; j < all->count; j++)
             known = known || all->at[j] == asked.at[i];
-        }
-        if (!known) {
+        if (!known)
             all->at[all->count++] = asked.at[i];
-        }
     }
 }
 
 static bool goes_with_paper(const char *argument) {
     static const char *const names[] = {"--paper", "--json", "--steps", "--seed"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strncmp(argument, names[i], strlen(names[i])) == 0) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strncmp(argument, names[i], strlen(names[i])) == 0)
             return true;
-        }
-    }
     return strncmp(argument, "--", 2) != 0; /* a value */
 }
 
@@ -319,25 +301,19 @@ int simulate_options(simulate_settings *settings, int argc, char **argv) {
     *settings = (simulate_settings){.paper = -1, .wire = -1, .steps = DEFAULT_STEPS, .seed = 1};
     typed given = {.network = -1, .host_ranks = 1};
     int status = parse(settings, &given, argc, argv);
-    if (status != OPTIONS_CONTINUE) {
+    if (status != OPTIONS_CONTINUE)
         return status;
-    }
     status = settings->paper >= 0 ? check_paper(argc, argv) : STATUS_OK;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = check_grid(settings);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = settle_network(settings, &given);
-    }
-    if (settings->grid && given.network < 0 && given.latency == NULL) {
+    if (settings->grid && given.network < 0 && given.latency == NULL)
         settings->network_name = NULL; /* all of them */
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = settle_ranks(settings);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = settle_k(settings);
-    }
     settle_schemes(settings);
     return status == STATUS_OK ? OPTIONS_CONTINUE : status;
 }

@@ -48,9 +48,8 @@ static int one_model(const simulate_settings *settings, jsonl *json, int model, 
         simulate_row row = simulate_row_of(scheme_named(gtopk_schemes[i]), GTOPK_RANKS, n,
                                            llround(GTOPK_DENSITY * (double)n));
         int status = simulate_run(settings, &row, &result);
-        if (status != STATUS_OK) {
+        if (status != STATUS_OK)
             return status;
-        }
         times[i] = result.time;
         jsonl_text(json, "paper", "gtopk");
         jsonl_text(json, "model", models[model].name);
@@ -61,9 +60,8 @@ static int one_model(const simulate_settings *settings, jsonl *json, int model, 
     progress_clear();
     table_text(rows, models[model].name);
     table_integer(rows, n);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         table_real(rows, times[i] * 1e3, 1);
-    }
     table_real(rows, times[1] / times[2], 2);
     table_real(rows, times[0] / times[2], 1);
     table_real(rows, published, 1);
@@ -122,11 +120,10 @@ static void print_bert(table *rows, const simulate_row *row, const simulate_resu
     (void)tw_exchange_cost(row->exchange, row->n, row->k, row->nranks, &cost);
     bool interval = strcmp(row->exchange, "dsa") == 0 || strcmp(row->exchange, "oktopk") == 0;
     double unit = SIMULATE_WORD * 1e-6;
-    if (interval) {
+    if (interval)
         snprintf(words, sizeof words, "%.0f-%.0f", cost.least * unit, cost.most * unit);
-    } else {
+    else
         snprintf(words, sizeof words, "%.0f", cost.most * unit);
-    }
     table_text(rows, row->scheme);
     table_text(rows, words);
     table_real(rows, (double)result->payload * 1e-6, 1);
@@ -147,9 +144,8 @@ static int oktopk_paper(simulate_settings *settings, jsonl *json) {
         progress_to(i + 1);
     }
     progress_end();
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK)
         return status;
-    }
     table rows;
     fprintf(stream, "simulate: BERT of Ok-Topk, n %d, density 0.01, %d workers, aries\n\n", BERT_N,
             BERT_RANKS);

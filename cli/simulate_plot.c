@@ -17,9 +17,8 @@ static void add_lines(const simulate_settings *settings, plot *drawing,
                       double seconds[][OPTION_LIST_MAX]) {
     for (int i = 0; i < settings->schemes.count; i++) {
         double ms[OPTION_LIST_MAX];
-        for (int j = 0; j < settings->ranks.count; j++) {
+        for (int j = 0; j < settings->ranks.count; j++)
             ms[j] = seconds[i][j] * 1e3;
-        }
         plot_line(drawing, settings->ranks.at, ms, settings->ranks.count,
                   (plot_style){.line = (color)(COLOR_RUN + i % RUN_COLORS),
                                .dash = i / RUN_COLORS % 5,
@@ -37,17 +36,15 @@ static void set_axes(const simulate_settings *settings, plot *drawing) {
     plot_set(drawing, "set key outside right center");
     plot_set(drawing, "set rmargin at screen 0.8");
     plot_set(drawing, "set xtics ()");
-    for (int i = 0; i < settings->ranks.count; i++) {
+    for (int i = 0; i < settings->ranks.count; i++)
         plot_set(drawing, "set xtics add ('%g' %g)", settings->ranks.at[i], settings->ranks.at[i]);
-    }
 }
 
 static int write_svg(const simulate_settings *settings, const char *raw) {
     const char *labels[OPTION_LIST_MAX];
     char network[320], description[400];
-    for (int i = 0; i < settings->schemes.count; i++) {
+    for (int i = 0; i < settings->schemes.count; i++)
         labels[i] = scheme_at(settings->schemes.at[i]);
-    }
     simulate_describe(network, sizeof network, settings);
     snprintf(description, sizeof description, "time of a step over ranks, %s", network);
     const svg_settings look = {.width = WIDTH,
@@ -59,9 +56,8 @@ static int write_svg(const simulate_settings *settings, const char *raw) {
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    if (out == NULL) {
+    if (out == NULL)
         return failure("simulate: out of memory");
-    }
     svg_write(out, raw, &look);
     int status = fclose(out) == 0 ? report_file_write(settings->plot_path, text, size)
                                   : failure("simulate: out of memory");
@@ -73,9 +69,8 @@ static int draw(const simulate_settings *settings, plot *drawing) {
     char reason[256] = "out of memory";
     char *svg = NULL;
     const char *script = plot_script(drawing);
-    if (script != NULL) {
+    if (script != NULL)
         gnuplot_run(script, &svg, reason, sizeof reason);
-    }
     int status = svg != NULL ? write_svg(settings, svg)
                              : failure("simulate: the plot could not be drawn: %s", reason);
     free(svg);

@@ -25,30 +25,27 @@ static void print_formula(char text[48], const simulate_result *result) {
     char least[20], most[20];
     print_time(least, sizeof least, result->least);
     print_time(most, sizeof most, result->formula);
-    if (isnan(result->formula)) {
+    if (isnan(result->formula))
         snprintf(text, 48, "-");
-    } else if (result->least < result->formula) {
+    else if (result->least < result->formula)
         snprintf(text, 48, "%s-%s", least, most);
-    } else {
+    else
         snprintf(text, 48, "%s", most);
-    }
 }
 
 static void print_size(char text[24], double scale) {
-    if (scale > 1.0) {
+    if (scale > 1.0)
         snprintf(text, 24, scale < 9.95 ? "1/%.1f" : "1/%.0f", scale);
-    } else {
+    else
         snprintf(text, 24, "1");
-    }
 }
 
 static void print_rate(char *text, size_t size, double bytes_per_second) {
     double bits = bytes_per_second * 8.0;
-    if (bits >= 1e9) {
+    if (bits >= 1e9)
         snprintf(text, size, "%.4g Gbit/s", bits * 1e-9);
-    } else {
+    else
         snprintf(text, size, "%.4g Mbit/s", bits * 1e-6);
-    }
 }
 
 void simulate_describe(char *text, size_t size, const simulate_settings *settings) {
@@ -63,9 +60,8 @@ void simulate_describe(char *text, size_t size, const simulate_settings *setting
                  1e6 * (network->local_latency > 0.0 ? network->local_latency : network->latency),
                  local);
     }
-    if (network->overhead > 0.0) {
+    if (network->overhead > 0.0)
         snprintf(odd, sizeof odd, ", %.6g us a message", network->overhead * 1e6);
-    }
     if (network->computing > 0.0) {
         size_t used = strlen(odd);
         snprintf(odd + used, sizeof odd - used, ", computing %g times", network->computing);
@@ -115,11 +111,10 @@ static void print_row(table *rows, const simulate_row *row, const simulate_resul
     table_integer(rows, result->control);
     table_integer(rows, result->messages);
     double faster = quotient(dense, result->time);
-    if (row->dense || isnan(faster)) {
+    if (row->dense || isnan(faster))
         table_text(rows, row->dense ? "baseline" : "-");
-    } else {
+    else
         table_real(rows, faster, faster < 100.0 ? 2 : 1);
-    }
     print_size(text, result->size.scale);
     table_text(rows, text);
 }
@@ -183,9 +178,8 @@ static void note_choice(simulate_report *report, const simulate_row *row,
 
 void simulate_report_row(simulate_report *report, const simulate_row *row,
                          const simulate_result *result) {
-    if (row->dense) {
+    if (row->dense)
         report->dense = result->time;
-    }
     print_row(&report->rows, row, result, report->dense);
     simulate_write_json(report->json, report->settings, row, result, report->dense);
     report->is_scaled = report->is_scaled || result->size.scale > 1.0;
@@ -199,12 +193,10 @@ void simulate_report_row(simulate_report *report, const simulate_row *row,
 
 void simulate_report_end(const simulate_report *report) {
     FILE *stream = jsonl_table_stream(report->json);
-    if (report->is_scaled || report->small_k > 0 || report->nchoices > 0) {
+    if (report->is_scaled || report->small_k > 0 || report->nchoices > 0)
         fputc('\n', stream);
-    }
-    for (int i = 0; i < report->nchoices; i++) {
+    for (int i = 0; i < report->nchoices; i++)
         fprintf(stream, "%s\n", report->choices[i]);
-    }
     if (report->is_scaled) {
         fputs("size 1/s: simulated at 1/s of the size, a byte of payload taking the time of s; "
               "bytes of payload are those of the whole\n",

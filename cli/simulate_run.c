@@ -79,18 +79,16 @@ static int one_step(sim_rank *self, tw_group *group, int64_t step) {
     const sim_crew *crew = self->crew;
     pattern_fill(&crew->made, self->rank, step, 0, crew->size.n, self->grad);
     int error = tw_transport_elapse(self->transport, 0.0); /* making gradients takes no time */
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_allreduce(group, 0, self->grad, self->grad);
-    }
     return error == TW_OK ? tw_group_info(group, 0, &self->last) : error;
 }
 
 static void note_step(sim_rank *self, int64_t step) {
     const tw_traffic *moved = &self->last.traffic;
     self->exchanges[step] = self->last.exchange_seconds;
-    if (step == 0) {
+    if (step == 0)
         return;
-    }
     self->payload = larger(self->payload, moved->payload_sent);
     self->control = larger(self->control, larger(moved->control_sent, moved->control_received));
     self->messages = larger(self->messages, moved->messages_sent);
@@ -101,9 +99,8 @@ static int settle(sim_rank *self, tw_group *group) {
     int error = tw_group_choice(group, 0, &self->choice);
     while (error == TW_OK && !self->choice.settled && self->trials < MOST_TRIALS) {
         error = one_step(self, group, self->trials++);
-        if (error == TW_OK) {
+        if (error == TW_OK)
             error = tw_group_choice(group, 0, &self->choice);
-        }
     }
     return error;
 }
@@ -132,9 +129,8 @@ static void meet(sim_crew *crew) {
     int64_t meeting = crew->meetings;
     crew->waiting++;
     meet_if_complete(crew);
-    while (crew->meetings == meeting) {
+    while (crew->meetings == meeting)
         pthread_cond_wait(&crew->met, &crew->gate);
-    }
     pthread_mutex_unlock(&crew->gate);
 }
 
@@ -156,12 +152,10 @@ static int meet_at(sim_rank *self, int64_t moment) {
 static int all_steps(sim_rank *self, tw_group *group) {
     const sim_crew *crew = self->crew;
     int error = tw_group_open(group);
-    if (error == TW_OK && crew->row->automatic) {
+    if (error == TW_OK && crew->row->automatic)
         error = settle(self, group);
-    }
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = meet_at(self, 0);
-    }
     for (int64_t step = 0; step < crew->settings->steps && error == TW_OK; step++) {
         error = one_step(self, group, self->trials + step);
         if (error == TW_OK) {
@@ -180,13 +174,11 @@ static void *play_rank(void *argument) {
     pthread_mutex_unlock(&crew->gate);
     tw_group *group = NULL;
     int error = off ? TW_OK : create_group(crew, self->transport, &group);
-    if (error == TW_OK && !off) {
+    if (error == TW_OK && !off)
         error = all_steps(self, group);
-    }
     leave(crew);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         library_failure_text(self->text, sizeof self->text, "simulating", error);
-    }
     tw_group_free(group);
     return NULL;
 }
@@ -196,29 +188,24 @@ static void *play_rank(void *argument) {
 static int start_and_join(sim_crew *crew) {
     int nranks = crew->row->nranks, started = 0;
     pthread_attr_t small;
-    if (pthread_attr_init(&small) != 0 || pthread_attr_setstacksize(&small, STACK) != 0) {
+    if (pthread_attr_init(&small) != 0 || pthread_attr_setstacksize(&small, STACK) != 0)
         return failure("threads with small stacks cannot be had");
-    }
     pthread_mutex_lock(&crew->gate);
     while (started < nranks && pthread_create(&crew->ranks[started].thread, &small, play_rank,
-                                              &crew->ranks[started]) == 0) {
+                                              &crew->ranks[started]) == 0)
         started++;
-    }
     crew->called_off = started < nranks;
     pthread_mutex_unlock(&crew->gate);
-    for (int r = 0; r < started; r++) {
+    for (int r = 0; r < started; r++)
         pthread_join(crew->ranks[r].thread, NULL);
-    }
     pthread_attr_destroy(&small);
     if (started < nranks) {
         return failure("only %d of %d threads could be started; try fewer --ranks", started,
                        nranks);
     }
-    for (int r = 0; r < nranks; r++) {
-        if (crew->ranks[r].text[0] != '\0') {
+    for (int r = 0; r < nranks; r++)
+        if (crew->ranks[r].text[0] != '\0')
             return failure("rank %d: %s", r, crew->ranks[r].text);
-        }
-    }
     return STATUS_OK;
 }
 
@@ -228,13 +215,11 @@ static int check_memory(const sim_crew *crew) {
     tw_group *group = NULL;
     tw_memory memory = {0};
     int error = create_group(crew, crew->transports[0], &group);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw_group_memory(group, &memory);
-    }
     tw_group_free(group);
-    if (error != TW_OK) {
+    if (error != TW_OK)
         return library_failure("preparing", error);
-    }
     double vector = (double)crew->size.n * sizeof(float);
     double each = vector + (double)memory.total - 0.5 * (double)memory.undo + 64e3;
     double nranks = crew->row->nranks;
@@ -256,9 +241,8 @@ static int seat_ranks(sim_crew *crew) {
     crew->clocks = calloc(nranks * moments, sizeof *crew->clocks);
     crew->exchanges = calloc(nranks * steps, sizeof *crew->exchanges);
     if (crew->ranks == NULL || crew->grads == NULL || crew->clocks == NULL ||
-        crew->exchanges == NULL) {
+        crew->exchanges == NULL)
         return failure("not enough memory for %zu ranks; try fewer --ranks", nranks);
-    }
     for (size_t r = 0; r < nranks; r++) {
         crew->ranks[r] = (sim_rank){.crew = crew,
                                     .rank = (int)r,
@@ -310,9 +294,8 @@ static int connect_ranks(sim_crew *crew) {
     network.payload_scale = crew->size.scale;
     network.seed = (uint64_t)crew->settings->seed;
     crew->transports = calloc((size_t)crew->row->nranks, sizeof(tw_transport *));
-    if (crew->transports == NULL) {
+    if (crew->transports == NULL)
         return failure("not enough memory for %d ranks; try fewer --ranks", crew->row->nranks);
-    }
     int error = tw_transport_simulated(crew->transports, crew->row->nranks, &network);
     return error == TW_OK ? STATUS_OK : library_failure("connecting the ranks", error);
 }
@@ -330,22 +313,18 @@ int simulate_run(const simulate_settings *settings, const simulate_row *row,
                                .k = row->dense ? 0 : crew.size.k,
                                .seed = (uint64_t)settings->seed};
     int status = connect_ranks(&crew);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = check_memory(&crew);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = seat_ranks(&crew);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = start_and_join(&crew);
-    }
     if (status == STATUS_OK) {
         summarise(&crew, result);
         simulate_formula(row, &settings->network, result);
     }
-    for (int r = 0; crew.transports != NULL && r < row->nranks; r++) {
+    for (int r = 0; crew.transports != NULL && r < row->nranks; r++)
         tw_transport_free(crew.transports[r]);
-    }
     free(crew.transports);
     free(crew.ranks);
     free(crew.grads);

@@ -30,12 +30,10 @@ static int64_t at_least_one(double value) {
 simulate_size simulate_size_of(const simulate_row *row) {
     double nranks = row->nranks, n = (double)row->n, k = (double)row->k;
     double scale = fmax(1.0, n * nranks / MOST_ELEMENTS);
-    if (gathers(row->exchange)) {
+    if (gathers(row->exchange))
         scale = fmax(scale, k * nranks * nranks / MOST_GATHERED);
-    }
-    if (scale <= 1.0) {
+    if (scale <= 1.0)
         return (simulate_size){row->n, row->k, 1.0};
-    }
     if (row->dense) {
         /* Ranges alike: rounding up a range of 9.5 would cost 5 %. */
         int64_t less = at_least_one(n / scale / nranks) * row->nranks;

@@ -14,24 +14,20 @@ void table_text(table *out, const char *text) {
     int gap = out->next > 0 ? out->gap : 0;
     bool last = out->next + 1 == out->ncolumns;
     int width = out->columns[out->next].width;
-    if (last && width < 0) {
+    if (last && width < 0)
         width = 0;
-    }
     fprintf(out->stream, "%*s%*s%s", gap, "", width, text, last ? "\n" : "");
     out->next = last ? 0 : out->next + 1;
-    if (last) {
+    if (last)
         fflush(out->stream);
-    }
 }
 
 static void begin(table *out, FILE *stream, const table_column *columns, int ncolumns, int gap) {
     *out = (table){.stream = stream, .columns = columns, .ncolumns = ncolumns, .gap = gap};
-    for (int i = 0; i < ncolumns; i++) {
+    for (int i = 0; i < ncolumns; i++)
         table_text(out, columns[i].name);
-    }
-    for (int i = 0; i < ncolumns; i++) {
+    for (int i = 0; i < ncolumns; i++)
         table_text(out, columns[i].unit);
-    }
 }
 
 void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns) {

@@ -73,9 +73,8 @@ void train_log_snapshot(jsonl *log, const trainer_snapshot *snapshot) {
     jsonl_integer(log, "step", snapshot->step);
     jsonl_real(log, "low", snapshot->low);
     jsonl_real(log, "high", snapshot->high);
-    for (int i = 0; i < TRAINER_BINS; i++) {
+    for (int i = 0; i < TRAINER_BINS; i++)
         jsonl_append_integer(log, "counts", snapshot->counts[i]);
-    }
     jsonl_integer(log, "n", snapshot->n);
     jsonl_integer(log, "k", snapshot->k);
     jsonl_real(log, "contraction", snapshot->contraction);

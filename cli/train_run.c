@@ -32,12 +32,10 @@ typedef struct habits {
 } habits;
 
 static habits habits_of(const model_kind *kind) {
-    if (kind->input == MODEL_MASKED) {
+    if (kind->input == MODEL_MASKED)
         return (habits){16, "adamw", 1e-3};
-    }
-    if (kind->input == MODEL_WORDS) {
+    if (kind->input == MODEL_WORDS)
         return (habits){16, "adamw", 2e-3};
-    }
     return (habits){32, "sgd", 0.05};
 }
 
@@ -82,9 +80,8 @@ static int count_steps(const train_settings *s, const dataset *data, trainer_spe
                        .seed = spec->seed};
     dataset_error error = {{0}};
     int64_t epoch = 0;
-    if (dataset_steps(data, &plan, &epoch, &error) != TW_OK) {
+    if (dataset_steps(data, &plan, &epoch, &error) != TW_OK)
         return failure("%s", error.text);
-    }
     spec->steps = s->steps > 0 ? s->steps : epoch * first_of(s->epochs, 1);
     spec->schedule.steps = spec->steps;
     spec->schedule.drop_every = first_of(s->drop_every, spec->steps / 3 + 1);
@@ -133,10 +130,8 @@ static int open_data(const train_settings *s, dataset **data) {
                                .vocabulary = (int32_t)s->vocabulary,
                                .masked = kind->input == MODEL_MASKED};
     dataset_error error = {{0}};
-    if (dataset_open(data, s->data != NULL ? s->data : DATASET_EMBEDDED, &options, &error) !=
-        TW_OK) {
+    if (dataset_open(data, s->data != NULL ? s->data : DATASET_EMBEDDED, &options, &error) != TW_OK)
         return failure("%s", error.text);
-    }
     const dataset_info *info = dataset_get_info(*data);
     bool images = info->kind == DATASET_IMAGES;
     if (images != (kind->input == MODEL_IMAGES)) {
@@ -195,9 +190,8 @@ static void on_step(void *context, const trainer_step *step) {
 
 static void on_evaluation(void *context, const trainer_evaluation *e) {
     train_seat *seat = context;
-    if (seat->rank != 0) {
+    if (seat->rank != 0)
         return;
-    }
     train_log_evaluation(seat->shared->log, e);
     if (!seat->shared->settings->quiet) {
         progress_clear();
@@ -209,9 +203,8 @@ static void on_evaluation(void *context, const trainer_evaluation *e) {
 
 static void on_snapshot(void *context, const trainer_snapshot *snapshot) {
     train_seat *seat = context;
-    if (seat->rank == 0) {
+    if (seat->rank == 0)
         train_log_snapshot(seat->shared->log, snapshot);
-    }
 }
 
 static void on_span(void *context, const trainer_span *span) {
@@ -232,13 +225,11 @@ static int compare_replicas(rank_seat *seat, const train_settings *s, uint64_t h
     side beside;
     int64_t told = (int64_t)hash;
     int status = side_open(&beside, seat, 0, s->timeout);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = side_tell(&beside, &told, 1);
-    }
     *same = status == STATUS_OK;
-    for (int r = 0; r < seat->nranks && status == STATUS_OK; r++) {
+    for (int r = 0; r < seat->nranks && status == STATUS_OK; r++)
         *same = *same && side_told(&beside, r, 0) == told;
-    }
     side_close(&beside);
     return status;
 }
@@ -246,9 +237,8 @@ static int compare_replicas(rank_seat *seat, const train_settings *s, uint64_t h
 static void divide_times(trainer_times *t, double by) {
     double *all[] = {&t->data,   &t->forward, &t->backward, &t->exposed, &t->optimiser,
                      &t->select, &t->wait,    &t->exchange, &t->apply};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         *all[i] /= by;
-    }
 }
 
 static int play_rank(rank_seat *seat, void *context) {
@@ -301,9 +291,8 @@ static void log_run(const train_shared *shared, const rank_job *job) {
 
 /* A run that starts at step 0 must not mix with what another saved. */
 static int check_directory(const train_settings *s) {
-    if (s->checkpoints == NULL || s->resume || trainer_checkpoints(s->checkpoints) == 0) {
+    if (s->checkpoints == NULL || s->resume || trainer_checkpoints(s->checkpoints) == 0)
         return STATUS_OK;
-    }
     return failure("'%s' holds checkpoints of another run; give --resume to go on with it, or "
                    "another directory",
                    s->checkpoints);
@@ -314,18 +303,14 @@ static int prepare(const train_settings *s, const rank_job *job, dataset **data,
     model_size size;
     model_error error = {{0}};
     int status = check_directory(s);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = open_data(s, data);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = settle(s, *data, job->nranks, spec);
-    }
-    if (status == STATUS_OK && model_measure(&spec->model, &size, &error) != MODEL_OK) {
+    if (status == STATUS_OK && model_measure(&spec->model, &size, &error) != MODEL_OK)
         status = failure("model: %s", error.text);
-    }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         outcome->parameters = size.n;
-    }
     return status;
 }
 
@@ -339,9 +324,8 @@ int train_execute(const train_settings *settings, const rank_job *job, train_out
         status = settings->resume ? jsonl_resume(&shared.log, settings->log_path)
                                   : jsonl_open(&shared.log, settings->log_path);
     }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         status = train_trace_open(&shared.trace, settings->trace_path, job->first);
-    }
     status = ranks_worst(job, status);
     if (status == STATUS_OK) {
         shared.data = data;
@@ -355,8 +339,7 @@ int train_execute(const train_settings *settings, const rank_job *job, train_out
     int closed = jsonl_close(shared.log);
     int traced = train_trace_close(shared.trace);
     dataset_close(data);
-    if (status == STATUS_OK && ranks_speaks(job) && !outcome->same) {
+    if (status == STATUS_OK && ranks_speaks(job) && !outcome->same)
         status = failure("replicas differ at the end of the run: please report it");
-    }
     return status != STATUS_OK ? status : closed != STATUS_OK ? closed : traced;
 }

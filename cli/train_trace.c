@@ -24,9 +24,8 @@ struct train_trace {
 
 int train_trace_open(train_trace **out, const char *path, int first_rank) {
     *out = NULL;
-    if (path == NULL) {
+    if (path == NULL)
         return STATUS_OK;
-    }
     train_trace *trace = calloc(1, sizeof *trace);
     size_t length = strlen(path) + 16;
     char *name = malloc(length);
@@ -70,9 +69,8 @@ static bool first_time(train_trace *trace, int rank) {
     int words = rank / 64 + 1;
     if (words > trace->rows) {
         uint64_t *more = realloc(trace->named, (size_t)words * sizeof *more);
-        if (more == NULL) {
+        if (more == NULL)
             return false;
-        }
         memset(more + trace->rows, 0, (size_t)(words - trace->rows) * sizeof *more);
         trace->named = more;
         trace->rows = words;
@@ -83,16 +81,13 @@ static bool first_time(train_trace *trace, int rank) {
 }
 
 void train_trace_span(train_trace *trace, int rank, const trainer_span *span) {
-    if (trace == NULL) {
+    if (trace == NULL)
         return;
-    }
     pthread_mutex_lock(&trace->lock);
-    if (trace->origin < 0.0) {
+    if (trace->origin < 0.0)
         trace->origin = span->begin;
-    }
-    if (first_time(trace, rank)) {
+    if (first_time(trace, rank))
         name_rows(trace, rank);
-    }
     fprintf(trace->file,
             "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.1f,\"dur\":%.1f,"
             "\"args\":{\"step\":%" PRId64 "}},\n",
@@ -102,9 +97,8 @@ void train_trace_span(train_trace *trace, int rank, const trainer_span *span) {
 }
 
 int train_trace_close(train_trace *trace) {
-    if (trace == NULL) {
+    if (trace == NULL)
         return STATUS_OK;
-    }
     fputs("{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}\n]\n", trace->file);
     bool bad = ferror(trace->file) != 0;
     bad = fclose(trace->file) != 0 || bad;

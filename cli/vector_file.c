@@ -19,9 +19,8 @@
 #define VALUE_BYTES 4
 
 static int check_size(const char *path, const struct stat *status) {
-    if (!S_ISREG(status->st_mode)) {
+    if (!S_ISREG(status->st_mode))
         return failure("%s: not a regular file", path);
-    }
     int64_t bytes = status->st_size;
     if (bytes == 0 || bytes % VALUE_BYTES != 0) {
         return failure("%s: %" PRId64 " bytes; raw float32 has a positive multiple of 4", path,
@@ -56,9 +55,8 @@ static int check_finite(const char *path, const float *values, int64_t n) {
 }
 
 static int read_values(const char *path, FILE *file, float *values, int64_t n) {
-    if (fread(values, VALUE_BYTES, (size_t)n, file) != (size_t)n) {
+    if (fread(values, VALUE_BYTES, (size_t)n, file) != (size_t)n)
         return failure("%s: could not be read to its end", path);
-    }
     decode(values, n);
     return check_finite(path, values, n);
 }
@@ -66,18 +64,15 @@ static int read_values(const char *path, FILE *file, float *values, int64_t n) {
 /* The part after opening, so that one place closes the file. */
 static int read_open_file(const char *path, FILE *file, float **values, int64_t *n) {
     struct stat status;
-    if (fstat(fileno(file), &status) != 0) {
+    if (fstat(fileno(file), &status) != 0)
         return failure("%s: %s", path, strerror(errno));
-    }
     int result = check_size(path, &status);
-    if (result != STATUS_OK) {
+    if (result != STATUS_OK)
         return result;
-    }
     *n = status.st_size / VALUE_BYTES;
     float *buffer = buffer_create(*n, sizeof *buffer);
-    if (buffer == NULL) {
+    if (buffer == NULL)
         return failure("%s: not enough memory for %" PRId64 " values", path, *n);
-    }
     result = read_values(path, file, buffer, *n);
     if (result != STATUS_OK) {
         free(buffer);
@@ -90,9 +85,8 @@ static int read_open_file(const char *path, FILE *file, float **values, int64_t 
 int vector_file_read(const char *path, float **values, int64_t *n) {
     *values = NULL;
     FILE *file = fopen(path, "rb");
-    if (file == NULL) {
+    if (file == NULL)
         return failure("%s: %s", path, strerror(errno));
-    }
     int result = read_open_file(path, file, values, n);
     fclose(file);
     return result;

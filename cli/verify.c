@@ -29,12 +29,10 @@ static const char *check_entries(const step_record *step, int64_t *index) {
     for (int64_t j = 0; j < step->sent.count; j++) {
         int64_t i = step->sent.idx[j];
         *index = i;
-        if (i <= previous || i >= step->n) {
+        if (i <= previous || i >= step->n)
             return "the indices are not ascending within 0 .. n-1";
-        }
-        if (float_to_bits(step->sent.val[j]) != float_to_bits(step->acc[i])) {
+        if (float_to_bits(step->sent.val[j]) != float_to_bits(step->acc[i]))
             return "a selected value is not gradient + residual";
-        }
         previous = i;
     }
     return NULL;
@@ -46,12 +44,10 @@ static const char *check_residual(const step_record *step, int64_t *index) {
         bool sent = next < step->sent.count && step->sent.idx[next] == i;
         next += sent;
         *index = i;
-        if (sent && step->after[i] != 0.0f) {
+        if (sent && step->after[i] != 0.0f)
             return "a sent entry is still in the residual";
-        }
-        if (!sent && float_to_bits(step->after[i]) != float_to_bits(step->acc[i])) {
+        if (!sent && float_to_bits(step->after[i]) != float_to_bits(step->acc[i]))
             return "the residual lost or changed an entry that was not sent";
-        }
     }
     return NULL;
 }
@@ -77,25 +73,22 @@ static uint32_t find_bin(const int64_t *bins, int nbins, int64_t *wanted) {
 /* The key of the k-th largest magnitude. *ties: how many keys equal to it belong to the top k. */
 static uint32_t find_cut(const float *acc, int64_t n, int64_t *bins, int64_t k, int64_t *ties) {
     *ties = k;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         bins[key_of(acc[i]) >> LOW_BITS]++;
-    }
     uint32_t high = find_bin(bins, HIGH_BINS, ties);
     int64_t *low_bins = bins + HIGH_BINS;
     for (int64_t i = 0; i < n; i++) {
         uint32_t key = key_of(acc[i]);
-        if (key >> LOW_BITS == high) {
+        if (key >> LOW_BITS == high)
             low_bins[key & (LOW_BINS - 1)]++;
-        }
     }
     return high << LOW_BITS | find_bin(low_bins, LOW_BINS, ties);
 }
 
 static int64_t count_nonzeros(const float *acc, int64_t n) {
     int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         count += acc[i] != 0.0f;
-    }
     return count;
 }
 
@@ -105,13 +98,11 @@ static bool is_top(const step_record *step, uint32_t cut, int64_t ties) {
     for (int64_t i = 0; i < step->n; i++) {
         uint32_t key = key_of(step->acc[i]);
         bool belongs = key > cut || (key == cut && ties > 0);
-        if (!belongs) {
+        if (!belongs)
             continue;
-        }
         ties -= key == cut;
-        if (next == step->sent.count || step->sent.idx[next] != i) {
+        if (next == step->sent.count || step->sent.idx[next] != i)
             return false;
-        }
         next++;
     }
     return next == step->sent.count;
@@ -125,9 +116,8 @@ int verify_exact(const step_record *step, bool *exact) {
         return STATUS_OK;
     }
     int64_t *bins = calloc(HIGH_BINS + LOW_BINS, sizeof *bins);
-    if (bins == NULL) {
+    if (bins == NULL)
         return failure("not enough memory to check the selection");
-    }
     int64_t ties;
     uint32_t cut = find_cut(step->acc, step->n, bins, k, &ties);
     *exact = is_top(step, cut, ties);

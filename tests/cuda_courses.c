@@ -11,9 +11,8 @@
 static void check_conserved(const pair *p, const int64_t *given, const int64_t *applied) {
     for (int64_t i = 0; i < p->n; i++) {
         int64_t left = 0;
-        for (int r = 0; r < p->nranks; r++) {
+        for (int r = 0; r < p->nranks; r++)
             left += check_units(p->residuals[1][r][i]);
-        }
         check_int("conserved", applied[i] + left, given[i]);
     }
 }
@@ -21,9 +20,8 @@ static void check_conserved(const pair *p, const int64_t *given, const int64_t *
 static void add_step(const pair *p, int64_t *given, int64_t *applied) {
     for (int64_t i = 0; i < p->n; i++) {
         applied[i] += check_units(p->copies[0][i]);
-        for (int r = 0; r < p->nranks; r++) {
+        for (int r = 0; r < p->nranks; r++)
             given[i] += check_units(p->grads[r][i]);
-        }
     }
 }
 
@@ -80,9 +78,8 @@ void run_wire(const char *scheme, const char *wire, way how, int nranks, int64_t
                     way_names[how], nranks, (long long)n, density, step);
         rows_fill(p.grads, nranks, n, step == 1 ? DATA_POWER5 : DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
-        if (n < 100000) { /* longer lists may be cut, and go from rank to rank, on the CPU alone */
+        if (n < 100000) /* longer lists may be cut, and go from rank to rank, on the CPU alone */
             compare_payload(&p);
-        }
     }
     compare_residuals(&p);
     pair_close(&p);
@@ -103,9 +100,8 @@ void run_bucket(const plan *what) {
                     what->selects != NULL ? what->selects[0].type : TW_F32,
                     what->selects != NULL ? what->selects[0].method : "as the scheme", step);
         rows_fill(p.grads, p.nranks, p.n, step == 1 ? DATA_LAPLACE : DATA_GAUSS, step);
-        if (bad) {
+        if (bad)
             p.grads[1][p.n / 2] = NAN;
-        }
         pair_step(&p, reduce_all, bad ? TW_ERR_NUMBER : TW_OK);
     }
     compare_residuals(&p);
@@ -145,12 +141,10 @@ static tw_select_params select_mixed(const plan *what, mixture mix, int t) {
         select.reuse_period = 2;
         select.warmup_steps = t % 7 == 3 ? 3 : 0;
         select.clip_norm = t % 5 == 1 ? 2.5f : 0.0f;
-        if (!alike(t)) {
+        if (!alike(t))
             select.method = check_method(t % check_methods());
-        }
-        if (what->params.wire == NULL) { /* which is where a GPU has it */
+        if (what->params.wire == NULL) /* which is where a GPU has it */
             select.momentum = t % 4 == 2 ? 0.9f : 0.0f;
-        }
     }
     return select;
 }
@@ -159,9 +153,8 @@ void plan_mixed(plan *what, mixture mix, tw_select_params selects[MIXED]) {
     what->tensors = MIXED;
     what->sizes = mixed_sizes;
     what->selects = selects;
-    for (int t = 0; t < MIXED; t++) {
+    for (int t = 0; t < MIXED; t++)
         selects[t] = select_mixed(what, mix, t);
-    }
 }
 
 void run_mixed(const char *scheme, const char *wire, mixture mix, way how) {

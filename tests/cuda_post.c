@@ -27,9 +27,8 @@ void post_clear(void) {
 
 /* Waits until the sender's place is taken, or free. */
 static const tw_device_message *post_wait(int sender, int receiver, int taken) {
-    while ((mail.from[sender][receiver] != NULL) != taken) {
+    while ((mail.from[sender][receiver] != NULL) != taken)
         pthread_cond_wait(&mail.changed, &mail.mutex);
-    }
     return mail.from[sender][receiver];
 }
 
@@ -40,9 +39,8 @@ static int post_copy(const tw_device_message *m, int rank, cudaStream_t stream) 
                 cudaMemcpyAsync(m->data, sent->data, m->bytes, cudaMemcpyDeviceToDevice, stream) !=
                     cudaSuccess ||
                 cudaStreamSynchronize(stream) != cudaSuccess;
-    if (!error && post_tamper != NULL) {
+    if (!error && post_tamper != NULL)
         post_tamper(m, m->peer, rank);
-    }
     mail.from[m->peer][rank] = NULL;
     pthread_cond_broadcast(&mail.changed);
     return error ? tw_transport_explain("test: %zu bytes came, %zu were expected", bytes, m->bytes)
@@ -52,22 +50,16 @@ static int post_copy(const tw_device_message *m, int rank, cudaStream_t stream) 
 int post_exchange(void *context, const tw_device_message *messages, int count, void *stream) {
     int rank = *(int *)context, error = TW_OK;
     pthread_mutex_lock(&mail.mutex);
-    for (int i = 0; i < count; i++) {
-        if (messages[i].sending) {
+    for (int i = 0; i < count; i++)
+        if (messages[i].sending)
             mail.from[rank][messages[i].peer] = &messages[i];
-        }
-    }
     pthread_cond_broadcast(&mail.changed);
-    for (int i = 0; i < count && error == TW_OK; i++) {
-        if (!messages[i].sending) {
+    for (int i = 0; i < count && error == TW_OK; i++)
+        if (!messages[i].sending)
             error = post_copy(&messages[i], rank, stream);
-        }
-    }
-    for (int i = 0; i < count && error == TW_OK; i++) {
-        if (messages[i].sending) {
+    for (int i = 0; i < count && error == TW_OK; i++)
+        if (messages[i].sending)
             post_wait(rank, messages[i].peer, 0);
-        }
-    }
     pthread_mutex_unlock(&mail.mutex);
     return error;
 }

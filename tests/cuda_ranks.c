@@ -8,17 +8,15 @@
 const char *const way_names[WAYS] = {"direct", "lent", "staged"};
 
 int gpu_missing(void) {
-    if (tw_cuda_device(0, NULL) == TW_OK) {
+    if (tw_cuda_device(0, NULL) == TW_OK)
         return 0;
-    }
     printf("SKIP: %s\n", tw_last_error());
     return 1;
 }
 
 void gpu_ok(cudaError_t error) {
-    if (error != cudaSuccess) {
+    if (error != cudaSuccess)
         check_fail("CUDA: %s", cudaGetErrorString(error));
-    }
 }
 
 /* ---- life */
@@ -35,16 +33,13 @@ tw_group_params params_of(const char *scheme, double density) {
 static void use_way(ranks *r, way how) {
     const tw_network network = {.latency = 1e-6, .bandwidth = 1e9};
     for (int i = 0; i < r->nranks; i++) {
-        if (how == LENT) {
+        if (how == LENT)
             check_ok(tw_transport_set_device(r->transports[i], post_exchange, post_seat(i)));
-        }
-        if (how == STAGED) {
+        if (how == STAGED)
             tw_transport_free(r->transports[i]);
-        }
     }
-    if (how == STAGED) {
+    if (how == STAGED)
         check_ok(tw_transport_simulated(r->transports, r->nranks, &network));
-    }
 }
 
 static int on_gpu(const pair *p, const ranks *r, int tensor) {
@@ -82,9 +77,8 @@ static void open_sides(pair *p) {
 
 void pair_open(pair *p, const plan *what) {
     *p = (pair){.plan = *what, .nranks = what->nranks};
-    for (int t = 0; t < what->tensors; t++) {
+    for (int t = 0; t < what->tensors; t++)
         p->n += what->sizes[t];
-    }
     p->grads = rows_alloc(p->nranks, p->n);
     p->outs = rows_alloc(p->nranks, p->n);
     p->copies = rows_alloc(p->nranks, p->n);
@@ -148,9 +142,8 @@ void pair_upload(pair *p) {
 /* The pointers that a rank gives for a tensor whose elements begin at `at`. */
 static oddity gives(const pair *p, const ranks *r, int rank, int tensor, int64_t at) {
     int there = r == &p->there, gpu = on_gpu(p, r, tensor);
-    if (there && rank == 1 && p->odd.is && p->odd.tensor == tensor) {
+    if (there && rank == 1 && p->odd.is && p->odd.tensor == tensor)
         return p->odd;
-    }
     char *grad = gpu ? p->gpu_grads[rank] : p->typed[rank];
     float *out = gpu ? p->gpu_outs[rank] : there ? p->copies[rank] : p->outs[rank];
     return (oddity){0, tensor, grad + place_of(p, tensor, at), out + at};
@@ -187,9 +180,8 @@ static void compare_sparse(pair *p, int rank, int tensor) {
     int none = strcmp(p->plan.params.scheme, "dense") == 0 ? TW_ERR_STATE : TW_OK;
     check_error(tw_group_result(p->here.groups[rank], tensor, &here), none);
     check_error(tw_group_result(p->there.groups[rank], tensor, &there), none);
-    if (none != TW_OK) {
+    if (none != TW_OK)
         return;
-    }
     int32_t *idx = check_alloc(there.count + 1, 4);
     float *val = check_alloc(there.count + 1, 4);
     gpu_ok(cudaMemcpy(idx, there.idx, 4 * (size_t)there.count, cudaMemcpyDefault));
@@ -224,14 +216,11 @@ void pair_step(pair *p, ranks_call call, int expected) {
     ranks_error(&p->here, expected);
     ranks_run(&p->there, call, p);
     ranks_error(&p->there, expected);
-    if (expected == TW_OK && call != reduce_one_silently) {
+    if (expected == TW_OK && call != reduce_one_silently)
         pair_check_outs(p);
-    }
-    for (int r = 0; r < p->nranks && expected == TW_OK; r++) {
-        for (int t = 0; t < p->plan.tensors; t++) {
+    for (int r = 0; r < p->nranks && expected == TW_OK; r++)
+        for (int t = 0; t < p->plan.tensors; t++)
             compare_sparse(p, r, t);
-        }
-    }
 }
 
 void compare_residuals(pair *p) {
@@ -241,8 +230,7 @@ void compare_residuals(pair *p) {
         snprintf(what, sizeof what, "tensor %d, residual", t);
         ranks_get_residuals(&p->here, t, p->residuals[0], n);
         ranks_get_residuals(&p->there, t, p->residuals[1], n);
-        for (int r = 0; r < p->nranks; r++) {
+        for (int r = 0; r < p->nranks; r++)
             check_bits(what, p->residuals[1][r], p->residuals[0][r], n);
-        }
     }
 }

@@ -338,9 +338,8 @@ static void read_plan(plan *p, input *in) {
     if (flags & 64)
         params->exchange = "oktopk";
     REQUIRE(tw_select_method((int)(take(in, 1) % 6), &params->select.method, NULL) == TW_OK);
-    if (tw_wire((int)(take(in, 1) % 14), &params->wire, NULL) != TW_OK) {
+    if (tw_wire((int)(take(in, 1) % 14), &params->wire, NULL) != TW_OK)
         params->wire = "raw"; /* half of them */
-    }
     p->dense = strcmp(params->exchange, "dense") == 0;
     params->scheme = p->dense ? "dense" : "topka";
     params->global = flags & 1 ? TW_GLOBAL_REUSE : TW_GLOBAL_EXACT;

@@ -33,9 +33,8 @@ typedef struct verdict {
 
 static double largest(const real *grad, int64_t n) {
     double most = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         most = fmax(most, fabs((double)grad[i]));
-    }
     return most;
 }
 
@@ -48,9 +47,8 @@ static verdict judge(gradient_rule rule, double (*loss)(void *), void *context, 
         double numeric = difference(rule.step, loss, context, at + i), analytic = (double)grad[i];
         double scale = fmax(fmax(fabs(numeric), fabs(analytic)), least);
         double error = fabs(numeric - analytic) / (rule.tolerance * scale);
-        if (!(error <= worst.error)) {
+        if (!(error <= worst.error))
             worst = (verdict){i, error, analytic, numeric};
-        }
     }
     return worst;
 }

@@ -231,9 +231,8 @@ static void build_cross_entropy(void *layer, plan *p) {
 }
 static void forward_cross_entropy(layer_run *r) {
     int32_t labels[LOSS_ROWS];
-    for (int i = 0; i < LOSS_ROWS; i++) {
+    for (int i = 0; i < LOSS_ROWS; i++)
         labels[i] = i % 4 == 3 ? MODEL_IGNORE : i % CLASSES;
-    }
     memcpy(r->y, r->x, LOSS_ROWS * CLASSES * sizeof(real));
     r->loss = cross_entropy_forward(r->layer, &r->lab.pass, LOSS_ROWS, labels, r->y).loss;
 }

@@ -68,9 +68,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int numbers[MOST] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 static void await_post(int sender, int receiver, int posted) {
-    while ((posts[sender][receiver] != NULL) != posted) {
+    while ((posts[sender][receiver] != NULL) != posted)
         pthread_cond_wait(&changed, &mutex);
-    }
 }
 
 static int lent_exchange(void *context, const tw_device_message *messages, int count,
@@ -78,17 +77,14 @@ static int lent_exchange(void *context, const tw_device_message *messages, int c
     int rank = *(int *)context, error = TW_OK;
     (void)stream;
     pthread_mutex_lock(&mutex);
-    for (int i = 0; i < count; i++) {
-        if (messages[i].sending) {
+    for (int i = 0; i < count; i++)
+        if (messages[i].sending)
             posts[rank][messages[i].peer] = &messages[i];
-        }
-    }
     pthread_cond_broadcast(&changed);
     for (int i = 0; i < count; i++) {
         int peer = messages[i].peer;
-        if (messages[i].sending) {
+        if (messages[i].sending)
             continue;
-        }
         await_post(peer, rank, 1);
         if (posts[peer][rank]->bytes != messages[i].bytes) {
             error = tw_transport_explain("%zu bytes, not %zu", posts[peer][rank]->bytes,
@@ -99,11 +95,9 @@ static int lent_exchange(void *context, const tw_device_message *messages, int c
         posts[peer][rank] = NULL;
         pthread_cond_broadcast(&changed);
     }
-    for (int i = 0; i < count; i++) {
-        if (messages[i].sending) {
+    for (int i = 0; i < count; i++)
+        if (messages[i].sending)
             await_post(rank, messages[i].peer, 0);
-        }
-    }
     pthread_mutex_unlock(&mutex);
     return error;
 }
@@ -149,13 +143,11 @@ static void pack(const ranks *r, int rank, plan what, int turn, bags *b) {
         int peer = (rank + i + 1) % r->nranks;
         unsigned char *out = b->out + (what == ALIKE ? 0 : (size_t)peer * LONGEST);
         size_t bytes = size_of(what, rank, peer, turn);
-        for (size_t at = 0; at < bytes; at++) {
+        for (size_t at = 0; at < bytes; at++)
             out[at] = byte_of(what, rank, peer, turn, at);
-        }
         b->shipments[i] = (tw__shipment){.peer = peer};
-        if (!is_silent(what, rank, peer, turn)) {
+        if (!is_silent(what, rank, peer, turn))
             b->shipments[i].out = (tw__parcel){.data = out, .bytes = bytes};
-        }
         if (!is_silent(what, peer, rank, turn)) {
             b->shipments[i].in =
                 (tw__parcel){.data = b->in + (size_t)peer * LONGEST, .capacity = LONGEST};
@@ -167,14 +159,12 @@ static int64_t unpack(const ranks *r, int rank, plan what, int turn, const bags 
     int64_t wrong = 0;
     for (int i = 0; i + 1 < r->nranks; i++) {
         const tw__shipment *s = &b->shipments[i];
-        if (s->in.data == NULL) {
+        if (s->in.data == NULL)
             continue;
-        }
         wrong += s->in.bytes != size_of(what, s->peer, rank, turn);
         const unsigned char *in = s->in.data;
-        for (size_t at = 0; at < s->in.bytes; at++) {
+        for (size_t at = 0; at < s->in.bytes; at++)
             wrong += in[at] != byte_of(what, s->peer, rank, turn, at);
-        }
     }
     return wrong;
 }
@@ -200,16 +190,13 @@ static void open_way(ranks *r, int nranks, way how) {
     ranks_init(r, nranks);
     for (int i = 0; i < nranks; i++) {
         tw__transport_set_timeout(r->transports[i], RANKS_TIMEOUT);
-        if (how == LENT) {
+        if (how == LENT)
             check_ok(tw_transport_set_device(r->transports[i], lent_exchange, &numbers[i]));
-        }
-        if (how == STAGED) {
+        if (how == STAGED)
             tw_transport_free(r->transports[i]);
-        }
     }
-    if (how == STAGED) {
+    if (how == STAGED)
         check_ok(tw_transport_simulated(r->transports, nranks, &network));
-    }
 }
 
 static void test_ways(void **state) {
@@ -241,18 +228,15 @@ static int offer_too_much(ranks *r, int rank, void *context) {
     tw__device_carrier *carrier = NULL;
     tw__shipment s = {.peer = 1 - rank};
     (void)context;
-    if (rank == 0) {
+    if (rank == 0)
         s.in = (tw__parcel){.data = memory, .capacity = 40};
-    } else {
+    else
         s.out = (tw__parcel){.data = memory, .bytes = 41};
-    }
     int error = fake_carrier_create(&carrier, r->transports[rank], NULL, 1000);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw__transport_carry(r->transports[rank], &s, 1);
-    }
-    if (error != TW_OK) {
+    if (error != TW_OK)
         (void)tw__transport_give_up(r->transports[rank], error);
-    }
     fake_carrier_free(carrier);
     return error;
 }
@@ -286,9 +270,8 @@ static int lend_refusal(ranks *r, int rank, void *context) {
     *(rank == 0 ? &s.in : &s.out) = parcel;
     (void)tw_transport_explain("long ago");
     int error = fake_carrier_create(&carrier, r->transports[rank], NULL, 1000);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw__transport_carry(r->transports[rank], &s, 1);
-    }
     fake_carrier_free(carrier);
     return error;
 }
@@ -298,9 +281,8 @@ static void test_quiet_refusal(void **state) {
     ranks r;
     check_scene("a lent way that fails quietly");
     ranks_init(&r, 2);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         check_ok(tw_transport_set_device(r.transports[i], refuse_quietly, NULL));
-    }
     ranks_run(&r, lend_refusal, NULL);
     ranks_error(&r, TW_ERR_TRANSPORT);
     ranks_say(&r, "failed: error -5, not explained");
@@ -313,14 +295,12 @@ static int come_alone(ranks *r, int rank, void *context) {
     tw__device_carrier *carrier = NULL;
     tw__shipment s = {.peer = 1, .in = {.data = memory, .capacity = 40}};
     (void)context;
-    if (rank == 1) {
+    if (rank == 1)
         return TW_OK;
-    }
     tw__transport_set_timeout(r->transports[0], 0.2);
     int error = fake_carrier_create(&carrier, r->transports[0], NULL, 1000);
-    if (error == TW_OK) {
+    if (error == TW_OK)
         error = tw__transport_carry(r->transports[0], &s, 1);
-    }
     fake_carrier_free(carrier);
     return error;
 }

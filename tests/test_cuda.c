@@ -33,9 +33,8 @@ typedef struct twins {
 } twins;
 
 static void gpu_ok(cudaError_t error) {
-    if (error != cudaSuccess) {
+    if (error != cudaSuccess)
         fail_msg("CUDA: %s", cudaGetErrorString(error));
-    }
 }
 
 static void *gpu_alloc(int64_t bytes) {
@@ -87,9 +86,8 @@ static void twins_upload(twins *t) {
 
 static void twins_fill(twins *t, oracle_data kind, float scale, uint64_t seed) {
     oracle_fill(t->values, t->n, kind, seed);
-    for (int64_t i = 0; i < t->n; i++) {
+    for (int64_t i = 0; i < t->n; i++)
         t->values[i] *= scale;
-    }
     twins_upload(t);
 }
 
@@ -117,9 +115,8 @@ static void commit_half(twins *t) {
     int64_t count = 0;
     int32_t *half = malloc(sizeof *half * (size_t)(t->mine.count + 1));
     assert_non_null(half);
-    for (int64_t i = 0; i < t->mine.count; i += 2) {
+    for (int64_t i = 0; i < t->mine.count; i += 2)
         half[count++] = t->mine.idx[i];
-    }
     int32_t *on_gpu = gpu_alloc(4 * count);
     gpu_ok(cudaMemcpy(on_gpu, half, 4 * (size_t)count, cudaMemcpyHostToDevice));
     check_ok(tw_selector_commit(t->there, on_gpu, count));
@@ -163,9 +160,8 @@ static void run_course(int64_t n, const tw_select_params *params, oracle_data ki
     for (int step = 0; step < STEPS; step++) {
         oracle_rng rng = {seed + 977 * (uint64_t)step};
         float scale = scales[oracle_below(&rng, 8)];
-        if (oracle_below(&rng, 6) == 0) {
+        if (oracle_below(&rng, 6) == 0)
             kind = (oracle_data)oracle_below(&rng, DATA_KINDS);
-        }
         check_scene("n=%lld k=%lld density=%g method=%s data=%s x %g type=%d feedback=%d "
                     "momentum=%g clip=%g shift=%lld step=%d",
                     (long long)n, (long long)params->k, params->density, params->method,
@@ -193,11 +189,10 @@ static tw_select_params any_params(oracle_rng *rng, int64_t n) {
     static const double densities[] = {0.001, 0.01, 0.05, 0.3, 1.0};
     tw_select_params p = TW_SELECT_PARAMS_INIT;
     tw_select_method((int)oracle_below(rng, 6), &p.method, NULL);
-    if (oracle_below(rng, 3) == 0) {
+    if (oracle_below(rng, 3) == 0)
         p.k = 1 + oracle_below(rng, n);
-    } else {
+    else
         p.density = densities[oracle_below(rng, 5)];
-    }
     p.type = (int)oracle_below(rng, 3);
     p.feedback = oracle_below(rng, 5) == 0 ? TW_FEEDBACK_OFF : TW_FEEDBACK_ON;
     p.seed = oracle_next(rng);
@@ -357,13 +352,11 @@ static void test_out_of_memory(void **state) {
     params.k = 1000;
     params.device = TW_CUDA;
     int count = 0, error = TW_OK;
-    while (count < MOST && error == TW_OK) {
+    while (count < MOST && error == TW_OK)
         error = tw_selector_create(&selectors[count++], INT32_MAX, &params);
-    }
     assert_int_equal(error, TW_ERR_MEMORY);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         tw_selector_free(selectors[i]);
-    }
     check_ok(tw_selector_create(&selectors[0], INT32_MAX, &params));
     tw_selector_free(selectors[0]);
 }

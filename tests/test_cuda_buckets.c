@@ -50,9 +50,8 @@ static void test_some_without_feedback(void **state) {
         tw_select_params selects[MIXED];
         plan some = {.params = params_of(schemes[s], 0.05), .nranks = 3, .how = LENT};
         plan_mixed(&some, TYPES, selects);
-        for (int t = 0; t < MIXED; t += 4) {
+        for (int t = 0; t < MIXED; t += 4)
             selects[t].feedback = TW_FEEDBACK_OFF;
-        }
         run_bucket(&some);
     }
 }
@@ -71,9 +70,8 @@ static void test_some_on_host(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (gpu_missing()) {
+    if (gpu_missing())
         return 0;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_background),
         cmocka_unit_test(test_many),
@@ -82,8 +80,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_some_without_feedback),
         cmocka_unit_test(test_some_on_host),
     };
-    if (argc > 1) {
+    if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,9 +100,8 @@ static void test_selector_stream(void **state) {
     (void)state;
     cudaStream_t stream;
     gpu_ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int method = 0; method < check_methods(); method++) {
+    for (int method = 0; method < check_methods(); method++)
         run_selector(check_method(method), stream);
-    }
     gpu_ok(cudaStreamDestroy(stream));
 }
 
@@ -110,9 +109,8 @@ static void test_selector_stream(void **state) {
 
 static void refuse_stream(pair *p, cudaStream_t stream, int spoilt) {
     begin_capture(stream);
-    if (spoilt) {
+    if (spoilt)
         spoil_capture(stream);
-    }
     ranks_run(&p->there, reduce_all, p);
     end_capture(stream);
     ranks_error(&p->there, TW_ERR_DEVICE);
@@ -208,16 +206,14 @@ static void test_full(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (gpu_missing()) {
+    if (gpu_missing())
         return 0;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_selector_stream),
         cmocka_unit_test(test_group_stream),
         cmocka_unit_test(test_full),
     };
-    if (argc > 1) {
+    if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

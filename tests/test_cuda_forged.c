@@ -20,9 +20,8 @@ typedef struct forgery {
 static const forgery *forged; /* NULL: all are honest */
 
 static void forge(const tw_device_message *m, int from, int to) {
-    if (forged == NULL || from != 1 || to != 0) {
+    if (forged == NULL || from != 1 || to != 0)
         return;
-    }
     int64_t at = forged->at >= 0 ? forged->at : (int64_t)m->bytes + forged->at;
     (void)cudaMemset((char *)m->data + at, forged->value, forged->bytes);
     (void)cudaDeviceSynchronize();
@@ -30,11 +29,9 @@ static void forge(const tw_device_message *m, int from, int to) {
 }
 
 static int zeros(const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (x[i] != 0.0f) {
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != 0.0f)
             return 0;
-        }
-    }
     return 1;
 }
 
@@ -64,11 +61,9 @@ static void test_forged_letters(void **state) {
         {"width", 10, 1, 31}, {"unused", 11, 1, 1},  {"count", 12, 4, 255},
         {"fewer", 12, 4, 0},  {"nan", -4, 4, 255},   {"indices", 16, 40, 255}};
     post_tamper = forge;
-    for (int s = 0; s < 4; s++) {
-        for (int f = 0; f < 9; f++) {
+    for (int s = 0; s < 4; s++)
+        for (int f = 0; f < 9; f++)
             run_forged(schemes[s], &forgeries[f]);
-        }
-    }
     post_tamper = NULL;
 }
 
@@ -78,9 +73,8 @@ static void test_forged_letters(void **state) {
 static void fill_large(pair *p, int step) {
     rows_fill(p->grads, p->nranks, p->n, DATA_GAUSS, step);
     for (int r = 0; r < p->nranks && step % 2; r++) {
-        for (int64_t i = 0; i < p->n; i++) {
+        for (int64_t i = 0; i < p->n; i++)
             p->grads[r][i] *= 1e37f;
-        }
         p->grads[r][7] = step == STEPS - 1 ? 3e38f : p->grads[r][7];
     }
 }
@@ -96,12 +90,10 @@ static void run_overflow(const char *scheme, const char *wire, way how) {
         pair_upload(&p);
         ranks_run(&p.here, reduce_one, &p);
         ranks_run(&p.there, reduce_one, &p);
-        for (int r = 0; r < 3; r++) {
+        for (int r = 0; r < 3; r++)
             check_int("status", p.there.status[r], p.here.status[r]);
-        }
-        if (p.here.status[0] == TW_OK) {
+        if (p.here.status[0] == TW_OK)
             pair_check_outs(&p);
-        }
         compare_residuals(&p);
     }
     ranks_error(&p.there, TW_ERR_NUMBER); /* the last one */
@@ -120,15 +112,13 @@ static void test_overflow(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (gpu_missing()) {
+    if (gpu_missing())
         return 0;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forged_letters),
         cmocka_unit_test(test_overflow),
     };
-    if (argc > 1) {
+    if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

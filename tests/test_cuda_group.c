@@ -147,11 +147,10 @@ static void test_state(void **state) {
         check_scene("state, step=%d", step);
         rows_fill(p.grads, 3, 4001, DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
-        if (step % 8 == 3) {
+        if (step % 8 == 3)
             hand_over(&p.here, &p.there, name);
-        } else if (step % 8 == 7) {
+        else if (step % 8 == 7)
             hand_over(&p.there, &p.here, name);
-        }
     }
     compare_residuals(&p);
     pair_close(&p);
@@ -159,16 +158,14 @@ static void test_state(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (gpu_missing()) {
+    if (gpu_missing())
         return 0;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_schemes),   cmocka_unit_test(test_options),
         cmocka_unit_test(test_long_lists),    cmocka_unit_test(test_state),
         cmocka_unit_test(test_states_of_two),
     };
-    if (argc > 1) {
+    if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

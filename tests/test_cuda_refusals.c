@@ -85,11 +85,10 @@ static void *other_memory(size_t bytes) {
 
 static void refuse_memory(pair *p, const bad_memory *bad, int tensor) {
     p->odd = (oddity){1, tensor, p->gpu_grads[1], p->gpu_outs[1]};
-    if (bad->is_out) {
+    if (bad->is_out)
         p->odd.out = bad->at;
-    } else {
+    else
         p->odd.grad = bad->at;
-    }
     refuse(p, reduce_all, bad->error);
     ranks_say(&p->there, "rank 1, tensor %d: ", tensor);
     check_contains(p->there.text[1], bad->words);
@@ -157,16 +156,14 @@ static void test_no_such_gpu(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (gpu_missing()) {
+    if (gpu_missing())
         return 0;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_bad_memory),
         cmocka_unit_test(test_no_such_gpu),
     };
-    if (argc > 1) {
+    if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,9 +20,8 @@ static tw__device_lane *lane;
 static tw__device_lists *lists;
 
 static void gpu_ok(cudaError_t error) {
-    if (error != cudaSuccess) {
+    if (error != cudaSuccess)
         check_fail("CUDA: %s", cudaGetErrorString(error));
-    }
 }
 
 /* ---- memory of the GPU, with a margin on both sides */
@@ -62,20 +61,17 @@ static void piece_close(piece *p, void *to) {
                        (long long)i - (long long)first, p->bytes);
         }
     }
-    if (to != NULL) {
+    if (to != NULL)
         memcpy(to, copy + first, p->bytes);
-    }
     free(copy);
     gpu_ok(cudaFree(p->memory));
 }
 
 static void check_bytes(const char *what, const void *got, const void *want, size_t bytes) {
     const unsigned char *a = got, *b = want;
-    for (size_t i = 0; i < bytes; i++) {
-        if (a[i] != b[i]) {
+    for (size_t i = 0; i < bytes; i++)
+        if (a[i] != b[i])
             check_fail("%s: byte %zu of %zu is %02x, expected %02x", what, i, bytes, a[i], b[i]);
-        }
-    }
 }
 
 /* ---- there and back */
@@ -137,14 +133,12 @@ static int check_decode(const uint8_t *message, size_t size, int64_t lo, int64_t
                                      (tw__entry *)(void *)out.at, RANK);
         piece_close(&in, NULL);
         piece_close(&out, theirs);
-        if (there != TW_OK) {
+        if (there != TW_OK)
             check_contains(tw_last_error(), "rank 3: sent");
-        }
     }
     check_int("status", there, status);
-    if (status == TW_OK) {
+    if (status == TW_OK)
         check_bytes("entries", theirs, entries, sizeof *entries * (size_t)count);
-    }
     free(entries);
     free(theirs);
     return status;
@@ -185,11 +179,9 @@ static void test_lists(void **state) {
     static const double densities[] = {1e-4, 9e-4, 1e-2, 0.1, 0.24, 0.26, 0.5, 0.9, 1.0};
     uint64_t seed = 1;
     for (int c = 0; c < 20; c++) {
-        for (int d = 0; d < 9; d++, seed++) {
-            if (!quick || (c % 4 == 1 && c < 17 && d % 4 == 0)) {
+        for (int d = 0; d < 9; d++, seed++)
+            if (!quick || (c % 4 == 1 && c < 17 && d % 4 == 0))
                 check_random(counts[c], densities[d], (oracle_data)(seed % DATA_KINDS), seed);
-            }
-        }
     }
 }
 
@@ -222,13 +214,11 @@ static void test_values(void **state) {
         const int64_t count = 1 + oracle_below(&rng, 400);
         const int least = (int)oracle_below(&rng, 200), most = least + (int)oracle_below(&rng, 27);
         tw__list list = wire_list(count, 0, 9000, 0, DATA_GAUSS, (uint64_t)trial);
-        for (int64_t i = 0; i < count; i++) {
+        for (int64_t i = 0; i < count; i++)
             list.at[i].val = any_bits(&rng, least, most);
-        }
         check_formats(&list, 0, 9000, "bits");
-        for (int64_t i = 0; i < count; i++) {
+        for (int64_t i = 0; i < count; i++)
             list.at[i].val = trial % 2 ? 0.3f : i % 3 ? 0.0f : 0x1p-130f;
-        }
         check_formats(&list, 0, 9000, "alike");
         wire_list_free(&list);
     }
@@ -281,11 +271,9 @@ static letter write_letter(int format, const struct shape *s) {
 }
 
 static void cut_and_lengthen(const letter *l) {
-    for (size_t size = 0; size < l->size + 9; size++) {
-        if (size != l->size) {
+    for (size_t size = 0; size < l->size + 9; size++)
+        if (size != l->size)
             check_error(check_decode(l->bytes, size, l->lo, l->hi, l->count, 0), TW_ERR_PROTOCOL);
-        }
-    }
 }
 
 /* Returns how many were refused. */
@@ -358,9 +346,8 @@ static void test_list_calls(void **state) {
         tw__entry *got = check_alloc(n + 1, 8);
         want.at = check_alloc(n + 2, 8);
         check_scene("list calls, count=%lld", (long long)n);
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++)
             val[i] = i % 3 ? list.at[i].val / 2 : list.at[i].val;
-        }
         piece entries = piece_of(list.at, bytes, 0), values = piece_of(val, bytes / 2, 0);
         piece rests = piece_open(bytes + 8, 0), copied = piece_open(bytes / 2, 0);
         tw__list there = {(tw__entry *)(void *)entries.at, n};
@@ -374,9 +361,8 @@ static void test_list_calls(void **state) {
         piece_close(&rests, rest);
         check_bytes("rests", rest + 8, want.at, 8 * (size_t)want.count);
         piece_close(&copied, back);
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++)
             check_float("got", back[i], list.at[i].val);
-        }
         piece_close(&values, NULL);
         piece_close(&entries, got);
         for (int64_t i = 0; i < n; i++) {

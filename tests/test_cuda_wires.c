@@ -13,9 +13,8 @@ static void test_wires(void **state) {
     for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
         int coded = strcmp(scheme, "auto") != 0 && strcmp(scheme, "dense") != 0;
         for (int w = 1; wire_at(w) != NULL && coded; w++) {
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 4; c++)
                 run_wire(scheme, wire_at(w), LENT, counts[c], 5003, 0.1, 3);
-            }
             run_wire(scheme, wire_at(w), DIRECT, 3, 20011, 0.02, 3);
         }
     }
@@ -26,11 +25,9 @@ static void test_long_wires(void **state) {
     (void)state;
     static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
     for (way how = DIRECT; how < WAYS; how++) {
-        for (int s = 0; s < 4; s++) {
-            for (int w = 1; wire_at(w) != NULL; w++) {
+        for (int s = 0; s < 4; s++)
+            for (int w = 1; wire_at(w) != NULL; w++)
                 run_wire(schemes[s], wire_at(w), how, 3, 250007, 0.1, 2);
-            }
-        }
         run_wire("topkdsa", "q8", how, 2, 900000, 0.4, 2); /* bitmaps */
     }
 }
@@ -43,9 +40,8 @@ static void test_batches(void **state) {
         run_wire("oktopk", "bf16", how, 4, 1000003, 0.05, 3);
         run_wire("oktopk", "q4", how, 4, 1000003, 0.05, 3);
         run_wire("oktopk", "q2", how, 2, 1000003, 0.05, 3);
-        for (int w = 1; wire_at(w) != NULL; w++) {
+        for (int w = 1; wire_at(w) != NULL; w++)
             run_wire("oktopk", wire_at(w), how, 6, 700001, 0.05, 3);
-        }
         run_wire("oktopk", "q8", how, 8, 400009, 0.1, 2);
         run_wire("oktopk", "q4", how, 7, 400009, 0.1, 2);
         run_wire("fulltopk", "q4", how, 6, 400009, 0.1, 2);
@@ -53,16 +49,14 @@ static void test_batches(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (gpu_missing()) {
+    if (gpu_missing())
         return 0;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wires),
         cmocka_unit_test(test_long_wires),
         cmocka_unit_test(test_batches),
     };
-    if (argc > 1) {
+    if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,21 +42,18 @@ static void books_close(books *b) {
 static void note_step(books *b, float *const *grads, float *const *outs, int nranks) {
     for (int r = 0; r < nranks; r++) {
         check_bits("out", outs[r], outs[0], b->n);
-        for (int64_t i = 0; i < b->n; i++) {
+        for (int64_t i = 0; i < b->n; i++)
             b->given[i] += (double)grads[r][i];
-        }
     }
-    for (int64_t i = 0; i < b->n; i++) {
+    for (int64_t i = 0; i < b->n; i++)
         b->applied[i] += (double)outs[0][i];
-    }
 }
 
 static void check_books(const books *b, float *const *residuals, int nranks, int exactly) {
     for (int64_t i = 0; i < b->n; i++) {
         double left = 0.0;
-        for (int r = 0; r < nranks; r++) {
+        for (int r = 0; r < nranks; r++)
             left += (double)residuals[r][i];
-        }
         double off = fabs(b->applied[i] + left - b->given[i]);
         if (off > (exactly ? 0.0 : 1e-3)) {
             check_fail("index %lld: applied %g + residuals %g, given %g", (long long)i,
@@ -167,9 +164,8 @@ static void test_huge_values(void **state) {
         ranks_allreduce(&r, 0, (void *const *)grads, outs);
         ranks_ok(&r);
         check_true(fabsf(outs[2][7] - 1e38f / 3.0f) < 1e32f);
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 3; i++)
             grads[i][7] = 3e38f;
-        }
         ranks_allreduce(&r, 0, (void *const *)grads, outs);
         ranks_error(&r, TW_ERR_NUMBER);
         ranks_close(&r);

@@ -25,9 +25,8 @@ static layer_run open_run(const layer_case *c, int threads) {
     gradient_fill(r.x, c->nx, 1);
     for (int i = 0; i < r.lab.m.ntensors; i++) { /* biases and norms at work, too */
         model_tensor *t = &r.lab.m.tensors[i];
-        if (!t->decay) {
+        if (!t->decay)
             gradient_fill(t->value, t->n, 7 + (uint64_t)i);
-        }
     }
     return r;
 }
@@ -44,14 +43,12 @@ static void close_run(layer_run *r) {
 static double run_loss(void *context) {
     layer_run *r = context;
     r->c->forward(r);
-    if (r->c->own_loss) {
+    if (r->c->own_loss)
         return r->loss;
-    }
     gradient_fill(r->dy, r->c->ny, 2);
     double loss = 0;
-    for (int64_t i = 0; i < r->c->ny; i++) {
+    for (int64_t i = 0; i < r->c->ny; i++)
         loss += (double)(r->dy[i] * r->y[i]);
-    }
     return loss;
 }
 
@@ -131,9 +128,8 @@ static void test_check_can_fail(void **state) {
     real *dx = reals(r.c->nx);
     memcpy(dx, r.dx, (size_t)r.c->nx * sizeof(real));
     check_true(gradient_error(GRADIENT_LAYER, run_loss, &r, r.x, dx, r.c->nx, SAMPLES) <= 1);
-    for (int64_t i = 0; i < r.c->nx; i++) {
+    for (int64_t i = 0; i < r.c->nx; i++)
         dx[i] *= (real)(1 + 1e-5);
-    }
     check_true(gradient_error(GRADIENT_LAYER, run_loss, &r, r.x, dx, r.c->nx, SAMPLES) > 1);
     free(dx);
     close_run(&r);
@@ -150,9 +146,8 @@ int main(void) {
         tests[n++] = (struct CMUnitTest){name, test_threads, NULL, NULL, state};
         tests[n++] = (struct CMUnitTest){name, test_order, NULL, NULL, state};
     }
-    if (!tests) {
+    if (!tests)
         return 1;
-    }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_check_can_fail);
     int failed = _cmocka_run_group_tests("layers", tests, (size_t)n, NULL, NULL);
     free(tests);

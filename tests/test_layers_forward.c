@@ -28,9 +28,8 @@ static real *filled(int64_t n, uint64_t seed) {
 
 /* A value against what it should be, relative to `size`: how large such values are. */
 static void check_near(const char *what, int64_t at, double got, double want, double size) {
-    if (!(fabs(got - want) <= TOLERANCE * fmax(size, fabs(want)))) {
+    if (!(fabs(got - want) <= TOLERANCE * fmax(size, fabs(want))))
         check_fail("%s[%lld]: %.12g, should be %.12g", what, (long long)at, got, want);
-    }
 }
 
 static void check_close(const char *what, int64_t at, double got, double want) {
@@ -38,9 +37,8 @@ static void check_close(const char *what, int64_t at, double got, double want) {
 }
 
 static void fill_params(lab *l) {
-    for (int i = 0; i < l->m.ntensors; i++) {
+    for (int i = 0; i < l->m.ntensors; i++)
         gradient_fill(l->m.tensors[i].value, l->m.tensors[i].n, 20 + (uint64_t)i);
-    }
 }
 
 /* ---- Convolution --------------------------------------------------------------------------------- */
@@ -148,9 +146,8 @@ static void build_batch_norm(void *layer, plan *p) {
 /* Mean and variance of column c of x[ROWS][WIDTH]. */
 static void moments(const real *x, int c, double *mean, double *variance) {
     *mean = *variance = 0;
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < ROWS; i++)
         *mean += (double)x[i * WIDTH + c] / ROWS;
-    }
     for (int i = 0; i < ROWS; i++) {
         double off = (double)x[i * WIDTH + c] - *mean;
         *variance += off * off / ROWS;
@@ -174,9 +171,8 @@ static void test_batch_norm(void **state) {
     lab_open(&l, 2, build_batch_norm, &b);
     fill_params(&l);
     real *x = filled(ROWS * WIDTH, 6), *y = filled(ROWS * WIDTH, 7);
-    for (int i = 0; i < ROWS * WIDTH; i++) {
+    for (int i = 0; i < ROWS * WIDTH; i++)
         x[i] = x[i] * 3 + 2;
-    }
     batch_norm_forward(&b, &l.pass, ROWS, x, y);
     double mean[WIDTH], variance[WIDTH];
     for (int c = 0; c < WIDTH; c++) {
@@ -211,9 +207,8 @@ static void test_layer_norm(void **state) {
     layer_norm_forward(&n, &l.pass, ROWS, x, y);
     for (int i = 0; i < ROWS; i++) {
         double mean = 0, variance = 0;
-        for (int j = 0; j < WIDTH; j++) {
+        for (int j = 0; j < WIDTH; j++)
             mean += (double)x[i * WIDTH + j] / WIDTH;
-        }
         for (int j = 0; j < WIDTH; j++) {
             double off = (double)x[i * WIDTH + j] - mean;
             variance += off * off / WIDTH;
@@ -240,12 +235,10 @@ static void build_lstm(void *layer, plan *p) {
 static double gate_meant(const lstm *l, const real *x, const double *h, int gate, int j) {
     const int at = gate * HIDDEN + j;
     double sum = (double)l->bias.value[at];
-    for (int i = 0; i < IN; i++) {
+    for (int i = 0; i < IN; i++)
         sum += (double)x[i] * (double)l->x_weight.value[i * 4 * HIDDEN + at];
-    }
-    for (int i = 0; i < HIDDEN; i++) {
+    for (int i = 0; i < HIDDEN; i++)
         sum += h[i] * (double)l->h_weight.value[i * 4 * HIDDEN + at];
-    }
     return gate == 2 ? tanh(sum) : 1 / (1 + exp(-sum));
 }
 
@@ -272,9 +265,8 @@ static void test_lstm(void **state) {
     fill_params(&l);
     real *x = filled(TIMES * SEQUENCES * IN, 10);
     const real *y = lstm_forward(&layer, &l.pass, SEQUENCES, x);
-    for (int s = 0; s < SEQUENCES; s++) {
+    for (int s = 0; s < SEQUENCES; s++)
         check_sequence(&layer, x, y, s);
-    }
     free(x);
     lab_close(&l);
 }
@@ -290,9 +282,8 @@ static void build_attention(void *layer, plan *p) {
 /* Column `column` of q, k, v (three widths side by side) of row `row`. */
 static double joined(const attention *a, const real *x, int row, int column) {
     double sum = (double)a->qkv.bias.value[column];
-    for (int i = 0; i < MODEL; i++) {
+    for (int i = 0; i < MODEL; i++)
         sum += (double)x[row * MODEL + i] * (double)a->qkv.weight.value[i * 3 * MODEL + column];
-    }
     return sum;
 }
 
@@ -302,9 +293,8 @@ static double mixed_meant(const attention *a, const real *x, int first, int s, i
     double total = 0, sum = 0;
     for (int t = 0; t < to; t++) {
         double score = 0;
-        for (int d = start; d < start + DEPTH; d++) {
+        for (int d = start; d < start + DEPTH; d++)
             score += joined(a, x, first + s, d) * joined(a, x, first + t, MODEL + d);
-        }
         double weight = exp(score / sqrt(DEPTH));
         total += weight;
         sum += weight * joined(a, x, first + t, 2 * MODEL + column);
@@ -387,9 +377,8 @@ static void test_gelu(void **state) {
     const double want[4] = {0, 0.84134474606854293, -0.15865525393145707, 2.9959503059051072};
     real y[4];
     gelu_forward(&l.pass, 4, x, y);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         check_close("y", i, (double)y[i], want[i]);
-    }
     lab_close(&l);
 }
 
@@ -400,9 +389,8 @@ static void test_exponential(void **state) {
     for (int i = -86000; i <= 87000; i++) {
         real x = (real)(i * 1e-3);
         double want = exp((double)x), off = fabs((double)exponential(x) - want) / want;
-        if (!(off <= 2 * unit)) {
+        if (!(off <= 2 * unit))
             check_fail("exponential(%.9g) is off by %.2f units", (double)x, off / unit);
-        }
     }
     check_true(exponential((real)-1000) >= 0 && exponential((real)-1000) < 2e-38);
     check_true(isnan((double)exponential((real)NAN)));

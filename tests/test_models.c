@@ -82,20 +82,17 @@ static void fill_text(subject *s) {
 
 static void open_subject(subject *s, const model_spec *spec) {
     model_error error = {""};
-    if (model_create(&s->m, spec, &error) != MODEL_OK) {
+    if (model_create(&s->m, spec, &error) != MODEL_OK)
         check_fail("%s: %s", spec->name, error.text);
-    }
     const model_kind *kind = s->m->kind;
     const int64_t pixels = (int64_t)COUNT * kind->height * kind->width * kind->channels;
     s->images = check_alloc(pixels + 1, sizeof(real));
     gradient_fill(s->images, pixels, 11);
-    if (kind->input == MODEL_IMAGES) {
-        for (int i = 0; i < COUNT; i++) {
+    if (kind->input == MODEL_IMAGES)
+        for (int i = 0; i < COUNT; i++)
             s->labels[i] = (3 * i + 1) % kind->classes;
-        }
-    } else {
+    else
         fill_text(s);
-    }
     s->batch = (model_batch){.count = COUNT,
                              .images = s->images,
                              .tokens = s->tokens,
@@ -121,9 +118,8 @@ static void train(subject *s, int steps, real rate) {
     for (int i = 0; i < steps; i++) {
         step_loss(s);
         check_int("backward", model_backward(s->m, NULL, NULL), MODEL_OK);
-        for (int64_t j = 0; j < s->m->n; j++) {
+        for (int64_t j = 0; j < s->m->n; j++)
             s->m->values[j] -= rate * s->m->grads[j];
-        }
     }
 }
 
@@ -167,9 +163,8 @@ static void test_tensors(void **state) {
         const model_tensor *t = &m->tensors[i];
         check_int(t->name, t->offset, at);
         check_true(t->value == m->values + at && t->grad == m->grads + at);
-        for (int j = 0; j < i; j++) {
+        for (int j = 0; j < i; j++)
             check_true(strcmp(t->name, m->tensors[j].name) != 0);
-        }
         at += t->n;
     }
     check_int("all tensors", at, m->n);
@@ -241,9 +236,8 @@ static void test_ready(void **state) {
     check_int("backward", model_backward(s.m, hear, &l), MODEL_OK);
     check_int("tensors left", l.next, -1);
     gradient_same("gradient when announced", l.seen, s.m->grads, s.m->n);
-    for (int64_t i = 0; i < s.m->n; i++) {
+    for (int64_t i = 0; i < s.m->n; i++)
         check_true(isfinite((double)s.m->grads[i]));
-    }
     free(l.seen);
     close_subject(&s);
 }
@@ -283,15 +277,12 @@ static void test_side_by_side(void **state) {
     pthread_t threads[SIDES];
     open_subject(&alone, spec);
     train(&alone, 2, (real)0.01);
-    for (int i = 0; i < SIDES; i++) {
+    for (int i = 0; i < SIDES; i++)
         open_subject(&side[i], spec);
-    }
-    for (int i = 0; i < SIDES; i++) {
+    for (int i = 0; i < SIDES; i++)
         check_int("thread", pthread_create(&threads[i], NULL, train_apart, &side[i]), 0);
-    }
-    for (int i = 0; i < SIDES; i++) {
+    for (int i = 0; i < SIDES; i++)
         pthread_join(threads[i], NULL);
-    }
     for (int i = 0; i < SIDES; i++) {
         check_scene("%s, number %d of %d", spec->name, i, SIDES);
         check_same_model(side[i].m, alone.m);
@@ -308,15 +299,13 @@ static void test_learns(void **state) {
     open_subject(&s, spec);
     check_scene("%s", spec->name);
     const double first = step_loss(&s);
-    if (strcmp(spec->name, "lstm") == 0) {
+    if (strcmp(spec->name, "lstm") == 0)
         train(&s, 200, 2);
-    } else {
+    else
         train(&s, strcmp(spec->name, "vgg16") == 0 ? 8 : 30, (real)0.02);
-    }
     const double last = step_loss(&s);
-    if (!(last < 0.9 * first)) {
+    if (!(last < 0.9 * first))
         check_fail("the loss went from %g to %g", first, last);
-    }
     close_subject(&s);
 }
 
@@ -388,17 +377,13 @@ static void test_padding(void **state) {
     subject s;
     open_subject(&s, &specs[4]);
     const int length = s.m->spec.length;
-    for (int i = 0; i < COUNT; i++) {
-        for (int j = s.lengths[i]; j < length; j++) {
+    for (int i = 0; i < COUNT; i++)
+        for (int j = s.lengths[i]; j < length; j++)
             s.labels[i * length + j] = MODEL_IGNORE;
-        }
-    }
     const double before = step_loss(&s);
-    for (int i = 0; i < COUNT; i++) {
-        for (int j = s.lengths[i]; j < length; j++) {
+    for (int i = 0; i < COUNT; i++)
+        for (int j = s.lengths[i]; j < length; j++)
             s.tokens[i * length + j] = 16 - s.tokens[i * length + j];
-        }
-    }
     check_true(step_loss(&s) == before);
     close_subject(&s);
 }
@@ -484,15 +469,13 @@ static void test_nothing_counts(void **state) {
     subject s;
     open_subject(&s, spec);
     check_scene("%s", spec->name);
-    for (int i = 0; i < MOST_TOKENS; i++) {
+    for (int i = 0; i < MOST_TOKENS; i++)
         s.labels[i] = MODEL_IGNORE;
-    }
     s.batch.follows = NULL;
     check_true(step_loss(&s) == 0);
     model_backward(s.m, NULL, NULL);
-    for (int64_t i = 0; i < s.m->n; i++) {
+    for (int64_t i = 0; i < s.m->n; i++)
         check_true(s.m->grads[i] == 0);
-    }
     close_subject(&s);
 }
 

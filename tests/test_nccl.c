@@ -13,9 +13,8 @@
 static ncclComm_t comm;
 
 static void gpu_ok(cudaError_t error) {
-    if (error != cudaSuccess) {
+    if (error != cudaSuccess)
         check_fail("CUDA: %s", cudaGetErrorString(error));
-    }
 }
 
 /* Three messages to itself, of which each is found by its own receive. */
@@ -63,18 +62,16 @@ static void test_group(void **state) {
     gpu_ok(cudaMalloc(&gpu_out, sizeof grads));
     for (int i = 0; i < 2; i++) {
         check_ok(tw_transport_self(&transports[i]));
-        if (i == 1) {
+        if (i == 1)
             check_ok(tw_transport_nccl(transports[i], comm));
-        }
         check_ok(tw_group_create(&groups[i], transports[i], &params));
         check_ok(tw_group_add(groups[i], N, NULL, NULL));
         check_ok(tw_group_open(groups[i]));
     }
     check_error(tw_transport_nccl(transports[1], comm), TW_ERR_STATE);
     for (int step = 0; step < 5; step++) {
-        for (int i = 0; i < N; i++) {
+        for (int i = 0; i < N; i++)
             grads[i] = (float)((i * 7919 + step * 104729) % 2003) - 1001.0f;
-        }
         gpu_ok(cudaMemcpy(gpu_grad, grads, sizeof grads, cudaMemcpyHostToDevice));
         for (int i = 0; i < 2; i++) {
             check_ok(tw_allreduce(groups[i], 0, gpu_grad, gpu_out));

@@ -18,9 +18,8 @@ static const tw_network gigabit = {.latency = 50e-6, .bandwidth = 125e6};
 static void simulated_open(ranks *r, int nranks, const tw_network *network,
                            const tw_group_params *params, int64_t n) {
     ranks_init(r, nranks);
-    for (int i = 0; i < nranks; i++) {
+    for (int i = 0; i < nranks; i++)
         tw_transport_free(r->transports[i]);
-    }
     check_ok(tw_transport_simulated(r->transports, nranks, network));
     ranks_try_open(r, params, &n, 1);
     ranks_ok(r);
@@ -28,9 +27,8 @@ static void simulated_open(ranks *r, int nranks, const tw_network *network,
 
 static double latest(const ranks *r) {
     double most = 0.0;
-    for (int i = 0; i < r->nranks; i++) {
+    for (int i = 0; i < r->nranks; i++)
         most = fmax(most, tw_transport_clock(r->transports[i]));
-    }
     return most;
 }
 
@@ -196,9 +194,8 @@ static void check_ledger(ranks *r, int64_t n, const double *given, const double 
     ranks_get_residuals(r, 0, left, n);
     for (int64_t i = 0; i < n; i++) {
         double kept = 0.0;
-        for (int rank = 0; rank < r->nranks; rank++) {
+        for (int rank = 0; rank < r->nranks; rank++)
             kept += (double)left[rank][i];
-        }
         if (applied[i] + kept != given[i]) {
             check_fail("element %lld: applied %g + residuals %g, given %g", (long long)i,
                        applied[i], kept, given[i]);
@@ -225,13 +222,11 @@ static void conserve_on_hosts(int nranks, int host_ranks, const char *wire, int6
         ranks_ok(&r);
         for (int rank = 0; rank < nranks; rank++) {
             check_bits("out", outs[rank], outs[0], n);
-            for (int64_t i = 0; i < n; i++) {
+            for (int64_t i = 0; i < n; i++)
                 given[i] += (double)grads[rank][i];
-            }
         }
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++)
             applied[i] += (double)outs[0][i];
-        }
     }
     check_ledger(&r, n, given, applied);
     ranks_close(&r);

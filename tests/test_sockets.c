@@ -18,9 +18,8 @@ typedef struct line {
 
 static void line_open(line *l) {
     int ends[2][2];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]) == 0);
-    }
     const int sockets[3] = {-1, ends[0][0], ends[1][0]};
     check_ok(tw_transport_sockets(&l->transport, sockets, 0, 3));
     tw__transport_set_timeout(l->transport, 5.0);
@@ -63,19 +62,16 @@ static void expect_failure(const void *said, size_t bytes, int early, const char
     char room[64];
     int status = TW_OK;
     line_open(&l);
-    if (early) {
+    if (early)
         status = tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message);
-    }
     check_ok(status);
     say(&l, said, bytes);
     check_true(shutdown(l.other, SHUT_WR) == 0);
     look(&l);
-    if (!early) {
+    if (!early)
         status = tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message);
-    }
-    if (status == TW_OK) {
+    if (status == TW_OK)
         status = tw__transport_wait(l.transport, &message, 1);
-    }
     check_error(status, TW_ERR_TRANSPORT);
     check_contains(tw_last_error(), "sockets transport: cannot receive from rank 1: ");
     check_contains(tw_last_error(), words);
@@ -124,9 +120,8 @@ static void play_last_words(int send_first) {
     }
     (void)close(l.other);
     l.other = -1;
-    if (send_first) {
+    if (send_first)
         check_ok(tw__transport_send(l.transport, 1, TW__PAYLOAD, "hello", 5, &messages[2]));
-    }
     check_ok(tw__transport_wait(l.transport, messages, 1));
     check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, second, 8, &messages[1]));
     check_ok(tw__transport_wait(l.transport, &messages[1], 1));
@@ -167,9 +162,8 @@ static void test_drip(void **state) {
         check_ok(tw__transport_test_all(l.transport, messages, MESSAGES, &pending));
         check_int("all have come", pending == NULL, at + 1 == sizeof sent);
     }
-    for (int i = 0; i < MESSAGES * BYTES; i++) {
+    for (int i = 0; i < MESSAGES * BYTES; i++)
         check_int("byte", room[i / BYTES][i % BYTES], 'a' + i / BYTES);
-    }
     line_close(&l);
 }
 
@@ -183,23 +177,19 @@ static void play_flood(member *m) {
     tw__message sends[MESSAGES], receives[MESSAGES];
     int other = 1 - m->rank, status = TW_OK;
     memset(out, 17 + m->rank, bytes);
-    for (int i = 0; i < MESSAGES && status == TW_OK; i++) {
+    for (int i = 0; i < MESSAGES && status == TW_OK; i++)
         status = tw__transport_send(m->transport, other, TW__PAYLOAD, out, bytes, &sends[i]);
-    }
-    if (status == TW_OK) {
+    if (status == TW_OK)
         status = tw__transport_wait(m->transport, sends, MESSAGES);
-    }
     for (size_t i = 0; i < MESSAGES && status == TW_OK; i++) {
         status = tw__transport_recv(m->transport, other, TW__PAYLOAD, in + i * bytes, bytes,
                                     &receives[i]);
     }
-    if (status == TW_OK) {
+    if (status == TW_OK)
         status = tw__transport_wait(m->transport, receives, MESSAGES);
-    }
     int wrong = status != TW_OK;
-    for (size_t i = 0; i < MESSAGES * bytes && !wrong; i++) {
+    for (size_t i = 0; i < MESSAGES * bytes && !wrong; i++)
         wrong = in[i] != 17 + other;
-    }
     free(out);
     free(in);
     crew_true(m, !wrong);
@@ -221,13 +211,11 @@ static void give_up_halfway(int expected, int sender_leaves, int receiver_leaves
     int done = 0, all = 0;
     memset(out, 7, BYTES);
     crew_connect(ends, 2);
-    if (expected) {
+    if (expected)
         check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, in, BYTES, &receives[0]));
-    }
     check_ok(tw__transport_send(ends[0], 1, TW__PAYLOAD, out, BYTES, &sends[0]));
-    if (expected) {
+    if (expected)
         check_ok(tw__transport_test(ends[1], &receives[0], &done));
-    }
     check_int("done at once", done, 0);
     if (sender_leaves) {
         tw__transport_cancel(ends[0], sends, 1);
@@ -239,9 +227,8 @@ static void give_up_halfway(int expected, int sender_leaves, int receiver_leaves
         in = NULL;
     }
     check_ok(tw__transport_send(ends[0], 1, TW__PAYLOAD, "last", 5, &sends[1]));
-    if (!expected) {
+    if (!expected)
         check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, in, BYTES, &receives[0]));
-    }
     check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, last, 5, &receives[1]));
     for (int i = 0; i < 100000 && !all; i++) {
         const tw__message *pending = NULL;
@@ -250,9 +237,8 @@ static void give_up_halfway(int expected, int sender_leaves, int receiver_leaves
         all = pending == NULL;
     }
     check_true(all && strcmp(last, "last") == 0);
-    for (int i = 0; i < BYTES && in != NULL; i++) {
+    for (int i = 0; i < BYTES && in != NULL; i++)
         check_int("byte", in[i], 7);
-    }
     tw_transport_free(ends[0]);
     tw_transport_free(ends[1]);
     free(out);

@@ -23,36 +23,30 @@ static int check_range(const int32_t *values, int samples, int each, int32_t low
 }
 
 static int check_images(const model *m, const model_batch *b, model_error *error) {
-    if (!b->images || !b->labels) {
+    if (!b->images || !b->labels)
         return model_refuse(error, MODEL_ERR_BATCH, "%s needs images and labels", m->kind->name);
-    }
     return check_range(b->labels, b->count, 1, MODEL_IGNORE, m->kind->classes - 1, "label", error);
 }
 
 static int check_words(const model *m, const model_batch *b, model_error *error) {
     const int length = m->spec.length, last = m->spec.vocabulary - 1;
-    if (!b->tokens || !b->labels) {
+    if (!b->tokens || !b->labels)
         return model_refuse(error, MODEL_ERR_BATCH, "%s needs tokens and labels", m->kind->name);
-    }
     int status = check_range(b->tokens, b->count, length, 0, last, "token", error);
-    if (status == MODEL_OK) {
+    if (status == MODEL_OK)
         status = check_range(b->labels, b->count, length, MODEL_IGNORE, last, "label", error);
-    }
     return status;
 }
 
 static int check_masked(const model *m, const model_batch *b, model_error *error) {
     const int length = m->spec.length;
     int status = check_words(m, b, error);
-    if (status == MODEL_OK && b->segments) {
+    if (status == MODEL_OK && b->segments)
         status = check_range(b->segments, b->count, length, 0, 1, "segment", error);
-    }
-    if (status == MODEL_OK && b->lengths) {
+    if (status == MODEL_OK && b->lengths)
         status = check_range(b->lengths, b->count, 1, 1, length, "length", error);
-    }
-    if (status == MODEL_OK && b->follows) {
+    if (status == MODEL_OK && b->follows)
         status = check_range(b->follows, b->count, 1, MODEL_IGNORE, 1, "follows", error);
-    }
     return status;
 }
 

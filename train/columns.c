@@ -17,11 +17,9 @@ void columns_plan(plan *p, int width, int sums) {
 
 VECTOR static void add_rows(double *restrict sum, const real *restrict x, int64_t rows,
                             int64_t width) {
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < width; j++) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++)
             sum[j] += (double)x[i * width + j];
-        }
-    }
 }
 
 typedef struct sum_job {
@@ -43,9 +41,8 @@ static void sum_chunk(void *context, int task, void *scratch) {
 void columns_total(const double *partial, int chunks, int width, double *total) {
     for (int j = 0; j < width; j++) {
         double sum = 0;
-        for (int chunk = 0; chunk < chunks; chunk++) {
+        for (int chunk = 0; chunk < chunks; chunk++)
             sum += partial[(int64_t)chunk * width + j];
-        }
         total[j] = sum;
     }
 }
@@ -56,7 +53,6 @@ void columns_sum(const pass *p, const real *x, int64_t rows, int width, real *ou
     int chunks = pass_chunks(rows, columns_chunk(rows));
     team_run(p->team, chunks, sum_chunk, &job);
     columns_total(partial, chunks, width, partial);
-    for (int j = 0; j < width; j++) {
+    for (int j = 0; j < width; j++)
         out[j] = (real)partial[j];
-    }
 }

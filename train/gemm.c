@@ -8,25 +8,21 @@
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 
 void gemm_on_calling_thread(void) {
-    if (openblas_set_num_threads) {
+    if (openblas_set_num_threads)
         openblas_set_num_threads(1);
-    }
 }
 
 static void clear(int m, int n, real *c, int ldc) {
-    for (int i = 0; i < m; i++) {
+    for (int i = 0; i < m; i++)
         memset(c + (long)i * ldc, 0, (size_t)n * sizeof *c);
-    }
 }
 
 void gemm(int m, int n, int k, matrix a, matrix b, real beta, real *c, int ldc) {
-    if (m == 0 || n == 0) {
+    if (m == 0 || n == 0)
         return;
-    }
     if (k == 0) { /* the sum of nothing; not every BLAS sets c then */
-        if (beta == 0) {
+        if (beta == 0)
             clear(m, n, c, ldc);
-        }
         return;
     }
     CBLAS_TRANSPOSE of_a = a.transposed ? CblasTrans : CblasNoTrans;

@@ -20,14 +20,11 @@ static inline double lanes_total(const double lane[LANES]) {
 static inline double lanes_sum(const real *x, int64_t n) {
     double lane[LANES] = {0};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int j = 0; j < LANES; j++) {
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
             lane[j] += (double)x[i + j];
-        }
-    }
-    for (int j = 0; i + j < n; j++) {
+    for (int j = 0; i + j < n; j++)
         lane[j] += (double)x[i + j];
-    }
     return lanes_total(lane);
 }
 
@@ -35,14 +32,11 @@ static inline double lanes_sum(const real *x, int64_t n) {
 static inline double lanes_dot(const real *x, const real *y, int64_t n) {
     double lane[LANES] = {0};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int j = 0; j < LANES; j++) {
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
             lane[j] += (double)x[i + j] * (double)y[i + j];
-        }
-    }
-    for (int j = 0; i + j < n; j++) {
+    for (int j = 0; i + j < n; j++)
         lane[j] += (double)x[i + j] * (double)y[i + j];
-    }
     return lanes_total(lane);
 }
 

@@ -62,16 +62,13 @@ static head find_head(const head_job *job, int task) {
 
 VECTOR static void softmax_row(real *restrict x, int64_t n, real scale) {
     real most = x[0];
-    for (int64_t t = 1; t < n; t++) {
+    for (int64_t t = 1; t < n; t++)
         most = x[t] > most ? x[t] : most;
-    }
-    for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < n; t++)
         x[t] = exponential((x[t] - most) * scale);
-    }
     real share = (real)(1.0 / lanes_sum(x, n));
-    for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < n; t++)
         x[t] *= share;
-    }
 }
 
 static real score_scale(const attention *a) {
@@ -85,9 +82,8 @@ static void forward_task(void *context, int task, void *scratch) {
     const int length = a->length, depth = a->width / a->heads, ld = 3 * a->width;
     head h = find_head(job, task);
     gemm(length, h.to, depth, plain(h.q, ld), transposed(h.k, ld), 0, h.weights, length);
-    for (int s = 0; s < length; s++) {
+    for (int s = 0; s < length; s++)
         softmax_row(h.weights + (int64_t)s * length, h.to, score_scale(a));
-    }
     gemm(length, depth, h.to, plain(h.weights, length), plain(h.v, ld), 0, h.mixed, a->width);
 }
 
@@ -105,22 +101,19 @@ void attention_forward(const attention *a, const pass *p, int count, const int32
 VECTOR static void softmax_back(real *restrict d, const real *restrict weight, int64_t n,
                                 real scale) {
     const real mean = (real)lanes_dot(d, weight, n);
-    for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < n; t++)
         d[t] = weight[t] * (d[t] - mean) * scale;
-    }
 }
 
 static void copy_columns(const real *from, int rows, int columns, real *to, int ld) {
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++)
         memcpy(to + (int64_t)i * ld, from + (int64_t)i * columns, (size_t)columns * sizeof *to);
-    }
 }
 
 /* Padding is looked at by nobody: no gradient. */
 static void clear_columns(real *to, int from, int rows, int columns, int ld) {
-    for (int i = from; i < rows; i++) {
+    for (int i = from; i < rows; i++)
         memset(to + (int64_t)i * ld, 0, (size_t)columns * sizeof *to);
-    }
 }
 
 static void backward_task(void *context, int task, void *scratch) {

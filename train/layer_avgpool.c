@@ -15,9 +15,8 @@ static void forward_task(void *context, int task, void *scratch) {
     real *y = job->to + task * n;
     for (int64_t c = 0; c < n; c++) {
         double sum = 0;
-        for (int64_t i = 0; i < pixels; i++) {
+        for (int64_t i = 0; i < pixels; i++)
             sum += (double)x[i * n + c];
-        }
         y[c] = (real)(sum / (double)pixels);
     }
 }
@@ -29,11 +28,9 @@ static void backward_task(void *context, int task, void *scratch) {
     const real *dy = job->from + task * n;
     real *dx = job->to + task * pixels * n;
     const real share = (real)(1.0 / (double)pixels);
-    for (int64_t i = 0; i < pixels; i++) {
-        for (int64_t c = 0; c < n; c++) {
+    for (int64_t i = 0; i < pixels; i++)
+        for (int64_t c = 0; c < n; c++)
             dx[i * n + c] = dy[c] * share;
-        }
-    }
 }
 
 void avgpool_forward(avgpool a, const pass *p, int count, const real *x, real *y) {

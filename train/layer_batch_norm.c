@@ -65,9 +65,8 @@ VECTOR static void add_products(double *restrict sum, double *restrict products,
 VECTOR static void rectified(const batch_norm *b, const real *restrict g, const real *restrict x,
                              real *restrict to) {
     const real *restrict slope = b->slope, *restrict constant = b->constant;
-    for (int64_t c = 0; c < b->channels; c++) {
+    for (int64_t c = 0; c < b->channels; c++)
         to[c] = slope[c] * x[c] + constant[c] > 0 ? g[c] : 0;
-    }
 }
 
 static void sum_task(void *context, int task, void *scratch) {
@@ -110,9 +109,8 @@ VECTOR static void map_forward(const batch_norm *b, real *restrict y, const real
             y[c] = value <= 0 ? 0 : value; /* NaN stays, to be seen */
         }
     } else {
-        for (int64_t c = 0; c < n; c++) {
+        for (int64_t c = 0; c < n; c++)
             y[c] = slope[c] * x[c] + constant[c];
-        }
     }
 }
 
@@ -127,9 +125,8 @@ VECTOR static void map_backward(const batch_norm *b, real *restrict dy, const re
             dy[c] = slope[c] * g + (by[c] * x[c] + by[n + c]);
         }
     } else {
-        for (int64_t c = 0; c < n; c++) {
+        for (int64_t c = 0; c < n; c++)
             dy[c] = slope[c] * dy[c] + (by[c] * x[c] + by[n + c]);
-        }
     }
 }
 
@@ -138,13 +135,11 @@ static void map_task(void *context, int task, void *scratch) {
     const norm_job *job = context;
     const int64_t n = job->b->channels;
     range r = pass_chunk(job->rows, columns_chunk(job->rows), task);
-    for (int64_t at = r.begin * n; at < r.end * n; at += n) {
-        if (!job->dy) {
+    for (int64_t at = r.begin * n; at < r.end * n; at += n)
+        if (!job->dy)
             map_forward(job->b, job->to + at, job->x + at);
-        } else {
+        else
             map_backward(job->b, job->to + at, job->x + at, job->by);
-        }
-    }
 }
 
 static void run_map(const pass *p, norm_job *job) {
@@ -177,11 +172,10 @@ static void take_running(const batch_norm *b) {
 
 void batch_norm_forward(const batch_norm *b, const pass *p, int64_t rows, const real *x, real *y) {
     norm_job job = {.b = b, .x = x, .to = y, .rows = rows};
-    if (p->training) {
+    if (p->training)
         take_batch(b, run_sums(p, &job), rows);
-    } else {
+    else
         take_running(b);
-    }
     for (int c = 0; c < b->channels; c++) {
         double slope = (double)b->scale.value[c] * b->inverse[c];
         b->slope[c] = (real)slope;

@@ -83,9 +83,8 @@ typedef struct product_job {
 } product_job;
 
 static void fill_rows(real *y, int rows, int ld, const real *bias, int n) {
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++)
         memcpy(y + (int64_t)i * ld, bias, (size_t)n * sizeof *y);
-    }
 }
 
 static void product_task(void *context, int task, void *scratch) {
@@ -98,9 +97,8 @@ static void product_task(void *context, int task, void *scratch) {
     const int inner = g->kernel * g->kernel * g->channels;
     const int n = (int)(columns.end - columns.begin);
     real *y = job->y + lines.begin * g->target_width * job->out + columns.begin;
-    if (job->bias) {
+    if (job->bias)
         fill_rows(y, rows, job->out, job->bias + columns.begin, n);
-    }
     patches_gather(g, job->source, lines, 0, g->kernel, scratch);
     gemm(rows, n, inner, plain(scratch, inner), plain(job->kernel + columns.begin, job->out),
          job->bias ? 1 : 0, y, job->out);
@@ -142,11 +140,9 @@ VECTOR static void transpose(const real *restrict from, int64_t rows, int64_t co
     const int64_t square = 16;
     for (int64_t i = 0; i < rows; i += square) {
         const int64_t last = i + square < rows ? i + square : rows;
-        for (int64_t j = 0; j < columns; j++) {
-            for (int64_t k = i; k < last; k++) {
+        for (int64_t j = 0; j < columns; j++)
+            for (int64_t k = i; k < last; k++)
                 to[j * rows + k] = from[k * columns + j];
-            }
-        }
     }
 }
 
@@ -207,11 +203,10 @@ static void weight_task(void *context, int task, void *scratch) {
     const weight_job *job = context;
     const int tap = task / 2, half = task % 2;
     range lines = {0, job->lines}, columns = {0, job->c->out};
-    if (job->by_batch) {
+    if (job->by_batch)
         lines = pass_chunk(job->lines, (job->lines + 1) / 2, half);
-    } else {
+    else
         columns = pass_chunk(job->c->out, (job->c->out + 1) / 2, half);
-    }
     weight_line(job, tap, lines, columns, job->grad[half], scratch);
 }
 
@@ -224,13 +219,11 @@ static void weight_gradient(const conv2d *c, const pass *p, int count, const rea
                       .grad = {whole, whole},
                       .lines = (int64_t)count * c->out_height,
                       .by_batch = c->out < MANY_OUT && count > 1};
-    if (job.by_batch) {
+    if (job.by_batch)
         job.grad[1] = team_common(p->team);
-    }
     team_run(p->team, 2 * c->kernel, weight_task, &job);
-    if (job.by_batch) {
+    if (job.by_batch)
         vector_add(whole, job.grad[1], c->weight.n);
-    }
 }
 
 void conv2d_backward(const conv2d *c, const pass *p, int count, const real *x, const real *dy,
@@ -239,15 +232,13 @@ void conv2d_backward(const conv2d *c, const pass *p, int count, const real *x, c
         columns_sum(p, dy, (int64_t)count * c->out_height * c->out_width, c->out, c->bias.grad);
         pass_ready(p, &c->bias);
     }
-    if (c->by_winograd) {
+    if (c->by_winograd)
         winograd_weight_gradient(&c->minimal, p, count, x, dy, c->weight.grad);
-    } else {
+    else
         weight_gradient(c, p, count, x, dy);
-    }
     pass_ready(p, &c->weight);
-    if (dx && c->by_winograd) {
+    if (dx && c->by_winograd)
         winograd_input_gradient(&c->minimal, p, count, dy, dx);
-    } else if (dx) {
+    else if (dx)
         input_gradient(c, p, count, dy, dx);
-    }
 }

@@ -32,29 +32,25 @@ typedef struct entropy_job {
 
 static int largest(const real *x, int n) {
     int best = 0;
-    for (int i = 1; i < n; i++) {
+    for (int i = 1; i < n; i++)
         best = x[i] > x[best] ? i : best;
-    }
     return best;
 }
 
 VECTOR static void exponentials(real *restrict x, int64_t n, real most) {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         x[i] = exponential(x[i] - most);
-    }
 }
 
 VECTOR static void scale(real *restrict x, int64_t n, real factor) {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         x[i] *= factor;
-    }
 }
 
 static double sum(const real *x, int n) {
     double total = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         total += (double)x[i];
-    }
     return total;
 }
 
@@ -78,17 +74,15 @@ static void rows_task(void *context, int task, void *scratch) {
     const entropy_job *job = context;
     const int n = job->e->classes;
     range r = pass_chunk(job->rows, CHUNK, task);
-    for (int64_t i = r.begin; i < r.end; i++) {
+    for (int64_t i = r.begin; i < r.end; i++)
         job->e->rows[i] = one_row(job->logits + i * n, n, job->labels[i], job->count);
-    }
 }
 
 cross_entropy_result cross_entropy_forward(const cross_entropy *e, const pass *p, int rows,
                                            const int32_t *labels, real *logits) {
     entropy_job job = {.e = e, .labels = labels, .logits = logits, .rows = rows};
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++)
         job.count += labels[i] != MODEL_IGNORE;
-    }
     team_run(p->team, pass_chunks(rows, CHUNK), rows_task, &job);
     cross_entropy_result result = {.count = job.count};
     for (int i = 0; i < rows; i++) {

@@ -19,11 +19,10 @@ void embedding_forward(const embedding *e, int rows, const int32_t *ids, bool ad
     const int64_t n = e->width;
     for (int64_t i = 0; i < rows; i++) {
         const real *entry = e->table.value + ids[i] * n;
-        if (add) {
+        if (add)
             vector_add(y + i * n, entry, n);
-        } else {
+        else
             memcpy(y + i * n, entry, (size_t)n * sizeof *y);
-        }
     }
 }
 
@@ -31,8 +30,7 @@ void embedding_backward(const embedding *e, const pass *p, int rows, const int32
                         const real *dy) {
     const int64_t n = e->width;
     memset(e->table.grad, 0, (size_t)e->table.n * sizeof *e->table.grad);
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows; i++)
         vector_add(e->table.grad + ids[i] * n, dy + i * n, n);
-    }
     pass_ready(p, &e->table);
 }

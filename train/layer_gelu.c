@@ -21,9 +21,8 @@ static void forward_task(void *context, int task, void *scratch) {
     (void)scratch;
     const gelu_job *job = context;
     range r = pass_chunk(job->n, CHUNK, task);
-    for (int64_t i = r.begin; i < r.end; i++) {
+    for (int64_t i = r.begin; i < r.end; i++)
         job->y[i] = job->x[i] * below(job->x[i]);
-    }
 }
 
 static void backward_task(void *context, int task, void *scratch) {

@@ -28,22 +28,19 @@ typedef struct norm_job {
 } norm_job;
 
 VECTOR static void centre(const real *restrict x, real mean, real *restrict xhat, int64_t n) {
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; j++)
         xhat[j] = x[j] - mean;
-    }
 }
 
 VECTOR static void scale_by(real *restrict xhat, real inverse, int64_t n) {
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; j++)
         xhat[j] *= inverse;
-    }
 }
 
 VECTOR static void stretch(const real *restrict xhat, const real *restrict scale,
                            const real *restrict shift, real *restrict y, int64_t n) {
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; j++)
         y[j] = scale[j] * xhat[j] + shift[j];
-    }
 }
 
 VECTOR static double row_sum(const real *x, int64_t n) {
@@ -85,9 +82,8 @@ VECTOR static void take_sums(real *restrict dy, const real *restrict xhat,
 
 VECTOR static void take_dx(real *restrict g, const real *restrict xhat, real mean, real slope,
                            real inverse, int64_t n) {
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n; j++)
         g[j] = (g[j] - mean - xhat[j] * slope) * inverse;
-    }
 }
 
 static void backward_task(void *context, int task, void *scratch) {

@@ -53,11 +53,9 @@ void linear_product(const pass *p, int m, int n, int k, matrix a, matrix b, real
 }
 
 void linear_forward(const linear *l, const pass *p, int rows, const real *x, real *y) {
-    if (l->bias.n) {
-        for (int i = 0; i < rows; i++) {
+    if (l->bias.n)
+        for (int i = 0; i < rows; i++)
             memcpy(y + (int64_t)i * l->out, l->bias.value, (size_t)l->out * sizeof *y);
-        }
-    }
     linear_product(p, rows, l->out, l->in, plain(x, l->in), plain(l->weight.value, l->out),
                    l->bias.n ? 1 : 0, y, l->out);
 }

@@ -18,9 +18,8 @@ void lstm_create(lstm *l, plan *p, const char *name, int max_batch, int length, 
     l->x_weight = plan_param(p, name, "x_weight", (int64_t)in * 4 * width, INIT_UNIFORM, bound);
     l->h_weight = plan_param(p, name, "h_weight", (int64_t)width * 4 * width, INIT_UNIFORM, bound);
     l->bias = plan_param(p, name, "bias", (int64_t)4 * width, INIT_ZERO, 0);
-    for (int j = 0; l->bias.value && j < width; j++) {
+    for (int j = 0; l->bias.value && j < width; j++)
         l->bias.value[width + j] = 1;
-    }
     l->gates = plan_reals(p, length * step * 4);
     l->c = plan_reals(p, (length + 1) * step);
     l->h = plan_reals(p, (length + 1) * step);
@@ -105,9 +104,8 @@ static void backward_task(void *context, int task, void *scratch) {
 const real *lstm_forward(const lstm *l, const pass *p, int count, const real *x) {
     const int wide = 4 * l->width, rows = l->length * count;
     const int64_t step = (int64_t)count * l->width;
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++)
         memcpy(l->gates + (int64_t)i * wide, l->bias.value, (size_t)wide * sizeof(real));
-    }
     linear_product(p, rows, wide, l->in, plain(x, l->in), plain(l->x_weight.value, wide), 1,
                    l->gates, wide);
     memset(l->c, 0, (size_t)step * sizeof(real));

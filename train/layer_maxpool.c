@@ -76,9 +76,8 @@ static void backward_task(void *context, int task, void *scratch) {
     const int64_t first = (int64_t)task * m->out_height * m->out_width * n;
     const real *dy = job->from + first;
     const uint8_t *winner = m->winner + first;
-    if (m->height % 2 != 0 || m->width % 2 != 0) {
+    if (m->height % 2 != 0 || m->width % 2 != 0)
         memset(dx, 0, (size_t)(m->height * line) * sizeof *dx);
-    }
     for (int i = 0; i < m->out_height; i++) {
         for (int j = 0; j < m->out_width; j++) {
             real *at = dx + 2 * i * line + 2 * j * n;

@@ -12,15 +12,13 @@ typedef struct relu_job {
 } relu_job;
 
 VECTOR static void rectify(real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         x[i] = x[i] > 0 ? x[i] : (x[i] == x[i] ? 0 : x[i]); /* NaN stays, to be seen */
-    }
 }
 
 VECTOR static void mask(real *restrict dy, const real *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         dy[i] = y[i] > 0 ? dy[i] : 0;
-    }
 }
 
 static void forward_task(void *context, int task, void *scratch) {

@@ -19,9 +19,8 @@ VECTOR static void join_pixel(real *y, const real *a, const real *x, int64_t in,
         real value = a[c] + x[c];
         y[c] = value <= 0 ? 0 : value; /* NaN stays, to be seen */
     }
-    for (int64_t c = in; c < out; c++) {
+    for (int64_t c = in; c < out; c++)
         y[c] = a[c] <= 0 ? 0 : a[c];
-    }
 }
 
 /* Pixel (i, j) of the smaller image in an image of x. */

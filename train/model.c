@@ -31,13 +31,11 @@ static int complete(model_spec *spec, const model_kind **kind, model_error *erro
         return model_refuse(error, MODEL_ERR_NAME, "no model is named '%s'",
                             spec->name ? spec->name : "");
     }
-    if (spec->max_batch == 0) {
+    if (spec->max_batch == 0)
         return model_refuse(error, MODEL_ERR_SPEC, "max_batch must be given");
-    }
     int status = model_complete_field(&spec->max_batch, "max_batch", 0, 1, MAX_BATCH, error);
-    if (status == MODEL_OK) {
+    if (status == MODEL_OK)
         status = model_complete_field(&spec->threads, "threads", 1, 1, MAX_THREADS, error);
-    }
     return status == MODEL_OK ? (*kind)->calls->complete(spec, error) : status;
 }
 
@@ -52,13 +50,11 @@ int model_measure(const model_spec *given, model_size *size, model_error *error)
     const model_kind *kind;
     model_spec spec = *given;
     int status = complete(&spec, &kind, error);
-    if (status != MODEL_OK) {
+    if (status != MODEL_OK)
         return status;
-    }
     void *net = calloc(1, kind->calls->bytes);
-    if (!net) {
+    if (!net)
         return model_refuse(error, MODEL_ERR_MEMORY, "out of memory");
-    }
     plan p = measure(kind, &spec, net);
     free(net);
     *size = (model_size){.n = p.n, .nstate = p.nstate, .ntensors = p.ntensors};
@@ -102,9 +98,8 @@ int model_create(model **out, const model_spec *spec, model_error *error) {
     const model_kind *kind;
     model_spec full = *spec;
     int status = complete(&full, &kind, error);
-    if (status != MODEL_OK) {
+    if (status != MODEL_OK)
         return status;
-    }
     model *m = calloc(1, sizeof *m);
     struct model_parts *parts = calloc(1, sizeof *parts);
     void *net = calloc(1, kind->calls->bytes);
@@ -130,9 +125,8 @@ int model_create(model **out, const model_spec *spec, model_error *error) {
 }
 
 void model_free(model *m) {
-    if (!m) {
+    if (!m)
         return;
-    }
     team_free(m->parts->team);
     free(m->parts->memory);
     free(m->parts->names);
@@ -151,14 +145,12 @@ void model_free(model *m) {
 static int run_forward(model *m, const model_batch *batch, model_result *result, bool training) {
     struct model_parts *parts = m->parts;
     int status = batch_check(m, batch, &m->error);
-    if (status != MODEL_OK) {
+    if (status != MODEL_OK)
         return status;
-    }
     pass p = {.team = parts->team, .training = training};
     model_result made = m->kind->calls->forward(parts->net, &p, batch);
-    if (result) {
+    if (result)
         *result = made;
-    }
     parts->batch = *batch;
     parts->forwarded = training;
     return MODEL_OK;
@@ -174,9 +166,8 @@ int model_evaluate(model *m, const model_batch *batch, model_result *result) {
 
 int model_backward(model *m, model_ready ready, void *context) {
     struct model_parts *parts = m->parts;
-    if (!parts->forwarded) {
+    if (!parts->forwarded)
         return model_refuse(&m->error, MODEL_ERR_STATE, "backward needs a forward pass before it");
-    }
     parts->forwarded = false; /* it uses up what forward has left */
     pass p = {.team = parts->team, .training = true, .ready = ready, .context = context};
     m->kind->calls->backward(parts->net, &p, &parts->batch);

@@ -65,11 +65,9 @@ typedef struct bert_size {
 static const bert_size sizes[] = {{"tiny", 128, 2, 2, 512}, {"base", 768, 12, 12, 3072}};
 
 static const bert_size *find_size(const char *name) {
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (!name || strcmp(name, sizes[i].name) == 0) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (!name || strcmp(name, sizes[i].name) == 0)
             return &sizes[i];
-        }
-    }
     return NULL;
 }
 
@@ -93,9 +91,8 @@ static int complete(model_spec *spec, model_error *error) {
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         int status = model_complete_field(fields[i].field, fields[i].name, fields[i].standard, 1,
                                           fields[i].most, error);
-        if (status != MODEL_OK) {
+        if (status != MODEL_OK)
             return status;
-        }
     }
     if (spec->width % spec->heads != 0) {
         return model_refuse(error, MODEL_ERR_SPEC, "width %d is not a multiple of heads %d",
@@ -121,9 +118,8 @@ static void build_encoder(bert *net, plan *p, const model_spec *spec) {
     net->position_ids = plan_work(p, rows, sizeof *net->position_ids);
     net->segment_ids = plan_work(p, rows, sizeof *net->segment_ids);
     net->x = plan_reals(p, (int64_t)rows * width);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         net->grad[i] = plan_reals(p, (int64_t)rows * width);
-    }
 }
 
 static void build_sentences(bert *net, plan *p, const model_spec *spec) {
@@ -176,9 +172,8 @@ static void take_batch(bert *net, const model_batch *batch) {
             net->nmasked++;
         }
     }
-    for (int i = 0; i < batch->count; i++) {
+    for (int i = 0; i < batch->count; i++)
         net->follows[i] = batch->follows ? batch->follows[i] : MODEL_IGNORE;
-    }
 }
 
 static void copy_row(real *to, const real *from, int width) {
@@ -188,22 +183,19 @@ static void copy_row(real *to, const real *from, int width) {
 static cross_entropy_result sentences_forward(const bert *net, const pass *p, int count,
                                               const real *x) {
     const int64_t n = (int64_t)count * net->width;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++)
         copy_row(net->first + i * net->width, x + i * net->length * net->width, net->width);
-    }
     linear_forward(&net->pool, p, count, net->first, net->pooled);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         net->pooled[i] = tanh(net->pooled[i]);
-    }
     linear_forward(&net->sentence, p, count, net->pooled, net->sentence_logits);
     return cross_entropy_forward(&net->sentence_loss, p, count, net->follows, net->sentence_logits);
 }
 
 static cross_entropy_result words_forward(const bert *net, const pass *p, const real *x) {
     const int rows = net->nmasked, width = net->width;
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows; i++)
         copy_row(net->chosen + i * width, x + (int64_t)net->masked[i] * width, width);
-    }
     linear_forward(&net->transform, p, rows, net->chosen, net->transformed);
     gelu_forward(p, (int64_t)rows * width, net->transformed, net->bent);
     layer_norm_forward(&net->word_norm, p, rows, net->bent, net->bent);
@@ -220,9 +212,8 @@ static model_result forward(void *self, const pass *p, const model_batch *batch)
     embedding_forward(&net->segments, rows, net->segment_ids, true, net->x);
     layer_norm_forward(&net->norm, p, rows, net->x, net->x);
     const real *x = net->x;
-    for (int i = 0; i < net->nlayers; i++) {
+    for (int i = 0; i < net->nlayers; i++)
         x = encoder_forward(&net->layers[i], p, batch->count, batch->lengths, x);
-    }
     cross_entropy_result sentences = sentences_forward(net, p, batch->count, x);
     cross_entropy_result words = words_forward(net, p, x);
     return (model_result){.loss = words.loss + sentences.loss,
@@ -241,11 +232,9 @@ static void words_backward(const bert *net, const pass *p, real *temporary, real
     layer_norm_backward(&net->word_norm, p, rows, temporary);
     gelu_backward(p, (int64_t)rows * width, net->transformed, temporary);
     linear_backward(&net->transform, p, rows, net->chosen, temporary, net->chosen);
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < width; j++) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++)
             dx[(int64_t)net->masked[i] * width + j] += net->chosen[i * width + j];
-        }
-    }
 }
 
 /* Adds to dx[rows][width] at the first position of each sequence. */
@@ -253,15 +242,12 @@ static void sentences_backward(const bert *net, const pass *p, int count, real *
                                real *dx) {
     const int64_t width = net->width, n = count * width;
     linear_backward(&net->sentence, p, count, net->pooled, net->sentence_logits, temporary);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         temporary[i] *= 1 - net->pooled[i] * net->pooled[i];
-    }
     linear_backward(&net->pool, p, count, net->first, temporary, net->first);
-    for (int64_t i = 0; i < count; i++) {
-        for (int64_t j = 0; j < width; j++) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < width; j++)
             dx[i * net->length * width + j] += net->first[i * width + j];
-        }
-    }
 }
 
 static void backward(void *self, const pass *p, const model_batch *batch) {

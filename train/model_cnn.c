@@ -49,9 +49,8 @@ static void build(void *self, plan *p, const model_spec *spec) {
     net->pooled2 = plan_reals(p, (int64_t)most * flat);
     net->y3 = plan_reals(p, (int64_t)most * HIDDEN);
     net->logits = plan_reals(p, (int64_t)most * CLASSES);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         net->grad[i] = plan_reals(p, (int64_t)most * SIDE * SIDE * WIDTH1);
-    }
 }
 
 static int64_t outputs(const conv2d *c, int count) {

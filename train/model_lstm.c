@@ -29,9 +29,8 @@ typedef struct lstm_model {
 } lstm_model;
 
 static int complete(model_spec *spec, model_error *error) {
-    if (spec->size || spec->heads || spec->inner) {
+    if (spec->size || spec->heads || spec->inner)
         return model_refuse(error, MODEL_ERR_SPEC, "lstm takes no size, heads or inner");
-    }
     int status = model_complete_field(&spec->vocabulary, "vocabulary", 10000, 2, 10000000, error);
     status = status ? status : model_complete_field(&spec->length, "length", 35, 1, 4096, error);
     status = status ? status : model_complete_field(&spec->width, "width", 200, 1, 16384, error);
@@ -58,18 +57,15 @@ static void build(void *self, plan *p, const model_spec *spec) {
     net->labels = plan_work(p, rows, sizeof *net->labels);
     net->x = plan_reals(p, rows * width);
     net->logits = plan_reals(p, rows * spec->vocabulary);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         net->grad[i] = plan_reals(p, rows * width);
-    }
 }
 
 /* to[length][count] from from[count][length]. */
 static void time_first(const int32_t *from, int count, int length, int32_t *to) {
-    for (int t = 0; t < length; t++) {
-        for (int s = 0; s < count; s++) {
+    for (int t = 0; t < length; t++)
+        for (int s = 0; s < count; s++)
             to[(int64_t)t * count + s] = from[(int64_t)s * length + t];
-        }
-    }
 }
 
 static const real *layer_output(const lstm_model *net, int layer, int count) {
@@ -84,9 +80,8 @@ static model_result forward(void *self, const pass *p, const model_batch *batch)
     time_first(batch->labels, count, net->length, net->labels);
     embedding_forward(&net->words, rows, net->ids, false, net->x);
     const real *x = net->x;
-    for (int i = 0; i < net->nlayers; i++) {
+    for (int i = 0; i < net->nlayers; i++)
         x = lstm_forward(&net->layers[i], p, count, x);
-    }
     linear_forward(&net->decoder, p, rows, x, net->logits);
     cross_entropy_result made =
         cross_entropy_forward(&net->loss, p, rows, net->labels, net->logits);

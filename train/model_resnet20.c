@@ -59,18 +59,16 @@ static void build(void *self, plan *p, const model_spec *spec) {
     const int most = spec->max_batch, last = WIDTH << (STAGES - 1), side = SIDE >> (STAGES - 1);
     conv2d_shape stem = {SIDE, SIDE, 3, WIDTH, .kernel = 3, .stride = 1};
     conv_block_create(&net->stem, p, "stem", most, stem, true);
-    for (int i = 0; i < BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++)
         build_block(&net->blocks[i], p, i, most);
-    }
     net->pool = (avgpool){.pixels = side * side, .channels = last};
     linear_create(&net->classifier, p, "classifier", last, CLASSES, plan_xavier(last, CLASSES),
                   true);
     cross_entropy_create(&net->loss, p, most, CLASSES);
     net->pooled = plan_reals(p, (int64_t)most * last);
     net->logits = plan_reals(p, (int64_t)most * CLASSES);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         net->grad[i] = plan_reals(p, (int64_t)most * SIDE * SIDE * WIDTH);
-    }
 }
 
 static model_result forward(void *self, const pass *p, const model_batch *batch) {

@@ -15,11 +15,9 @@ const model_kind *model_kind_at(int position) {
 }
 
 const model_kind *model_kind_named(const char *name) {
-    for (int i = 0; name && i < NKINDS; i++) {
-        if (strcmp(table[i]->name, name) == 0) {
+    for (int i = 0; name && i < NKINDS; i++)
+        if (strcmp(table[i]->name, name) == 0)
             return table[i];
-        }
-    }
     return NULL;
 }
 
@@ -49,8 +47,7 @@ int model_complete_images(model_spec *spec, model_error *error) {
                             spec->size);
     }
     if (spec->vocabulary || spec->length || spec->width || spec->layers || spec->heads ||
-        spec->inner) {
+        spec->inner)
         return model_refuse(error, MODEL_ERR_SPEC, "%s takes no sizes of text models", spec->name);
-    }
     return MODEL_OK;
 }

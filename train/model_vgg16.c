@@ -60,23 +60,20 @@ static void build_stage(stage *s, plan *p, int number, int max_batch, int in) {
 static void build(void *self, plan *p, const model_spec *spec) {
     vgg16 *net = self;
     const int most = spec->max_batch;
-    for (int i = 0; i < STAGES; i++) {
+    for (int i = 0; i < STAGES; i++)
         build_stage(&net->stages[i], p, i, most, i == 0 ? PLANES : stage_width[i - 1]);
-    }
     const int width = stage_width[STAGES - 1];
     linear_create(&net->classifier, p, "classifier", width, CLASSES, plan_xavier(width, CLASSES),
                   true);
     cross_entropy_create(&net->loss, p, most, CLASSES);
     net->logits = plan_reals(p, (int64_t)most * CLASSES);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         net->grad[i] = plan_reals(p, (int64_t)most * SIDE * SIDE * stage_width[0]);
-    }
 }
 
 static const real *stage_forward(const stage *s, const pass *p, int count, const real *x) {
-    for (int i = 0; i < s->nblocks; i++) {
+    for (int i = 0; i < s->nblocks; i++)
         x = conv_block_forward(&s->blocks[i], p, count, x);
-    }
     maxpool_forward(&s->pool, p, count, x, s->y);
     return s->y;
 }
@@ -84,9 +81,8 @@ static const real *stage_forward(const stage *s, const pass *p, int count, const
 static model_result forward(void *self, const pass *p, const model_batch *batch) {
     const vgg16 *net = self;
     const real *x = batch->images;
-    for (int i = 0; i < STAGES; i++) {
+    for (int i = 0; i < STAGES; i++)
         x = stage_forward(&net->stages[i], p, batch->count, x);
-    }
     linear_forward(&net->classifier, p, batch->count, x, net->logits);
     cross_entropy_result made =
         cross_entropy_forward(&net->loss, p, batch->count, batch->labels, net->logits);

@@ -67,12 +67,11 @@ static void adamw(optimizer *o, const model_tensor *t, float rate) {
 
 void optimizer_step(optimizer *o, model *m, double learning_rate) {
     o->steps++;
-    for (int t = 0; t < m->ntensors; t++) {
+    for (int t = 0; t < m->ntensors; t++)
         if (is(&o->spec, ADAMW))
             adamw(o, &m->tensors[t], (float)learning_rate);
         else
             sgd(o, &m->tensors[t], (float)learning_rate);
-    }
 }
 
 /* ---- the learning rate */

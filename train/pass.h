@@ -17,9 +17,8 @@ typedef struct pass {
 
 /* The gradient of a parameter is final: layers say so as early as they can, last parameter first. */
 static inline void pass_ready(const pass *p, const param *finished) {
-    if (p->ready) {
+    if (p->ready)
         p->ready(p->context, finished->index);
-    }
 }
 
 /* Tasks for `total` items in chunks of `each`. */

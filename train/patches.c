@@ -25,15 +25,13 @@ static void copy(real *restrict to, const real *restrict from, int64_t n) {
         memcpy(to, from, (size_t)n * sizeof *to);
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         to[i] = from[i];
-    }
 }
 
 static void clear(real *to, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         to[i] = 0;
-    }
 }
 
 /* One line of a neighbourhood whose taps are neighbours in the source: [kernel][channels]. */
@@ -54,11 +52,10 @@ static void gather_spread(const patches *g, const real *line, int left, real *ou
     for (int tap = 0; tap < g->kernel; tap++) {
         int at = left + tap;
         bool inside = at >= 0 && at % g->spread == 0 && at / g->spread < g->width;
-        if (inside) {
+        if (inside)
             memcpy(out, line + (size_t)(at / g->spread) * pixel, pixel * sizeof *out);
-        } else {
+        else
             memset(out, 0, pixel * sizeof *out);
-        }
         out += pixel;
     }
 }
@@ -66,9 +63,8 @@ static void gather_spread(const patches *g, const real *line, int left, real *ou
 /* The source line of a target line and a tap, or NULL outside. */
 static const real *source_line(const patches *g, const real *image, int target, int tap) {
     int at = target * g->step + tap - g->pad;
-    if (at < 0 || at % g->spread != 0 || at / g->spread >= g->height) {
+    if (at < 0 || at % g->spread != 0 || at / g->spread >= g->height)
         return NULL;
-    }
     return image + (int64_t)(at / g->spread) * g->width * g->channels;
 }
 
@@ -77,13 +73,12 @@ static void gather_line(const patches *g, const real *line, int64_t row, real *o
     const size_t piece = (size_t)g->kernel * (size_t)g->channels;
     for (int x = 0; x < g->target_width; x++) {
         int left = x * g->step - g->pad;
-        if (!line) {
+        if (!line)
             memset(out, 0, piece * sizeof *out);
-        } else if (g->spread == 1) {
+        else if (g->spread == 1)
             gather_dense(g, line, left, out);
-        } else {
+        else
             gather_spread(g, line, left, out);
-        }
         out += row;
     }
 }
@@ -95,9 +90,8 @@ void patches_gather(const patches *g, const real *source, range target, int firs
     for (int64_t line = target.begin; line < target.end; line++) {
         const real *from = source + line / g->target_height * image;
         int y = (int)(line % g->target_height);
-        for (int tap = 0; tap < lines; tap++) {
+        for (int tap = 0; tap < lines; tap++)
             gather_line(g, source_line(g, from, y, first + tap), lines * piece, out + tap * piece);
-        }
         out += g->target_width * lines * piece;
     }
 }

@@ -26,9 +26,8 @@ static double draw(uint64_t seed, uint64_t tensor, uint64_t i) {
 static void fill(const plan *p, const param *tensor, plan_init init, double bound) {
     for (int64_t i = 0; i < tensor->n; i++) {
         double value = init == INIT_ONE ? 1.0 : 0.0;
-        if (init == INIT_UNIFORM) {
+        if (init == INIT_UNIFORM)
             value = bound * draw(p->seed, (uint64_t)tensor->index, (uint64_t)i);
-        }
         tensor->value[i] = (real)value;
     }
 }
@@ -65,9 +64,8 @@ real *plan_state(plan *p, const char *block, const char *part, int64_t n, real i
         const char *name = keep_name(p, p->ntensors + p->nstates, block, part);
         p->m->states[p->nstates] =
             (model_tensor){.name = name, .n = n, .offset = p->nstate, .value = made};
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n; i++)
             made[i] = initial;
-        }
     }
     p->nstates++;
     p->nstate += n;

@@ -51,9 +51,8 @@ static void run_tasks(team *t, int number) {
         pthread_mutex_unlock(&t->lock);
         t->task(t->context, mine, scratch_of(t, number));
         pthread_mutex_lock(&t->lock);
-        if (--t->unfinished == 0) {
+        if (--t->unfinished == 0)
             pthread_cond_signal(&t->done);
-        }
     }
 }
 
@@ -63,9 +62,8 @@ static void *work(void *argument) {
     pthread_mutex_lock(&t->lock);
     while (!t->stop) {
         run_tasks(t, self->number);
-        if (!t->stop) {
+        if (!t->stop)
             pthread_cond_wait(&t->work, &t->lock);
-        }
     }
     pthread_mutex_unlock(&t->lock);
     return NULL;
@@ -75,9 +73,8 @@ static int start_workers(team *t) {
     for (; t->started < t->threads - 1; t->started++) {
         worker *w = &t->workers[t->started];
         *w = (worker){.team = t, .number = t->started + 1};
-        if (pthread_create(&w->thread, NULL, work, w) != 0) {
+        if (pthread_create(&w->thread, NULL, work, w) != 0)
             return -1;
-        }
     }
     return 0;
 }
@@ -85,9 +82,8 @@ static int start_workers(team *t) {
 int team_create(team **out, int threads, size_t scratch, size_t common) {
     *out = NULL;
     team *t = calloc(1, sizeof *t);
-    if (!t) {
+    if (!t)
         return -1;
-    }
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->work, NULL);
     pthread_cond_init(&t->done, NULL);
@@ -105,16 +101,14 @@ int team_create(team **out, int threads, size_t scratch, size_t common) {
 }
 
 void team_free(team *t) {
-    if (!t) {
+    if (!t)
         return;
-    }
     pthread_mutex_lock(&t->lock);
     t->stop = true;
     pthread_cond_broadcast(&t->work);
     pthread_mutex_unlock(&t->lock);
-    for (int i = 0; i < t->started; i++) {
+    for (int i = 0; i < t->started; i++)
         pthread_join(t->workers[i].thread, NULL);
-    }
     pthread_cond_destroy(&t->done);
     pthread_cond_destroy(&t->work);
     pthread_mutex_destroy(&t->lock);
@@ -125,9 +119,8 @@ void team_free(team *t) {
 
 void team_run(team *t, int ntasks, team_task task, void *context) {
     if (t->threads == 1 || ntasks <= 1) {
-        for (int i = 0; i < ntasks; i++) {
+        for (int i = 0; i < ntasks; i++)
             task(context, i, scratch_of(t, 0));
-        }
         return;
     }
     pthread_mutex_lock(&t->lock);
@@ -138,9 +131,8 @@ void team_run(team *t, int ntasks, team_task task, void *context) {
     t->unfinished = ntasks;
     pthread_cond_broadcast(&t->work);
     run_tasks(t, 0);
-    while (t->unfinished > 0) {
+    while (t->unfinished > 0)
         pthread_cond_wait(&t->done, &t->lock);
-    }
     pthread_mutex_unlock(&t->lock);
 }
 

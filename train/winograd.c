@@ -100,9 +100,8 @@ static void narrow_task(void *context, int task, void *scratch) {
     const int64_t out_plane = (int64_t)n * job->to.channels;
     real *inputs = scratch, *outputs = inputs + PLANES * in_plane;
     winograd_inputs(job->from, job->source, r, inputs, in_plane);
-    for (int k = 0; k < PLANES; k++) {
+    for (int k = 0; k < PLANES; k++)
         plane_product(job, k, n, inputs + k * in_plane, outputs + k * out_plane);
-    }
     winograd_outputs(job->to, outputs, out_plane, job->bias, r, job->target);
 }
 
@@ -153,11 +152,10 @@ static void run_wide(const pass *p, image_job *job) {
 }
 
 static void run_images(const pass *p, image_job *job) {
-    if (is_wide(job->w)) {
+    if (is_wide(job->w))
         run_wide(p, job);
-    } else {
+    else
         team_run(p->team, pass_chunks(job->tiles, narrow_tiles(job->w)), narrow_task, job);
-    }
 }
 
 /* ---- Kernels ------------------------------------------------------------------------------------- */
@@ -306,11 +304,10 @@ void winograd_weight_gradient(const winograd *w, const pass *p, int count, const
                       .dy = dy,
                       .tiles = shape.tiles,
                       .sums = team_common(p->team)};
-    if (is_wide(w)) {
+    if (is_wide(w))
         run_wide_weights(p, &job);
-    } else {
+    else
         team_run(p->team, PARTS, narrow_weight_task, &job);
-    }
     kernel_job kernels = {
         .to = grad, .n = kernels_of(w), .parts = job.sums, .nparts = is_wide(w) ? 1 : PARTS};
     team_run(p->team, pass_chunks(kernels.n, LANE), kernel_gradients_task, &kernels);

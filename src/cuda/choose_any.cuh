@@ -313,13 +313,12 @@ __device__ Cut choose_redsync(View &v, Placement *p) {
         double r = 0.5 * (low + high);
         uint32_t threshold = as_threshold((float)(mean + r * (max - mean)));
         uint32_t count = count_above(v, threshold, 2 * s.k, round);
-        if (count < s.k) {
+        if (count < s.k)
             high = r;
-        } else if (count > 2 * s.k) {
+        else if (count > 2 * s.k)
             low = r;
-        } else {
+        else
             return cut_above(threshold);
-        }
     }
     return cut_best(v, (uint32_t)s.k, p);
 }

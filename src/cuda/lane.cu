@@ -191,11 +191,12 @@ static int settle_residual(tw__device_selector *d, const tw__device_outcome *o) 
     if (all_left)
         return tw__device_commit(d);
     if (s.acc != nullptr) {
-        TW_TRY(each_piece(d, o->there, &o->left,
-                          [&](const tw__entry *entries, int64_t count, int64_t) {
-                              take_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
-                                  entries, count, o->base, s.acc, s.source.next_velocity);
-                          }));
+        TW_TRY(each_piece(
+            d, o->there, &o->left,
+            [&](const tw__entry *entries, int64_t count, int64_t) {
+                take_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
+                    entries, count, o->base, s.acc, s.source.next_velocity);
+            }));
         TW_TRY(each_piece(d, o->there, &o->kept,
                           [&](const tw__entry *entries, int64_t count, int64_t) {
                               put_in<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(

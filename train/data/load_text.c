@@ -17,10 +17,9 @@ static const char *const test_names[] = {"test.txt",  "test.txt.gz",  "wiki.test
 
 /* The first of the names that is a file, or NULL. */
 static const char *find(const char *directory, const char *const *names, size_t count) {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (data_is_file(directory, names[i]))
             return names[i];
-    }
     return NULL;
 }
 

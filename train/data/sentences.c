@@ -56,10 +56,9 @@ static int list_pairs(token_split *split, const char *name, dataset_error *error
     if (status != TW_OK)
         return status;
     split->pairs = room;
-    for (int64_t i = 0; i < split->sentence_count; i++) {
+    for (int64_t i = 0; i < split->sentence_count; i++)
         if (split->sentences[i].followed)
             split->pairs[split->pair_count++] = i;
-    }
     return TW_OK;
 }
 

@@ -124,10 +124,9 @@ static int add_special(vocabulary *v, const char *name, dataset_error *error) {
 
 static void list_words(const vocabulary *v, word **sorted) {
     int64_t number = 0;
-    for (int64_t i = 0; i < v->table_size; i++) {
+    for (int64_t i = 0; i < v->table_size; i++)
         if (v->table[i].text != NULL)
             sorted[number++] = &v->table[i];
-    }
     qsort(sorted, (size_t)number, sizeof(word *), by_frequency);
 }
 
