@@ -58,7 +58,7 @@ static void move(lab *l, int to, int from, size_t bytes) {
 }
 
 static void everyone(lab *l) {
-    must(tw__share(l->transport, l->record, sizeof *l->record, l->scratch));
+    must(tw__allgather(l->transport, l->record, sizeof *l->record, l->scratch));
 }
 
 /* Half of the way to each rank and back; only rank 0 knows. */
@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.nranks);
-    l.scratch = malloc(tw__share_memory(l.nranks));
+    l.scratch = malloc(tw__allgather_memory(l.nranks));
     l.record = calloc((size_t)l.nranks, sizeof *l.record);
     if (l.nranks < 3 || !l.out || !l.in || !l.scratch || !l.record) {
         fprintf(stderr, "links: needs 3 ranks and 6 MB; mpirun -n 3 or more\n");

@@ -2,29 +2,29 @@
 #include "bench_wire_gpu.h"
 
 static int take(wire_gpu *gpu, void **pointer, size_t bytes) {
-    return tw__lane_alloc(gpu->lane, pointer, bytes);
+    return tw__stream_alloc(gpu->lane, pointer, bytes);
 }
 
 int wire_gpu_open(wire_gpu *gpu, const tw__list *selected, size_t room) {
     const size_t count = (size_t)selected->count;
     *gpu = (wire_gpu){.selected.count = selected->count};
-    TW_TRY(tw__lane_create(&gpu->lane, 0));
+    TW_TRY(tw__stream_create(&gpu->lane, 0));
     TW_TRY(tw__device_lists_create(&gpu->lists, gpu->lane, selected->count));
     TW_TRY(take(gpu, (void **)&gpu->selected.at, sizeof(tw__entry) * count));
     TW_TRY(take(gpu, (void **)&gpu->decoded, sizeof(tw__entry) * count));
     TW_TRY(take(gpu, (void **)&gpu->rounded, sizeof(float) * count));
     TW_TRY(take(gpu, (void **)&gpu->message, room));
-    TW_TRY(tw__lane_copy(gpu->lane, gpu->selected.at, selected->at, sizeof(tw__entry) * count));
-    return tw__lane_wait(gpu->lane);
+    TW_TRY(tw__stream_copy(gpu->lane, gpu->selected.at, selected->at, sizeof(tw__entry) * count));
+    return tw__stream_wait(gpu->lane);
 }
 
 void wire_gpu_close(wire_gpu *gpu) {
-    tw__lane_release(gpu->selected.at);
-    tw__lane_release(gpu->decoded);
-    tw__lane_release(gpu->rounded);
-    tw__lane_release(gpu->message);
+    tw__stream_release(gpu->selected.at);
+    tw__stream_release(gpu->decoded);
+    tw__stream_release(gpu->rounded);
+    tw__stream_release(gpu->message);
     tw__device_lists_free(gpu->lists);
-    tw__lane_free(gpu->lane);
+    tw__stream_free(gpu->lane);
     *gpu = (wire_gpu){0};
 }
 
@@ -47,7 +47,7 @@ int wire_gpu_decode(wire_gpu *gpu, size_t bytes, int64_t n, int64_t *count) {
 
 int wire_gpu_fetch(wire_gpu *gpu, tw__entry *decoded, float *rounded) {
     const size_t count = (size_t)gpu->selected.count;
-    TW_TRY(tw__lane_copy(gpu->lane, decoded, gpu->decoded, sizeof *decoded * count));
-    TW_TRY(tw__lane_copy(gpu->lane, rounded, gpu->rounded, sizeof *rounded * count));
-    return tw__lane_wait(gpu->lane);
+    TW_TRY(tw__stream_copy(gpu->lane, decoded, gpu->decoded, sizeof *decoded * count));
+    TW_TRY(tw__stream_copy(gpu->lane, rounded, gpu->rounded, sizeof *rounded * count));
+    return tw__stream_wait(gpu->lane);
 }

@@ -2,10 +2,10 @@
 #ifndef BENCH_WIRE_GPU_H
 #define BENCH_WIRE_GPU_H
 
-#include "cuda/device.h"
+#include "backend/cuda/device.h"
 
 typedef struct wire_gpu {
-    tw__device_lane *lane;
+    tw__device_stream *lane;
     tw__device_lists *lists;
     tw__list selected;  /* [count] */
     tw__entry *decoded; /* [count] */

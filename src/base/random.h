@@ -5,11 +5,11 @@
 #ifndef TW_BASE_RANDOM_H
 #define TW_BASE_RANDOM_H
 
-#include "base/both.h"
+#include "backend/host_device.h"
 
 #include <stdint.h>
 
-TW__BOTH static inline uint64_t tw__random(uint64_t key, uint64_t counter) {
+TW__HOST_DEVICE static inline uint64_t tw__random(uint64_t key, uint64_t counter) {
     uint64_t x = key + (counter + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -17,12 +17,13 @@ TW__BOTH static inline uint64_t tw__random(uint64_t key, uint64_t counter) {
 }
 
 /* One more value into a hash. */
-TW__BOTH static inline uint64_t tw__mix(uint64_t hash, uint64_t value) {
+TW__HOST_DEVICE static inline uint64_t tw__mix(uint64_t hash, uint64_t value) {
     return tw__random(hash ^ value, hash);
 }
 
 /* Below `bound` (< 2^31): the upper part of 64 random bits times bound; biased by 2^-33 at most. */
-TW__BOTH static inline uint64_t tw__random_below(uint64_t key, uint64_t counter, uint64_t bound) {
+TW__HOST_DEVICE static inline uint64_t tw__random_below(uint64_t key, uint64_t counter,
+                                                        uint64_t bound) {
     uint64_t random = tw__random(key, counter);
     uint64_t low = (random & 0xffffffffu) * bound >> 32;
     return ((random >> 32) * bound + low) >> 32;

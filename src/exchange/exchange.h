@@ -17,7 +17,7 @@
 #ifndef TW_EXCHANGE_EXCHANGE_H
 #define TW_EXCHANGE_EXCHANGE_H
 
-#include "entries.h"
+#include "exchange/entries.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
 
@@ -45,26 +45,26 @@ typedef struct tw__shape {
 } tw__shape;
 
 /* Workspace, handed out by layout functions; see base/arena.h. */
-typedef struct tw__room {
+typedef struct tw__arenas {
     tw__arena host;  /* bookkeeping */
     tw__arena lists; /* entries, wherever those of the job lie */
-} tw__room;
+} tw__arenas;
 
 /* What a step of some shape costs the rank that has the most to do, when ranks select at random:
  * from this `auto` predicts its time (docs/auto.md). */
-typedef struct tw__effort {
+typedef struct tw__cost_terms {
     double rounds;   /* waits for a message under way, one after the other */
     double messages; /* sent, or received, one after the other */
     double bytes;    /* sent, or received: payload and control */
     double entries;  /* written to or read from wire formats */
     double merged;   /* entries summed or merged */
     double elements; /* of whole vectors that are read or written */
-} tw__effort;
+} tw__cost_terms;
 
 typedef struct tw__job {
     tw_transport *transport;
-    tw__cargo cargo; /* of entries: TW__PAYLOAD, or TW__DEVICE where they lie on a GPU */
-    tw__lists lists; /* who works on entries */
+    tw__message_kind cargo; /* of entries: TW__PAYLOAD, or TW__DEVICE where they lie on a GPU */
+    tw__lists lists;        /* who works on entries */
     const tw__wire_calls *codec; /* and who writes them in wire formats */
     const tw__kernels *kernels;
     int rank;
@@ -72,7 +72,7 @@ typedef struct tw__job {
     tw__segment *segments; /* [shape.nsegments] */
     int global;            /* tw_global */
     float divisor;         /* dense: of the sums; the others leave that to the caller */
-    tw__room room;         /* what the job leaves lies in it too */
+    tw__arenas room;       /* what the job leaves lies in it too */
     /* Told of sums of the result, in the host's memory, as soon as an exchange knows them, each once;
      * or never. May be NULL. */
     void (*arrived)(void *context, const struct tw__job *job, const tw__list *sums);
@@ -97,9 +97,9 @@ typedef struct tw__exchange {
     int best_k; /* it takes the best k of each segment's own entries; the others stay with the rank */
     int on_host; /* its lists lie in the host's memory, also where tensors lie on a GPU */
     /* For two ranks and more. NULL: `auto` does not choose it. */
-    tw__effort (*effort)(const tw__shape *shape);
+    tw__cost_terms (*effort)(const tw__shape *shape);
     /* Take the workspace of a job of this shape, job->own apart. */
-    void (*memory)(const tw__shape *shape, tw__room *room);
+    void (*memory)(const tw__shape *shape, tw__arenas *room);
     /* Entries that the result can have. */
     int64_t (*applied)(const tw__shape *shape);
     /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL, TW_ERR_DEVICE; and
@@ -122,10 +122,10 @@ const tw__exchange *tw__exchange_at(int position);
 double tw__expected_union(const tw__shape *shape);
 
 /* How a step travels. */
-typedef struct tw__way {
+typedef struct tw__plan {
     const tw__exchange *exchange;
     const tw__wire *wire; /* NULL: raw */
-} tw__way;
+} tw__plan;
 
 /* The exchange that stands for a choice among all: no row, see auto.h. */
 #define TW__AUTO "auto"
@@ -149,10 +149,10 @@ int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks);
 
 /* A received message as entries. Errors: TW_ERR_PROTOCOL for a length that is not a whole number
  * of them. */
-int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list);
+int tw__buffer_list(const tw__buffer *parcel, int rank, tw__list *list);
 
 /* Take what every job needs, own entries and cuts; for a job, once its segments are there. */
-void tw__job_memory(const tw__shape *shape, tw__room *room);
+void tw__job_memory(const tw__shape *shape, tw__arenas *room);
 void tw__job_begin(tw__job *job);
 /* Each segment's part of a list: parts[nsegments], as are job->parts. */
 int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
@@ -168,7 +168,7 @@ int tw__job_overflows(tw__job *job, int *yes);
 
 /* Whether lists may be so long that they go from rank to rank. */
 static inline int tw__job_is_long(const tw__shape *shape) {
-    return (int64_t)sizeof(tw__entry) * shape->most >= TW__LONG_PARCEL;
+    return (int64_t)sizeof(tw__entry) * shape->most >= TW__LONG_BUFFER;
 }
 /* Latencies of a gathering, one after the other. */
 static inline double tw__gather_rounds(const tw__shape *shape) {
@@ -176,7 +176,7 @@ static inline double tw__gather_rounds(const tw__shape *shape) {
 }
 /* Everyone sends `own` to all: from rank to rank where entries are many, else everyone to everyone.
  * out, in: [nranks], in as in a rotation. */
-int tw__job_gather(tw__job *job, const tw__parcel *own, tw__parcel *out, tw__parcel *in,
+int tw__job_gather(tw__job *job, const tw__buffer *own, tw__buffer *out, tw__buffer *in,
                    void *rotation);
 
 /* First index of part `part` of `parts` equal ones. */
@@ -191,41 +191,41 @@ static inline int64_t tw__longest_part(int64_t span, int64_t parts) {
 
 /* ---- dense_gpu.c: dense, where vectors lie on a GPU */
 
-void tw__dense_gpu_memory(const tw__shape *shape, tw__room *room);
+void tw__dense_gpu_memory(const tw__shape *shape, tw__arenas *room);
 int tw__dense_gpu_run(tw__job *job);
 
 /* ---- letter.c: lists as messages */
 
 /* Bytes that so many letters take, with so many entries in all; none without a wire format. */
-size_t tw__letter_room(const tw__wire *wire, int64_t entries, int64_t letters);
+size_t tw__pack_room(const tw__wire *wire, int64_t entries, int64_t letters);
 /* Bytes of one letter at most. */
-size_t tw__letter_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
+size_t tw__pack_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
 /* Bytes of one letter as it usually is, of values that are not huge. */
-size_t tw__letter_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
+size_t tw__pack_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
 /* A list within lo .. hi-1 as a parcel, written at *mail, which moves on; without a wire format it
  * is the list itself. rounded[count] gets the values as others will see them; without, nothing. */
-int tw__letter_write(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **mail,
-                     float *rounded, tw__parcel *parcel);
+int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **mail,
+                  float *rounded, tw__buffer *parcel);
 /* The list of a parcel from `rank`, of `most` entries at most: where it lies, or decoded to room.
  * Errors: TW_ERR_PROTOCOL. */
-int tw__letter_read(const tw__job *job, const tw__parcel *parcel, int64_t lo, int64_t hi,
+int tw__unpack_list(const tw__job *job, const tw__buffer *parcel, int64_t lo, int64_t hi,
                     int64_t most, int rank, tw__entry *room, tw__list *list);
 /* Without a wire format, the following do nothing. */
 
 /* What rounding took away of a list, appended to out. */
-int tw__letter_remainders(const tw__job *job, const tw__list *list, const float *rounded,
-                          tw__list *out);
+int tw__pack_remainders(const tw__job *job, const tw__list *list, const float *rounded,
+                        tw__list *out);
 /* The list as others see it. */
-int tw__letter_round(const tw__job *job, const tw__list *list, const float *rounded);
+int tw__pack_round(const tw__job *job, const tw__list *list, const float *rounded);
 /* Values that are not sent, and so not rounded. */
-int tw__letter_keep(const tw__job *job, const tw__list *list, float *rounded);
+int tw__pack_keep(const tw__job *job, const tw__list *list, float *rounded);
 
 /* ---- deal.c: butterfly's order of indices */
 
 /* Indices of a list, in order, become their places in the dealt tensors, and back; both ways the
  * list is in order again. scratch has room for all. */
-int tw__deal(tw__job *job, tw__list *list, tw__entry *scratch);
-int tw__undeal(tw__job *job, tw__list *list, tw__entry *scratch);
+int tw__interleave(tw__job *job, tw__list *list, tw__entry *scratch);
+int tw__deinterleave(tw__job *job, tw__list *list, tw__entry *scratch);
 
 /* ---- partition.c */
 

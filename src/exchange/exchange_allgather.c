@@ -5,8 +5,8 @@
 #include "exchange/exchange.h"
 
 typedef struct space {
-    tw__parcel *out;     /* [nranks] */
-    tw__parcel *in;      /* [nranks] */
+    tw__buffer *out;     /* [nranks] */
+    tw__buffer *in;      /* [nranks] */
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [nranks][most] */
     tw__entry *result;   /* [applied] */
@@ -22,15 +22,15 @@ static int64_t applied(const tw__shape *s) {
 }
 
 static size_t letter(const tw__shape *s) {
-    return tw__letter_room(s->wire, s->most, 1);
+    return tw__pack_room(s->wire, s->most, 1);
 }
 
-static space layout(tw__room *room, const tw__shape *s) {
+static space layout(tw__arenas *room, const tw__shape *s) {
     tw__arena *host = &room->host, *lists = &room->lists;
     int64_t rounds = s->wire != NULL ? s->most : 0;
     return (space){
-        .out = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
-        .in = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
+        .out = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
+        .in = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
         .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
         .received = tw__arena_take(lists, s->most * s->nranks, sizeof(tw__entry)),
         .result = tw__arena_take(lists, applied(s), sizeof(tw__entry)),
@@ -38,11 +38,11 @@ static space layout(tw__room *room, const tw__shape *s) {
         .mail = tw__arena_take(lists, s->nranks, letter(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
         .kept = tw__arena_take(lists, rounds, sizeof(tw__entry)),
-        .rotation = tw__arena_take(host, 1, tw__rotation_memory(s->nranks)),
+        .rotation = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__room *room) {
+static void memory(const tw__shape *shape, tw__arenas *room) {
     layout(room, shape);
 }
 
@@ -51,12 +51,12 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){2.0 * k * (nranks - 1.0), 2.0 * k * (nranks - 1.0)};
 }
 
-static tw__effort effort(const tw__shape *s) {
+static tw__cost_terms effort(const tw__shape *s) {
     double others = s->nranks - 1.0, all = (double)s->k * s->nranks;
-    return (tw__effort){
+    return (tw__cost_terms){
         .rounds = tw__gather_rounds(s),
         .messages = others,
-        .bytes = others * (double)tw__letter_bytes(s->wire, s->k, 0, s->span),
+        .bytes = others * (double)tw__pack_bytes(s->wire, s->k, 0, s->span),
         .entries = s->wire != NULL ? all : 0.0,
         .merged = all,
     };
@@ -65,17 +65,17 @@ static tw__effort effort(const tw__shape *s) {
 static int gather(tw__job *job, space *w) {
     const tw__shape *s = &job->shape;
     char *mail = w->sent;
-    tw__parcel own;
-    TW_TRY(tw__letter_write(job, &job->own, 0, s->span, &mail, w->rounded, &own));
+    tw__buffer own;
+    TW_TRY(tw__pack_list(job, &job->own, 0, s->span, &mail, w->rounded, &own));
     for (int r = 0; r < s->nranks; r++) {
         tw__entry *room = w->received + r * s->most;
-        w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
+        w->in[r] = (tw__buffer){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
                                                         : (void *)room,
-                                .capacity = tw__letter_bound(s->wire, s->most, 0, s->span)};
+                                .capacity = tw__pack_bound(s->wire, s->most, 0, s->span)};
     }
     TW_TRY(tw__job_gather(job, &own, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
-        TW_TRY(tw__letter_read(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
+        TW_TRY(tw__unpack_list(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
                                w->received + r * s->most, &w->runs[r]));
     return TW_OK;
 }
@@ -87,7 +87,7 @@ static int run(tw__job *job) {
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
     job->left = job->own;
     job->kept.at = w.kept;
-    return tw__letter_remainders(job, &job->own, w.rounded, &job->kept);
+    return tw__pack_remainders(job, &job->own, w.rounded, &job->kept);
 }
 
 const tw__exchange tw__exchange_allgather = {

@@ -74,7 +74,7 @@ static int64_t applied(const tw__shape *s) {
     return s->k;
 }
 
-static space layout(tw__room *spaces, const tw__shape *s) {
+static space layout(tw__arenas *spaces, const tw__shape *s) {
     tw__arena *a = &spaces->lists, *host = &spaces->host;
     int64_t room = tw__level_receives(s), rounds = s->wire != NULL;
     return (space){
@@ -86,15 +86,15 @@ static space layout(tw__room *spaces, const tw__shape *s) {
         .drops = {tw__arena_take(a, most_drops(s), sizeof(tw__entry)), 0},
         .kept = tw__arena_take(a, most_drops(s), sizeof(tw__entry)),
         .sorted = tw__arena_take(a, most_drops(s), sizeof(tw__entry)),
-        .sent = tw__arena_take(a, 1, tw__letter_room(s->wire, s->k, TW__PARTS)),
-        .mail = tw__arena_take(a, 1, tw__letter_room(s->wire, room, MESSAGES)),
+        .sent = tw__arena_take(a, 1, tw__pack_room(s->wire, s->k, TW__PARTS)),
+        .mail = tw__arena_take(a, 1, tw__pack_room(s->wire, room, MESSAGES)),
         .rounded = tw__arena_take(a, rounds * s->k, sizeof(float)),
         .order = tw__arena_take(host, s->nranks, sizeof(int)),
         .scratch = tw__arena_take(host, 2 * (int64_t)s->nranks, sizeof(int)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__room *room) {
+static void memory(const tw__shape *shape, tw__arenas *room) {
     layout(room, shape);
 }
 
@@ -105,18 +105,18 @@ static tw_cost cost(double n, double k, double nranks) {
 }
 
 /* Each level cuts the lists between its parts, all of them together gather the result. */
-static tw__effort effort(const tw__shape *s) {
+static tw__cost_terms effort(const tw__shape *s) {
     tw__level tree[TW__LEVELS];
     int levels = tw__level_plan(tree, s->nranks, 1, 0);
-    tw__effort all = {.entries = 0.0};
+    tw__cost_terms all = {.entries = 0.0};
     for (int i = 0; i < levels; i++) {
         int64_t parts = tree[i].parts, others = parts - 1;
         int64_t share = s->k / parts + 1, width = s->span / s->nranks * tree[i].size / parts + 1;
         int64_t back = s->k * tree[i].size / s->nranks / parts + 1;
         all.rounds += 2.0;
         all.messages += 2.0 * (double)others;
-        all.bytes += (double)others * (double)(tw__letter_bytes(s->wire, share, 0, width) +
-                                               tw__letter_bytes(s->wire, back, 0, width));
+        all.bytes += (double)others * (double)(tw__pack_bytes(s->wire, share, 0, width) +
+                                               tw__pack_bytes(s->wire, back, 0, width));
         all.entries += s->wire != NULL ? 2.0 * (double)(others * (share + back)) : 0.0;
         all.merged += 2.0 * (double)s->k;
     }
@@ -183,7 +183,7 @@ static int check_list(const tw__job *job, const tw__list *list, int first, int c
 /* Letters under way. */
 typedef struct mailing {
     tw__message messages[MESSAGES]; /* receives first */
-    tw__parcel parcels[MESSAGES];   /* of receives */
+    tw__buffer parcels[MESSAGES];   /* of receives */
     int about[MESSAGES];            /* the part whose places they are about */
     int receives, sends;
     tw__entry *received; /* where the next entries go */
@@ -208,17 +208,17 @@ static int expect(tw__job *job, const tw__level *l, mailing *r, int peer, int pa
     const tw__wire *wire = job->shape.wire;
     int64_t lo, hi;
     extent(job, l, part, &lo, &hi);
-    tw__parcel *in = &r->parcels[r->receives];
-    *in = (tw__parcel){.data = wire != NULL ? (void *)r->mail : (void *)r->received,
-                       .capacity = tw__letter_bound(wire, most, lo, hi)};
-    r->mail += tw__letter_room(wire, most, 1);
+    tw__buffer *in = &r->parcels[r->receives];
+    *in = (tw__buffer){.data = wire != NULL ? (void *)r->mail : (void *)r->received,
+                       .capacity = tw__pack_bound(wire, most, lo, hi)};
+    r->mail += tw__pack_room(wire, most, 1);
     r->received += most;
     r->about[r->receives] = part;
     return tw__transport_recv(job->transport, r->order[peer], TW__PAYLOAD, in->data, in->capacity,
                               &r->messages[r->receives++]);
 }
 
-static int post(tw__job *job, mailing *r, int peer, const tw__parcel *letter) {
+static int post(tw__job *job, mailing *r, int peer, const tw__buffer *letter) {
     return tw__transport_send(job->transport, r->order[peer], TW__PAYLOAD, letter->data,
                               letter->bytes, &r->messages[r->receives + r->sends++]);
 }
@@ -240,7 +240,7 @@ static int open_letter(tw__job *job, const tw__level *l, const mailing *r, int i
                        int peer, tw__entry **room, tw__list *list) {
     int64_t lo, hi, most = shares(job, tw__level_size(l, r->about[i]), of);
     extent(job, l, r->about[i], &lo, &hi);
-    TW_TRY(tw__letter_read(job, &r->parcels[i], lo, hi, most, r->order[peer], *room, list));
+    TW_TRY(tw__unpack_list(job, &r->parcels[i], lo, hi, most, r->order[peer], *room, list));
     *room += most;
     return check_list(job, list, tw__level_first(l, r->about[i]), tw__level_size(l, r->about[i]),
                       of, r->order[peer]);
@@ -255,13 +255,13 @@ static int64_t whole(const tw__level *l) {
 
 /* What this rank has of another part's places, written; what cannot go stays here. */
 static int write_part(tw__job *job, space *w, const tw__level *l, int part, const tw__list *list,
-                      tw__list *out, char **mail, tw__parcel *letter) {
+                      tw__list *out, char **mail, tw__buffer *letter) {
     int64_t lo, hi;
     extent(job, l, part, &lo, &hi);
     TW_TRY(select_places(job, list, tw__level_first(l, part), tw__level_size(l, part),
                          tw__level_size(l, part), whole(l), out, &w->drops));
-    TW_TRY(tw__letter_write(job, out, lo, hi, mail, w->rounded, letter));
-    return tw__letter_remainders(job, out, w->rounded, &w->drops);
+    TW_TRY(tw__pack_list(job, out, lo, hi, mail, w->rounded, letter));
+    return tw__pack_remainders(job, out, w->rounded, &w->drops);
 }
 
 /* Own places' entries of this rank and of its clients, in the order of ranks. */
@@ -294,7 +294,7 @@ static int begin_scatter(tw__job *job, space *w, const tw__level *l, const tw__l
     for (int turn = 1; turn < l->parts; turn++) {
         int part = (l->part + turn) % l->parts;
         tw__list out = {next, 0};
-        tw__parcel letter;
+        tw__buffer letter;
         TW_TRY(write_part(job, w, l, part, list, &out, &r->sent, &letter));
         next += out.count;
         TW_TRY(post(job, r, tw__level_partner(l, part), &letter));
@@ -320,7 +320,7 @@ static int scatter(tw__job *job, space *w, const tw__level *l, tw__list *list) {
 /* A letter of one byte says that a rank cannot keep what it dropped: all refuse the step. */
 static char refusal[1];
 
-static int begin_gather(tw__job *job, const tw__level *l, const tw__parcel *letter, mailing *r) {
+static int begin_gather(tw__job *job, const tw__level *l, const tw__buffer *letter, mailing *r) {
     for (int part = 0; part < l->parts; part++)
         if (part != l->part)
             TW_TRY(expect(job, l, r, tw__level_partner(l, part), part,
@@ -349,13 +349,13 @@ static int lay_together(const tw__job *job, const tw__level *l, const tw__list *
 static int gather(tw__job *job, space *w, const tw__level *l, tw__list *list, int *refuse) {
     mailing r = mailing_of(w);
     tw__list lists[TW__PARTS], merged = {w->merged, 0};
-    tw__parcel letter = {refusal, sizeof refusal, 0};
+    tw__buffer letter = {refusal, sizeof refusal, 0};
     tw__entry *room = w->received;
     int64_t lo, hi;
     extent(job, l, l->part, &lo, &hi);
     if (!*refuse) {
-        TW_TRY(tw__letter_write(job, list, lo, hi, &r.sent, w->rounded, &letter));
-        TW_TRY(tw__letter_round(job, list, w->rounded));
+        TW_TRY(tw__pack_list(job, list, lo, hi, &r.sent, w->rounded, &letter));
+        TW_TRY(tw__pack_round(job, list, w->rounded));
     }
     int begun = begin_gather(job, l, &letter, &r);
     TW_TRY(end_round(job, &r, begun));
@@ -405,7 +405,7 @@ static int must_refuse(tw__job *job, space *w, const tw__list *mine, int *yes) {
     tw__list kept = sum_drops(job, w);
     job->kept.at = w->sorted;
     TW_TRY(tw__list_merge(&job->lists, &kept, mine, &job->kept));
-    TW_TRY(tw__undeal(job, &job->kept, w->kept));
+    TW_TRY(tw__deinterleave(job, &job->kept, w->kept));
     return tw__job_overflows(job, yes);
 }
 
@@ -430,7 +430,7 @@ static int exchange(tw__job *job, space *w, int local) {
     int levels = tw__level_plan(tree, job->shape.nranks, local, w->number), refuse = 0;
     tw__list list = {w->list, 0}, mine = {w->mine, 0};
     append(&list, &job->own);
-    TW_TRY(tw__deal(job, &list, w->sorted));
+    TW_TRY(tw__interleave(job, &list, w->sorted));
     for (int i = 0; i < levels; i++)
         TW_TRY(scatter(job, w, &tree[i], &list));
     append(&mine, &list);
@@ -446,8 +446,8 @@ static int exchange(tw__job *job, space *w, int local) {
     drop_difference(&w->drops, &mine, &list);
     job->kept = sum_drops(job, w);
     job->result = list;
-    TW_TRY(tw__undeal(job, &job->kept, w->sorted));
-    return tw__undeal(job, &job->result, w->sorted);
+    TW_TRY(tw__deinterleave(job, &job->kept, w->sorted));
+    return tw__deinterleave(job, &job->result, w->sorted);
 }
 
 static int run(tw__job *job) {

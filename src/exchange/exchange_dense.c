@@ -26,19 +26,19 @@
 
 /* A piece under way. */
 typedef struct slot {
-    tw__parcel *out; /* [nranks] */
-    tw__parcel *in;  /* [nranks] */
+    tw__buffer *out; /* [nranks] */
+    tw__buffer *in;  /* [nranks] */
     float *pieces;   /* [nranks][piece]: own values of every range, later the sums */
     float *received; /* [nranks][piece] */
     void *recvs;
-    tw__rotation rotation;
+    tw__alltoall rotation;
     int busy;     /* its rotation is under way */
     int64_t done; /* elements of each range before this piece */
 } slot;
 
 typedef struct space {
     slot slots[SLOTS];
-    tw__rotation *latest; /* begun last: its sends go before others may begin; NULL: none */
+    tw__alltoall *latest; /* begun last: its sends go before others may begin; NULL: none */
 } space;
 
 static int64_t longest_range(const tw__shape *s) {
@@ -59,16 +59,16 @@ static space layout(tw__arena *arena, const tw__shape *s) {
     space w = {0};
     for (int i = 0; i < SLOTS; i++)
         w.slots[i] = (slot){
-            .out = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
-            .in = tw__arena_take(arena, s->nranks, sizeof(tw__parcel)),
+            .out = tw__arena_take(arena, s->nranks, sizeof(tw__buffer)),
+            .in = tw__arena_take(arena, s->nranks, sizeof(tw__buffer)),
             .pieces = tw__arena_take(arena, s->nranks * piece(s), sizeof(float)),
             .received = tw__arena_take(arena, s->nranks * piece(s), sizeof(float)),
-            .recvs = tw__arena_take(arena, 1, tw__rotation_memory(s->nranks)),
+            .recvs = tw__arena_take(arena, 1, tw__alltoall_memory(s->nranks)),
         };
     return w;
 }
 
-static void memory(const tw__shape *shape, tw__room *room) {
+static void memory(const tw__shape *shape, tw__arenas *room) {
     if (shape->on_gpu)
         tw__dense_gpu_memory(shape, room);
     else
@@ -81,10 +81,10 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){words, words};
 }
 
-static tw__effort effort(const tw__shape *s) {
+static tw__cost_terms effort(const tw__shape *s) {
     double others = s->nranks - 1.0, span = (double)s->span;
     double pieces = ceil((double)longest_range(s) / (double)piece(s));
-    return (tw__effort){
+    return (tw__cost_terms){
         .rounds = 2.0 * pieces,
         .messages = 2.0 * pieces * others,
         .bytes = 8.0 * span * others / s->nranks,
@@ -133,7 +133,7 @@ static void part_of(const tw__job *job, int r, int64_t done, int64_t *lo, int64_
     *len = rest < 0 ? 0 : rest < piece(&job->shape) ? rest : piece(&job->shape);
 }
 
-static int check_bytes(const tw__parcel *parcel, int rank) {
+static int check_bytes(const tw__buffer *parcel, int rank) {
     if (parcel->bytes == parcel->capacity)
         return TW_OK;
     return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes where %zu were expected", rank,
@@ -145,9 +145,9 @@ static int check_bytes(const tw__parcel *parcel, int rank) {
 /* Sets off what the slot has laid out, after all that was begun before. */
 static int set_off(tw__job *job, space *w, slot *s) {
     if (w->latest != NULL)
-        TW_TRY(tw__rotation_flush(w->latest));
+        TW_TRY(tw__alltoall_flush(w->latest));
     w->latest = NULL;
-    TW_TRY(tw__rotation_begin(&s->rotation, job->transport, TW__PAYLOAD, s->out, s->in, s->recvs));
+    TW_TRY(tw__alltoall_begin(&s->rotation, job->transport, TW__PAYLOAD, s->out, s->in, s->recvs));
     w->latest = &s->rotation;
     s->busy = 1;
     return TW_OK;
@@ -157,7 +157,7 @@ static int arrive(tw__job *job, space *w, slot *s) {
     if (w->latest == &s->rotation)
         w->latest = NULL;
     s->busy = 0;
-    TW_TRY(tw__rotation_end(&s->rotation));
+    TW_TRY(tw__alltoall_end(&s->rotation));
     for (int r = 0; r < job->shape.nranks; r++)
         if (r != job->rank)
             TW_TRY(check_bytes(&s->in[r], r));
@@ -173,9 +173,9 @@ static int send_values(tw__job *job, space *w, slot *s, int64_t done) {
         float *at = s->pieces + r * most;
         part_of(job, r, done, &lo, &len);
         each_segment(job, lo, len, at, load);
-        s->out[r] = (tw__parcel){at, sizeof *at * (size_t)len, 0};
+        s->out[r] = (tw__buffer){at, sizeof *at * (size_t)len, 0};
         s->in[r] =
-            (tw__parcel){.data = s->received + r * most, .capacity = sizeof(float) * (size_t)mine};
+            (tw__buffer){.data = s->received + r * most, .capacity = sizeof(float) * (size_t)mine};
     }
     return set_off(job, w, s);
 }
@@ -199,7 +199,7 @@ static int send_sums(tw__job *job, space *w, slot *s) {
         int64_t lo, len;
         float *at = s->pieces + r * piece(&job->shape);
         part_of(job, r, s->done, &lo, &len);
-        s->in[r] = (tw__parcel){.data = at, .capacity = sizeof *at * (size_t)len};
+        s->in[r] = (tw__buffer){.data = at, .capacity = sizeof *at * (size_t)len};
         s->out[r] = s->out[job->rank];
     }
     return set_off(job, w, s);
@@ -238,7 +238,7 @@ static int run(tw__job *job) {
         error = turn(job, &w, at, pieces);
     for (int i = 0; i < SLOTS && error != TW_OK; i++)
         if (w.slots[i].busy)
-            tw__rotation_cancel(&w.slots[i].rotation);
+            tw__alltoall_cancel(&w.slots[i].rotation);
     return error;
 }
 

@@ -13,8 +13,8 @@
 #include <math.h>
 
 typedef struct space {
-    tw__parcel *out;     /* [nranks] */
-    tw__parcel *in;      /* [nranks] */
+    tw__buffer *out;     /* [nranks] */
+    tw__buffer *in;      /* [nranks] */
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [nranks][piece]: entries for the own range */
     tw__entry *sums;     /* of the own range, as many as there can be */
@@ -56,35 +56,35 @@ static int64_t most_sums(const tw__shape *s) {
 
 /* A letter about a range: entries for it, or its sums. */
 static size_t letter(const tw__shape *s) {
-    return tw__letter_room(s->wire, most_sums(s), 1);
+    return tw__pack_room(s->wire, most_sums(s), 1);
 }
 
-static space layout(tw__room *room, const tw__shape *s) {
+static space layout(tw__arenas *room, const tw__shape *s) {
     tw__arena *host = &room->host, *lists = &room->lists;
     int64_t sums = most_sums(s);
     int64_t rounds = s->wire != NULL ? s->most + sums : 0;
     return (space){
-        .out = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
-        .in = tw__arena_take(host, s->nranks, sizeof(tw__parcel)),
+        .out = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
+        .in = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
         .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
         .received = tw__arena_take(lists, s->nranks * piece(s), sizeof(tw__entry)),
         .sums = tw__arena_take(lists, sums, sizeof(tw__entry)),
         .plain = tw__arena_take(lists, words(s), sizeof(float)),
         .gathered = tw__arena_take(lists, s->nranks * words(s), sizeof(float)),
         .result = tw__arena_take(lists, applied(s) + 1, sizeof(tw__entry)),
-        .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, s->most + sums, s->nranks + 1)),
+        .sent = tw__arena_take(lists, 1, tw__pack_room(s->wire, s->most + sums, s->nranks + 1)),
         .mail = tw__arena_take(lists, s->nranks, letter(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry))},
-        .rotation = tw__arena_take(host, 1, tw__rotation_memory(s->nranks)),
+        .rotation = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
         .starts = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
         .positions = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__room *room) {
+static void memory(const tw__shape *shape, tw__arenas *room) {
     layout(room, shape);
 }
 
@@ -94,14 +94,14 @@ static tw_cost cost(double n, double k, double nranks) {
     return (tw_cost){(2.0 * k + fmin(2.0 * k, n)) * others, (2.0 * k + n) * others};
 }
 
-static tw__effort effort(const tw__shape *s) {
+static tw__cost_terms effort(const tw__shape *s) {
     double others = s->nranks - 1.0, sums = tw__expected_union(s);
     int64_t range = longest_range(s), held = (int64_t)(sums / s->nranks) + 1;
-    double there = (double)tw__letter_bytes(s->wire, s->k / s->nranks + 1, 0, range);
-    double back = (double)tw__letter_bytes(s->wire, held, 0, range);
+    double there = (double)tw__pack_bytes(s->wire, s->k / s->nranks + 1, 0, range);
+    double back = (double)tw__pack_bytes(s->wire, held, 0, range);
     if (s->wire == NULL && back > 4.0 * (double)range)
         back = 4.0 * (double)range;
-    return (tw__effort){
+    return (tw__cost_terms){
         .rounds = 1.0 + tw__gather_rounds(s),
         .messages = 2.0 * others,
         .bytes = others * (there + back),
@@ -124,29 +124,29 @@ static int split(tw__job *job, space *w, char **mail) {
     for (int r = 0; r < s->nranks; r++) {
         float *rounded = w->rounded + (w->runs[r].at - job->own.at);
         if (r == job->rank)
-            TW_TRY(tw__letter_keep(job, &w->runs[r], rounded));
+            TW_TRY(tw__pack_keep(job, &w->runs[r], rounded));
         else
-            TW_TRY(tw__letter_write(job, &w->runs[r], w->starts[r], w->starts[r + 1], mail, rounded,
-                                    &w->out[r]));
-        w->in[r] = (tw__parcel){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
+            TW_TRY(tw__pack_list(job, &w->runs[r], w->starts[r], w->starts[r + 1], mail, rounded,
+                                 &w->out[r]));
+        w->in[r] = (tw__buffer){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
                                                         : (void *)(w->received + r * piece(s)),
-                                .capacity = tw__letter_bound(s->wire, piece(s), lo, hi)};
+                                .capacity = tw__pack_bound(s->wire, piece(s), lo, hi)};
     }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out, w->in, w->rotation));
+    TW_TRY(tw__alltoall_run(job->transport, job->cargo, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++)
         if (r != job->rank)
-            TW_TRY(tw__letter_read(job, &w->in[r], lo, hi, piece(s), r, w->received + r * piece(s),
+            TW_TRY(tw__unpack_list(job, &w->in[r], lo, hi, piece(s), r, w->received + r * piece(s),
                                    &w->runs[r]));
     return TW_OK;
 }
 
 /* Entries are sent as such while that is shorter: then a message of the range's length is plain. */
 static int pack(const tw__job *job, const tw__list *sums, int64_t lo, int64_t range, float *plain,
-                tw__parcel *parcel) {
-    *parcel = (tw__parcel){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
+                tw__buffer *parcel) {
+    *parcel = (tw__buffer){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
     if (2 * sums->count < range)
         return TW_OK;
-    *parcel = (tw__parcel){plain, sizeof *plain * (size_t)range, 0};
+    *parcel = (tw__buffer){plain, sizeof *plain * (size_t)range, 0};
     return job->lists.calls->spread(job->lists.context, sums, lo, plain, range);
 }
 
@@ -156,7 +156,7 @@ static int no_room(int rank, int64_t sums, int64_t room) {
 }
 
 /* Appends what rank r sent of its range, unless that is more than ranks can have selected. */
-static int unpack(tw__job *job, const tw__parcel *parcel, int r) {
+static int unpack(tw__job *job, const tw__buffer *parcel, int r) {
     int64_t lo = range_start(job, r), range = range_start(job, r + 1) - lo;
     int64_t room = applied(&job->shape) - job->result.count;
     tw__entry *to = job->result.at + job->result.count;
@@ -165,7 +165,7 @@ static int unpack(tw__job *job, const tw__parcel *parcel, int r) {
         TW_TRY(job->lists.calls->collect(job->lists.context, parcel->data, lo, range, room, to,
                                          &entries.count));
     } else {
-        TW_TRY(tw__parcel_list(parcel, r, &entries));
+        TW_TRY(tw__buffer_list(parcel, r, &entries));
         TW_TRY(tw__list_check(&job->lists, &entries, lo, lo + range, r));
         if (entries.count <= room)
             TW_TRY(job->lists.calls->move(job->lists.context, to, entries.at, entries.count));
@@ -179,10 +179,10 @@ static int unpack(tw__job *job, const tw__parcel *parcel, int r) {
 static int gather(tw__job *job, space *w, const tw__list *sums) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), range = range_start(job, job->rank + 1) - lo;
-    tw__parcel mine;
+    tw__buffer mine;
     TW_TRY(pack(job, sums, lo, range, w->plain, &mine));
     for (int r = 0; r < s->nranks; r++) {
-        w->in[r] = (tw__parcel){.data = w->gathered + r * words(s),
+        w->in[r] = (tw__buffer){.data = w->gathered + r * words(s),
                                 .capacity = sizeof(float) * (size_t)words(s)};
     }
     TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
@@ -195,18 +195,18 @@ static int gather(tw__job *job, space *w, const tw__list *sums) {
 static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **mail) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
-    tw__parcel mine;
-    TW_TRY(tw__letter_write(job, sums, lo, hi, mail, w->rounded + s->most, &mine));
+    tw__buffer mine;
+    TW_TRY(tw__pack_list(job, sums, lo, hi, mail, w->rounded + s->most, &mine));
     for (int r = 0; r < s->nranks; r++) {
         int64_t from = range_start(job, r), to = range_start(job, r + 1);
-        w->in[r] = (tw__parcel){.data = w->mail + (size_t)r * letter(s),
-                                .capacity = tw__letter_bound(s->wire, most_sums(s), from, to)};
+        w->in[r] = (tw__buffer){.data = w->mail + (size_t)r * letter(s),
+                                .capacity = tw__pack_bound(s->wire, most_sums(s), from, to)};
     }
     TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
     for (int r = 0; r < s->nranks; r++) {
         tw__list part, *result = &job->result;
         int64_t room = applied(s) - result->count;
-        TW_TRY(tw__letter_read(job, r == job->rank ? &mine : &w->in[r], range_start(job, r),
+        TW_TRY(tw__unpack_list(job, r == job->rank ? &mine : &w->in[r], range_start(job, r),
                                range_start(job, r + 1), room, r, result->at + result->count,
                                &part));
         TW_TRY(job->lists.calls->move(job->lists.context, result->at + result->count, part.at,
@@ -220,8 +220,8 @@ static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **m
 static int keep_remainders(tw__job *job, space *w, const tw__list *sums) {
     tw__list entries = {w->kept[0], 0}, of_sums = {w->kept[1], 0};
     job->kept.at = w->kept[2];
-    TW_TRY(tw__letter_remainders(job, &job->own, w->rounded, &entries));
-    TW_TRY(tw__letter_remainders(job, sums, w->rounded + job->shape.most, &of_sums));
+    TW_TRY(tw__pack_remainders(job, &job->own, w->rounded, &entries));
+    TW_TRY(tw__pack_remainders(job, sums, w->rounded + job->shape.most, &of_sums));
     return tw__list_merge(&job->lists, &entries, &of_sums, &job->kept);
 }
 

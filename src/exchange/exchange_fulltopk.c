@@ -15,7 +15,7 @@
  * Worked example, P = 2, k = 1, acc of the ranks {1: 4, 7: 3} and {1: 2, 7: 5}: they select 4 at 1
  * and 5 at 7. oktopk applies 7: 5 and rank 0 keeps its 3 there; this applies 7: 8. */
 #include "exchange/exchange.h"
-#include "selector.h"
+#include "select/selector.h"
 
 #include <string.h>
 
@@ -25,7 +25,7 @@ typedef struct space {
     tw__segment *whole;
 } space;
 
-static space layout(tw__room *room, const tw__shape *s) {
+static space layout(tw__arenas *room, const tw__shape *s) {
     return (space){
         .own = tw__arena_take(&room->lists, s->k, sizeof(float)),
         .sums = tw__arena_take(&room->lists, s->k, sizeof(float)),
@@ -39,7 +39,7 @@ static tw__shape shape_of_sum(const tw__shape *s, int64_t count) {
     return (tw__shape){.nranks = s->nranks, .nsegments = 1, .span = count};
 }
 
-static void memory(const tw__shape *s, tw__room *room) {
+static void memory(const tw__shape *s, tw__arenas *room) {
     tw__shape sum = shape_of_sum(s, s->k);
     tw__exchange_oktopk.memory(s, room);
     layout(room, s);

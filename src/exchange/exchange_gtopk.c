@@ -38,7 +38,7 @@ static int64_t applied(const tw__shape *s) {
     return s->k;
 }
 
-static space layout(tw__room *room, const tw__shape *s) {
+static space layout(tw__arenas *room, const tw__shape *s) {
     tw__arena *host = &room->host, *lists = &room->lists;
     int64_t merges = levels(s->nranks), rounds = s->wire != NULL;
     return (space){
@@ -48,13 +48,13 @@ static space layout(tw__room *room, const tw__shape *s) {
         .dropped = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
         .kept = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
         .drops = tw__arena_take(host, merges + 1, sizeof(tw__list)),
-        .mail = {tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, 1)),
-                 tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, 1))},
+        .mail = {tw__arena_take(lists, 1, tw__pack_room(s->wire, s->k, 1)),
+                 tw__arena_take(lists, 1, tw__pack_room(s->wire, s->k, 1))},
         .rounded = tw__arena_take(lists, rounds * s->k, sizeof(float)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__room *room) {
+static void memory(const tw__shape *shape, tw__arenas *room) {
     layout(room, shape);
 }
 
@@ -65,35 +65,35 @@ static tw_cost cost(double n, double k, double nranks) {
 }
 
 /* The way from the farthest rank to rank 0 and back. */
-static tw__effort effort(const tw__shape *s) {
+static tw__cost_terms effort(const tw__shape *s) {
     double hops = 2.0 * levels(s->nranks);
-    return (tw__effort){
+    return (tw__cost_terms){
         .rounds = hops,
         .messages = hops,
-        .bytes = hops * (double)tw__letter_bytes(s->wire, s->k, 0, s->span),
+        .bytes = hops * (double)tw__pack_bytes(s->wire, s->k, 0, s->span),
         .entries = s->wire != NULL ? hops * (double)s->k : 0.0,
         .merged = hops * (double)s->k,
     };
 }
 
 /* *letter is what arrived, for passing it on; in a wire format it lies in the mail. */
-static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__parcel *letter) {
+static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__buffer *letter) {
     const tw__shape *s = &job->shape;
     void *at = s->wire != NULL ? (void *)w->mail[1] : (void *)list->at;
     tw__message message;
     TW_TRY(tw__transport_recv(job->transport, peer, job->cargo, at,
-                              tw__letter_bound(s->wire, s->k, 0, s->span), &message));
+                              tw__pack_bound(s->wire, s->k, 0, s->span), &message));
     TW_TRY(tw__transport_wait(job->transport, &message, 1));
-    *letter = (tw__parcel){at, message.bytes, 0};
+    *letter = (tw__buffer){at, message.bytes, 0};
     tw__entry *room = list->at;
-    TW_TRY(tw__letter_read(job, letter, 0, s->span, s->k, peer, room, list));
+    TW_TRY(tw__unpack_list(job, letter, 0, s->span, s->k, peer, room, list));
     if (list->at != room) /* a plain letter */
         TW_TRY(job->lists.calls->move(job->lists.context, room, list->at, list->count));
     list->at = room;
     return tw__job_check_list(job, list, peer);
 }
 
-static int send_letter(tw__job *job, int peer, const tw__parcel *letter) {
+static int send_letter(tw__job *job, int peer, const tw__buffer *letter) {
     tw__message message;
     TW_TRY(tw__transport_send(job->transport, peer, job->cargo, letter->data, letter->bytes,
                               &message));
@@ -101,13 +101,13 @@ static int send_letter(tw__job *job, int peer, const tw__parcel *letter) {
 }
 
 /* Writes the list; what rounding takes away is dropped here, after `merges` others. */
-static int write_list(tw__job *job, space *w, tw__list *list, int merges, tw__parcel *letter) {
+static int write_list(tw__job *job, space *w, tw__list *list, int merges, tw__buffer *letter) {
     char *mail = w->mail[0];
     tw__list *remainders = &w->drops[merges];
     *remainders = (tw__list){w->dropped + merges * job->shape.k, 0};
-    TW_TRY(tw__letter_write(job, list, 0, job->shape.span, &mail, w->rounded, letter));
-    TW_TRY(tw__letter_remainders(job, list, w->rounded, remainders));
-    return tw__letter_round(job, list, w->rounded);
+    TW_TRY(tw__pack_list(job, list, 0, job->shape.span, &mail, w->rounded, letter));
+    TW_TRY(tw__pack_remainders(job, list, w->rounded, remainders));
+    return tw__pack_round(job, list, w->rounded);
 }
 
 /* Of the merged list, each segment's k best go to list, the others to dropped. */
@@ -128,7 +128,7 @@ static int select_again(tw__job *job, const tw__list *merged, tw__list *list, tw
 /* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
  * that cannot be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks
  * all sums, so it reaches the result. */
-static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__parcel *letter) {
+static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__buffer *letter) {
     int yes = 0;
     TW_TRY(write_list(job, w, list, merges, letter));
     job->kept.at = w->kept;
@@ -143,7 +143,7 @@ static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__p
 }
 
 /* Up the tree. Afterwards rank 0's list is the result. */
-static int merge_up(tw__job *job, space *w, tw__list *list, tw__parcel *letter) {
+static int merge_up(tw__job *job, space *w, tw__list *list, tw__buffer *letter) {
     int merges = 0;
     for (int d = 1; d < job->shape.nranks; d *= 2) {
         if (job->rank % (2 * d) != 0) {
@@ -173,7 +173,7 @@ static int parent_distance(const tw__job *job) {
 
 /* Rank 0's letter; the others pass it on as it came, to one after the other: the first has the most
  * to pass on itself, and would have to wait for all if they shared the link. */
-static int broadcast(tw__job *job, space *w, tw__list *list, tw__parcel *letter) {
+static int broadcast(tw__job *job, space *w, tw__list *list, tw__buffer *letter) {
     int d = parent_distance(job);
     if (job->rank != 0)
         TW_TRY(receive_list(job, w, job->rank - d, list, letter));
@@ -187,7 +187,7 @@ static int run(tw__job *job) {
     space w = layout(&job->room, &job->shape);
     job->result = (tw__list){w.list, job->own.count};
     TW_TRY(job->lists.calls->move(job->lists.context, w.list, job->own.at, job->own.count));
-    tw__parcel letter = {0};
+    tw__buffer letter = {0};
     TW_TRY(merge_up(job, &w, &job->result, &letter));
     return broadcast(job, &w, &job->result, &letter);
 }

@@ -52,7 +52,7 @@ static int64_t applied(const tw__shape *s) {
     return s->k;
 }
 
-static space layout(tw__room *room, const tw__shape *s) {
+static space layout(tw__arenas *room, const tw__shape *s) {
     tw__arena *host = &room->host, *lists = &room->lists;
     int64_t parts = (int64_t)s->nranks * batches_of(s);
     int64_t mail = s->k * (batches_of(s) > 2 ? batches_of(s) : 2); /* there, and back */
@@ -71,8 +71,8 @@ static space layout(tw__room *room, const tw__shape *s) {
         .reduced = tw__arena_take(lists, 3 * s->k, sizeof(tw__entry)),
         .result = tw__arena_take(lists, s->k, sizeof(tw__entry)),
         .left = tw__arena_take(lists, s->k, sizeof(tw__entry)),
-        .sent = tw__arena_take(lists, 1, tw__letter_room(s->wire, s->k, parts)),
-        .mail = tw__arena_take(lists, 1, tw__letter_room(s->wire, mail, parts)),
+        .sent = tw__arena_take(lists, 1, tw__pack_room(s->wire, s->k, parts)),
+        .mail = tw__arena_take(lists, 1, tw__pack_room(s->wire, mail, parts)),
         .rounded = tw__arena_take(lists, 2 * rounds, sizeof(float)),
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry)),
@@ -86,14 +86,14 @@ static space layout(tw__room *room, const tw__shape *s) {
         .global = tw__arena_take(host, 1, tw__global_memory(s->nranks, s->nsegments)),
     };
     for (int i = 0; i < batches_of(s); i++) {
-        w.out[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
-        w.in[i] = tw__arena_take(host, s->nranks, sizeof(tw__parcel));
-        w.rotation[i] = tw__arena_take(host, 1, tw__rotation_memory(s->nranks));
+        w.out[i] = tw__arena_take(host, s->nranks, sizeof(tw__buffer));
+        w.in[i] = tw__arena_take(host, s->nranks, sizeof(tw__buffer));
+        w.rotation[i] = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks));
     }
     return w;
 }
 
-static void memory(const tw__shape *shape, tw__room *room) {
+static void memory(const tw__shape *shape, tw__arenas *room) {
     layout(room, shape);
 }
 
@@ -104,17 +104,17 @@ static tw_cost cost(double n, double k, double nranks) {
 
 /* Rotations: two for the partition, the counts, the split, two for a histogram near the threshold,
  * the sums that it leaves and what is held, the gathering. */
-static tw__effort effort(const tw__shape *s) {
+static tw__cost_terms effort(const tw__shape *s) {
     double others = s->nranks - 1.0, share = others / s->nranks, nranks = s->nranks;
     double sums = tw__expected_union(s), listed = 2048.0 * s->nsegments;
     int batches = batches_of(s);
     int64_t parts = (int64_t)s->nranks * batches;
     int64_t found = (int64_t)sums < s->k ? (int64_t)sums : s->k;
-    double there = (double)tw__letter_bytes(s->wire, s->k / parts + 1, 0, s->span / parts + 1);
+    double there = (double)tw__pack_bytes(s->wire, s->k / parts + 1, 0, s->span / parts + 1);
     double back =
-        (double)tw__letter_bytes(s->wire, found / s->nranks + 1, 0, s->span / s->nranks + 1);
+        (double)tw__pack_bytes(s->wire, found / s->nranks + 1, 0, s->span / s->nranks + 1);
     double bins = (nranks > 64.0 ? 4.0 * nranks : 256.0) + 256.0 * s->nsegments;
-    return (tw__effort){
+    return (tw__cost_terms){
         .rounds = 8.0,
         .messages = others * (6.0 + batches + (s->wire != NULL ? batches : 1)),
         .bytes = others * (batches * there + back + 4.0 * batches + 12.0 * s->nsegments) +
@@ -160,10 +160,10 @@ static int announce(tw__job *job, space *w) {
     for (int p = 0; p < nparts; p++)
         w->counts[p] = (uint32_t)w->parts[p].count;
     for (int r = 0; r < job->shape.nranks; r++) {
-        w->out[0][r] = (tw__parcel){w->counts + r * batches, bytes, 0};
-        w->in[0][r] = (tw__parcel){.data = w->expect + r * batches, .capacity = bytes};
+        w->out[0][r] = (tw__buffer){w->counts + r * batches, bytes, 0};
+        w->in[0][r] = (tw__buffer){.data = w->expect + r * batches, .capacity = bytes};
     }
-    TW_TRY(tw__rotate(job->transport, TW__CONTROL, w->out[0], w->in[0], w->rotation[0]));
+    TW_TRY(tw__alltoall_run(job->transport, TW__CONTROL, w->out[0], w->in[0], w->rotation[0]));
     for (int r = 0; r < job->shape.nranks; r++) {
         if (r != job->rank && w->in[0][r].bytes != bytes)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes of counts, not %zu", r,
@@ -185,39 +185,39 @@ typedef struct cursor {
 } cursor;
 
 /* Own entries of a part, as a parcel for the rank that sums it. */
-static int write_part(tw__job *job, space *w, int r, int part, cursor *c, tw__parcel *letter) {
+static int write_part(tw__job *job, space *w, int r, int part, cursor *c, tw__buffer *letter) {
     tw__list list = w->parts[part];
-    *letter = (tw__parcel){0};
+    *letter = (tw__buffer){0};
     if (r == job->rank || list.count == 0)
         return TW_OK; /* the other end knows from the counts */
-    return tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
-                            w->rounded + (list.at - job->own.at), letter);
+    return tw__pack_list(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
+                         w->rounded + (list.at - job->own.at), letter);
 }
 
 /* Where rank r's entries for the own part arrive. */
-static tw__parcel expect_part(const tw__job *job, const space *w, int r, int b, cursor *c) {
+static tw__buffer expect_part(const tw__job *job, const space *w, int r, int b, cursor *c) {
     int own_part = job->rank * w->batches + b;
     int64_t count = w->expect[r * w->batches + b];
     if (r == job->rank || count == 0)
-        return (tw__parcel){0};
+        return (tw__buffer){0};
     size_t bytes =
-        tw__letter_bound(job->shape.wire, count, w->bounds[own_part], w->bounds[own_part + 1]);
-    tw__parcel in = {.data = job->shape.wire != NULL ? (void *)c->mail : (void *)c->received,
+        tw__pack_bound(job->shape.wire, count, w->bounds[own_part], w->bounds[own_part + 1]);
+    tw__buffer in = {.data = job->shape.wire != NULL ? (void *)c->mail : (void *)c->received,
                      .capacity = bytes};
-    c->mail += tw__letter_room(job->shape.wire, count, 1);
+    c->mail += tw__pack_room(job->shape.wire, count, 1);
     c->received += count;
     return in;
 }
 
 /* Sets off batch b, all its messages. */
-static int begin_batch(tw__job *job, space *w, int b, cursor *c, tw__rotation *rotation) {
-    tw__parcel *out = w->out[b], *in = w->in[b];
+static int begin_batch(tw__job *job, space *w, int b, cursor *c, tw__alltoall *rotation) {
+    tw__buffer *out = w->out[b], *in = w->in[b];
     for (int r = 0; r < job->shape.nranks; r++) {
         TW_TRY(write_part(job, w, r, r * w->batches + b, c, &out[r]));
         in[r] = expect_part(job, w, r, b, c);
     }
-    TW_TRY(tw__rotation_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b]));
-    return tw__rotation_flush(rotation);
+    TW_TRY(tw__alltoall_begin(rotation, job->transport, job->cargo, out, in, w->rotation[b]));
+    return tw__alltoall_flush(rotation);
 }
 
 /* Sums what came in batch b, and the own entries, behind what earlier batches left. */
@@ -231,7 +231,7 @@ static int reduce_batch(tw__job *job, space *w, int b, cursor *c, tw__list *redu
             w->runs[r] = w->parts[part];
         if (r == job->rank || count == 0)
             continue;
-        TW_TRY(tw__letter_read(job, &w->in[b][r], lo, hi, count, r, c->decoded, &w->runs[r]));
+        TW_TRY(tw__unpack_list(job, &w->in[b][r], lo, hi, count, r, c->decoded, &w->runs[r]));
         if (w->runs[r].count != count)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, announced were %lld", r,
                             (long long)w->runs[r].count, (long long)count);
@@ -248,12 +248,12 @@ static int reduce_batch(tw__job *job, space *w, int b, cursor *c, tw__list *redu
 #define AHEAD 2
 
 static int split_and_reduce(tw__job *job, space *w, tw__list *reduced) {
-    tw__rotation rotations[BATCHES] = {0};
+    tw__alltoall rotations[BATCHES] = {0};
     cursor c = {w->sent, w->mail, w->received, w->received};
     int error = TW_OK, begun = 0;
     for (int b = -AHEAD; b < w->batches && error == TW_OK; b++) {
         if (b >= 0)
-            error = tw__rotation_end(&rotations[b]);
+            error = tw__alltoall_end(&rotations[b]);
         if (error == TW_OK && begun < w->batches) {
             error = begin_batch(job, w, begun, &c, &rotations[begun]);
             begun++;
@@ -262,7 +262,7 @@ static int split_and_reduce(tw__job *job, space *w, tw__list *reduced) {
             error = reduce_batch(job, w, b, &c, reduced);
     }
     for (int b = 0; b < begun && error != TW_OK; b++)
-        tw__rotation_cancel(&rotations[b]);
+        tw__alltoall_cancel(&rotations[b]);
     return error;
 }
 

@@ -1,6 +1,6 @@
 /* exchanges.c - the tables of exchanges and schemes, and what exchanges share */
 #include "exchange/exchange.h"
-#include "selector.h"
+#include "select/selector.h"
 
 #include <math.h>
 
@@ -69,7 +69,7 @@ int tw__exchange_suits(const tw__exchange *exchange, int64_t k, int nranks) {
     return !bounded || k >= 8 * (int64_t)nranks;
 }
 
-int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list) {
+int tw__buffer_list(const tw__buffer *parcel, int rank, tw__list *list) {
     *list = (tw__list){parcel->data, (int64_t)(parcel->bytes / sizeof(tw__entry))};
     if (parcel->bytes % sizeof(tw__entry) != 0)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, which are no whole entries",
@@ -77,7 +77,7 @@ int tw__parcel_list(const tw__parcel *parcel, int rank, tw__list *list) {
     return TW_OK;
 }
 
-static void layout(tw__job *job, const tw__shape *s, tw__room *room) {
+static void layout(tw__job *job, const tw__shape *s, tw__arenas *room) {
     job->own.at = tw__arena_take(&room->lists, s->most, sizeof(tw__entry));
     job->bases = tw__arena_take(&room->host, s->nsegments + 1, sizeof(int64_t));
     job->positions = tw__arena_take(&room->host, s->nsegments + 1, sizeof(int64_t));
@@ -85,7 +85,7 @@ static void layout(tw__job *job, const tw__shape *s, tw__room *room) {
         job->parts[i] = tw__arena_take(&room->host, s->nsegments, sizeof(tw__list));
 }
 
-void tw__job_memory(const tw__shape *shape, tw__room *room) {
+void tw__job_memory(const tw__shape *shape, tw__arenas *room) {
     tw__job counting;
     layout(&counting, shape, room);
 }
@@ -135,13 +135,13 @@ int tw__job_check_counts(tw__job *job, const tw__list *list, int rank) {
 }
 
 /* All ranks decide alike: by what they may have selected. */
-int tw__job_gather(tw__job *job, const tw__parcel *own, tw__parcel *out, tw__parcel *in,
+int tw__job_gather(tw__job *job, const tw__buffer *own, tw__buffer *out, tw__buffer *in,
                    void *rotation) {
     if (job->cargo == TW__PAYLOAD && tw__job_is_long(&job->shape))
-        return tw__hand_round(job->transport, TW__PAYLOAD, own, in);
+        return tw__allgather_ring(job->transport, TW__PAYLOAD, own, in);
     for (int r = 0; r < job->shape.nranks; r++)
         out[r] = *own;
-    return tw__rotate(job->transport, job->cargo, out, in, rotation);
+    return tw__alltoall_run(job->transport, job->cargo, out, in, rotation);
 }
 
 int tw__job_overflows(tw__job *job, int *yes) {

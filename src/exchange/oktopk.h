@@ -21,8 +21,8 @@ typedef struct tw__oktopk_space {
     int64_t *shares;                     /* [nranks + 1] */
     uint32_t *expect;                    /* [nranks][batches]: entries that will come */
     uint32_t *counts;                    /* [nranks][batches]: entries that will go */
-    tw__parcel *out[TW__OKTOPK_BATCHES]; /* [nranks] each: of the batches */
-    tw__parcel *in[TW__OKTOPK_BATCHES];
+    tw__buffer *out[TW__OKTOPK_BATCHES]; /* [nranks] each: of the batches */
+    tw__buffer *in[TW__OKTOPK_BATCHES];
     void *rotation[TW__OKTOPK_BATCHES];
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [2k] */

@@ -52,12 +52,12 @@ static int64_t overlap(const int64_t *a, const int64_t *b, int64_t *from) {
 }
 
 /* A stretch of entries as a parcel; nothing where it is empty, which the other end knows. */
-static tw__parcel stretch(tw__entry *at, int64_t count) {
+static tw__buffer stretch(tw__entry *at, int64_t count) {
     size_t bytes = sizeof(tw__entry) * (size_t)count;
-    return (tw__parcel){count > 0 ? at : NULL, bytes, bytes};
+    return (tw__buffer){count > 0 ? at : NULL, bytes, bytes};
 }
 
-static int check_lengths(const tw__job *job, const tw__parcel *in) {
+static int check_lengths(const tw__job *job, const tw__buffer *in) {
     for (int r = 0; r < job->shape.nranks; r++)
         if (r != job->rank && in[r].bytes != in[r].capacity)
             return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, expected were %zu", r,
@@ -79,7 +79,7 @@ static int balance(tw__job *job, space *w, const tw__list *held) {
             TW_TRY(job->lists.calls->move(job->lists.context, w->result + from,
                                           held->at + (from - starts[rank]), count));
     }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
+    TW_TRY(tw__alltoall_run(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
     return check_lengths(job, w->in[0]);
 }
 
@@ -90,7 +90,7 @@ static int gather(tw__job *job, space *w) {
             stretch(w->result + shares[job->rank], shares[job->rank + 1] - shares[job->rank]);
         w->in[0][r] = stretch(w->result + shares[r], shares[r + 1] - shares[r]);
     }
-    TW_TRY(tw__rotate(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
+    TW_TRY(tw__alltoall_run(job->transport, job->cargo, w->out[0], w->in[0], w->rotation[0]));
     return check_lengths(job, w->in[0]);
 }
 
@@ -137,17 +137,17 @@ static int settle(tw__job *job, space *w, int part, const tw__list *sums) {
     if (part / w->batches == job->rank)
         return TW_OK; /* they did not travel */
     *kept = (tw__list){w->kept[0] + place, 0};
-    TW_TRY(tw__letter_remainders(job, own, w->rounded + place, &all));
+    TW_TRY(tw__pack_remainders(job, own, w->rounded + place, &all));
     return tw__list_intersect(&job->lists, &all, left, kept);
 }
 
 /* Batch b of rank r's region. They come in their order. */
-static int take_letter(tw__job *job, space *w, int r, int b, const tw__parcel *letter) {
+static int take_letter(tw__job *job, space *w, int r, int b, const tw__buffer *letter) {
     int part = r * w->batches + b;
     int64_t most = w->holdings[r] - w->came[r];
     tw__entry *to = w->result + w->starts[r] + w->came[r];
     tw__list sums = {0};
-    TW_TRY(tw__letter_read(job, letter, w->bounds[part], w->bounds[part + 1], most, r, to, &sums));
+    TW_TRY(tw__unpack_list(job, letter, w->bounds[part], w->bounds[part + 1], most, r, to, &sums));
     if (b == w->batches - 1 && sums.count != most)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums, expected were %lld", r,
                         (long long)(w->came[r] + sums.count), (long long)w->holdings[r]);
@@ -167,41 +167,41 @@ typedef struct cursor {
 
 /* Sets off batch b of what is held, to everyone. Where a rank holds nothing it sends no letters. */
 static int begin_batch(tw__job *job, space *w, int b, const tw__list *held, cursor *c,
-                       tw__parcel *own, tw__rotation *rotation) {
+                       tw__buffer *own, tw__alltoall *rotation) {
     int part = job->rank * w->batches + b;
     tw__list list;
     TW_TRY(tw__list_between(&job->lists, held, w->bounds[part], w->bounds[part + 1], &list));
-    TW_TRY(tw__letter_write(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
-                            w->rounded + job->shape.k + (list.at - held->at), own));
+    TW_TRY(tw__pack_list(job, &list, w->bounds[part], w->bounds[part + 1], &c->sent,
+                         w->rounded + job->shape.k + (list.at - held->at), own));
     for (int r = 0; r < job->shape.nranks; r++) {
         int64_t most = w->holdings[r];
-        w->out[b][r] = held->count > 0 ? *own : (tw__parcel){0};
-        w->in[b][r] = (tw__parcel){0};
+        w->out[b][r] = held->count > 0 ? *own : (tw__buffer){0};
+        w->in[b][r] = (tw__buffer){0};
         if (most == 0 || r == job->rank)
             continue;
         part = r * w->batches + b;
         w->in[b][r].data = c->mail;
         w->in[b][r].capacity =
-            tw__letter_bound(job->shape.wire, most, w->bounds[part], w->bounds[part + 1]);
-        c->mail += tw__letter_room(job->shape.wire, most, 1);
+            tw__pack_bound(job->shape.wire, most, w->bounds[part], w->bounds[part + 1]);
+        c->mail += tw__pack_room(job->shape.wire, most, 1);
     }
-    return tw__rotation_begin(rotation, job->transport, job->cargo, w->out[b], w->in[b],
+    return tw__alltoall_begin(rotation, job->transport, job->cargo, w->out[b], w->in[b],
                               w->rotation[b]);
 }
 
 /* What this rank holds, as others see it. */
-static int take_own(tw__job *job, space *w, const tw__list *held, const tw__parcel *own) {
+static int take_own(tw__job *job, space *w, const tw__list *held, const tw__buffer *own) {
     tw__list *kept = &w->kept_of[job->rank * w->batches];
     *kept = (tw__list){w->kept[1], 0};
     for (int b = 0; b < w->batches && held->count > 0; b++)
         TW_TRY(take_letter(job, w, job->rank, b, &own[b]));
-    return tw__letter_remainders(job, held, w->rounded + job->shape.k, kept);
+    return tw__pack_remainders(job, held, w->rounded + job->shape.k, kept);
 }
 
 /* Every letter as it comes. */
-static int take_letters(tw__job *job, space *w, tw__rotation *rotations) {
+static int take_letters(tw__job *job, space *w, tw__alltoall *rotations) {
     for (int b = 0, from = 0;;) {
-        TW_TRY(tw__rotations_next(rotations, w->batches, &b, &from));
+        TW_TRY(tw__alltoalls_next(rotations, w->batches, &b, &from));
         if (from < 0)
             return TW_OK;
         TW_TRY(take_letter(job, w, from, b, &w->in[b][from]));
@@ -209,8 +209,8 @@ static int take_letters(tw__job *job, space *w, tw__rotation *rotations) {
 }
 
 static int gather_letters(tw__job *job, space *w, const tw__list *held) {
-    tw__rotation rotations[TW__OKTOPK_BATCHES] = {0};
-    tw__parcel own[TW__OKTOPK_BATCHES];
+    tw__alltoall rotations[TW__OKTOPK_BATCHES] = {0};
+    tw__buffer own[TW__OKTOPK_BATCHES];
     cursor c = {w->sent, w->mail};
     int error = TW_OK;
     for (int r = 0; r < job->shape.nranks; r++)
@@ -219,7 +219,7 @@ static int gather_letters(tw__job *job, space *w, const tw__list *held) {
         w->left_of[part] = w->kept_of[part] = (tw__list){0};
     for (int b = 0; b < w->batches && error == TW_OK; b++) {
         if (b > 0)
-            error = tw__rotation_flush(&rotations[b - 1]);
+            error = tw__alltoall_flush(&rotations[b - 1]);
         if (error == TW_OK)
             error = begin_batch(job, w, b, held, &c, &own[b], &rotations[b]);
     }
@@ -228,7 +228,7 @@ static int gather_letters(tw__job *job, space *w, const tw__list *held) {
     if (error == TW_OK)
         error = take_letters(job, w, rotations);
     for (int b = 0; b < w->batches && error != TW_OK; b++)
-        tw__rotation_cancel(&rotations[b]);
+        tw__alltoall_cancel(&rotations[b]);
     return error;
 }
 

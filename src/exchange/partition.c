@@ -53,7 +53,7 @@ static space layout(tw__arena *arena, int nranks) {
     w.counts = tw__arena_take(arena, bins_of(nranks), sizeof(uint32_t));
     w.starts = tw__arena_take(arena, 2 * bins_of(nranks), sizeof(int64_t));
     w.found = tw__arena_take(arena, 2 * bins_of(nranks), sizeof(int64_t));
-    w.sum = tw__arena_take(arena, 1, tw__sum_memory(nranks, bins_of(nranks)));
+    w.sum = tw__arena_take(arena, 1, tw__sum_counts_memory(nranks, bins_of(nranks)));
     return w;
 }
 
@@ -91,7 +91,7 @@ static int count_pieces(tw__job *job, space *w, int64_t nsplit, int64_t share) {
     for (int64_t i = 0; i < nsplit; i++, at++)
         for (int64_t p = 0; p < pieces_of(&w->edges, w->split[i], share); p++, at++)
             w->counts[used++] = (uint32_t)(w->found[at + 1] - w->found[at]);
-    return tw__sum(job->transport, w->counts, used, w->sum);
+    return tw__sum_counts(job->transport, w->counts, used, w->sum);
 }
 
 static void push(edges *e, int64_t at, int64_t below) {

@@ -5,7 +5,7 @@
 #ifndef TW_SELECT_METHODS_H
 #define TW_SELECT_METHODS_H
 
-#include "selector.h"
+#include "select/selector.h"
 
 typedef struct tw__method {
     const char *name;

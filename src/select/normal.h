@@ -6,14 +6,14 @@
 #ifndef TW_SELECT_NORMAL_H
 #define TW_SELECT_NORMAL_H
 
-#include "base/both.h"
+#include "backend/host_device.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 /* exp(-y) for y >= 0: 2^-m times a series in what is left of y, at most ln(2)/2. */
-TW__BOTH static inline double tw__exp_minus(double y) {
+TW__HOST_DEVICE static inline double tw__exp_minus(double y) {
     if (y > 740.0)
         return 0.0;
     int m = (int)(y * 1.4426950408889634 + 0.5);
@@ -31,7 +31,7 @@ TW__BOTH static inline double tw__exp_minus(double y) {
 /* erfc(x) for x >= 0: below 2 the series of erf, whose terms are all positive; above, the continued
  * fraction x + 1/2 / (x + 1 / (x + 3/2 / (x + 2 / ...))), as a quotient of two recurrences, which
  * overflow where x is 65000. */
-TW__BOTH static inline double tw__erfc_positive(double x) {
+TW__HOST_DEVICE static inline double tw__erfc_positive(double x) {
     if (x > 28.0)
         return 0.0;                                          /* less than any double */
     double bell = tw__exp_minus(x * x) * 0.5641895835477563; /* 1/sqrt(pi) */
@@ -57,17 +57,17 @@ TW__BOTH static inline double tw__erfc_positive(double x) {
     return bell * below / above;
 }
 
-TW__BOTH static inline double tw__erfc(double x) {
+TW__HOST_DEVICE static inline double tw__erfc(double x) {
     return x < 0.0 ? 2.0 - tw__erfc_positive(-x) : tw__erfc_positive(x);
 }
 
 /* The share of a normal distribution whose magnitude is t or more. */
-TW__BOTH static inline double tw__normal_tails(float t, double mean, double deviation) {
+TW__HOST_DEVICE static inline double tw__normal_tails(float t, double mean, double deviation) {
     double unit = deviation * 1.4142135623730951;
     return 0.5 * (tw__erfc(((double)t - mean) / unit) + tw__erfc(((double)t + mean) / unit));
 }
 
-TW__BOTH static inline float tw__normal_float(uint32_t bits) {
+TW__HOST_DEVICE static inline float tw__normal_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -79,7 +79,8 @@ typedef struct tw__normal {
 } tw__normal;
 
 /* From sums over n numbers. */
-TW__BOTH static inline tw__normal tw__normal_from(double sum, double square, double n, double k) {
+TW__HOST_DEVICE static inline tw__normal tw__normal_from(double sum, double square, double n,
+                                                         double k) {
     double mean = sum / n;
     tw__normal normal = {mean, square / n - mean * mean, k / n};
     return normal;
@@ -87,7 +88,7 @@ TW__BOTH static inline tw__normal tw__normal_from(double sum, double square, dou
 
 /* Whether the float of these bits leaves more than the share above it; without variance, whether it
  * is below the mean's magnitude. */
-TW__BOTH static inline int tw__normal_is_low(const tw__normal *d, uint32_t bits) {
+TW__HOST_DEVICE static inline int tw__normal_is_low(const tw__normal *d, uint32_t bits) {
     float t = tw__normal_float(bits);
     if (d->variance > 0.0)
         return tw__normal_tails(t, d->mean, sqrt(d->variance)) > d->share;

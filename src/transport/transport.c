@@ -4,8 +4,8 @@
  * is under way, and when nothing has happened, pause. The pause idles, looks at the roll call now
  * and then, and ends in it when the deadline has passed. */
 #include "base/clock.h"
-#include "transport/clockwork.h"
-#include "transport/roll_call.h"
+#include "transport/simulated_clock.h"
+#include "transport/liveness.h"
 
 #include <sched.h>
 #include <stdarg.h>
@@ -29,15 +29,15 @@ struct tw_transport {
     int64_t timeout; /* ns */
     _Atomic int abandoned;
     tw_traffic traffic;
-    tw__clockwork *clock; /* NULL unless the network is simulated */
-    int shared;           /* ranks see each other's memory */
-    tw__carrier carrier;  /* of entries on a GPU; carry is NULL without */
-    tw__chore *chore;     /* NULL if there is none */
+    tw__sim_clock *clock;     /* NULL unless the network is simulated */
+    int shared;               /* ranks see each other's memory */
+    tw__device_calls carrier; /* of entries on a GPU; carry is NULL without */
+    tw__overlap *chore;       /* NULL if there is none */
     void *chore_context;
-    tw__rotation *rotations; /* under way */
+    tw__alltoall *rotations; /* under way */
     tw_device_exchange *device;
     void *device_context;
-    tw__roll roll;
+    tw__liveness roll;
     char name[]; /* calls.name */
 };
 
@@ -110,7 +110,7 @@ int tw_transport_custom(tw_transport **transport, const tw_transport_calls *call
     t->rank = rank;
     t->nranks = nranks;
     t->timeout = DEFAULT_TIMEOUT;
-    int status = tw__roll_create(&t->roll, &t->calls, context, rank, nranks);
+    int status = tw__liveness_create(&t->roll, &t->calls, context, rank, nranks);
     if (status == TW_OK)
         *transport = t;
     else
@@ -121,10 +121,10 @@ int tw_transport_custom(tw_transport **transport, const tw_transport_calls *call
 void tw_transport_free(tw_transport *transport) {
     if (transport == NULL)
         return;
-    tw__roll_free(&transport->roll);
+    tw__liveness_free(&transport->roll);
     if (transport->calls.close != NULL)
         transport->calls.close(transport->context);
-    tw__clockwork_free(transport->clock);
+    tw__sim_clock_free(transport->clock);
     free(transport);
 }
 
@@ -211,35 +211,35 @@ int tw__transport_hosts(const tw_transport *t, int *order, int *scratch) {
 
 /* ---- simulated time */
 
-void tw__transport_set_clock(tw_transport *t, tw__clockwork *clock) {
+void tw__transport_set_clock(tw_transport *t, tw__sim_clock *clock) {
     t->clock = clock;
 }
 
 /* Whatever may come after computing begins and ends with these. */
 static void enter(const tw_transport *t) {
     if (t->clock != NULL)
-        tw__clockwork_enter(t->clock);
+        tw__sim_clock_enter(t->clock);
 }
 
 static int leave(const tw_transport *t, int status) {
     if (t->clock != NULL)
-        tw__clockwork_leave(t->clock);
+        tw__sim_clock_leave(t->clock);
     return status;
 }
 
 double tw__transport_spent(const tw_transport *t) {
-    return t->clock != NULL ? tw__clockwork_spent(t->clock) : 0.0;
+    return t->clock != NULL ? tw__sim_clock_spent(t->clock) : 0.0;
 }
 
 void tw__transport_spend(const tw_transport *t, double seconds) {
     if (t->clock != NULL)
-        tw__clockwork_elapse(t->clock, seconds);
+        tw__sim_clock_elapse(t->clock, seconds);
 }
 
 void tw__transport_settle(tw_transport *t, tw__message *messages, int count) {
     enter(t);
     if (t->clock != NULL)
-        tw__clockwork_settle(t->clock, messages, count);
+        tw__sim_clock_settle(t->clock, messages, count);
     (void)leave(t, TW_OK);
 }
 
@@ -252,13 +252,13 @@ int tw__transport_is_simulated(const tw_transport *t) {
 }
 
 double tw__transport_computing(const tw_transport *t) {
-    return t->clock != NULL ? tw__clockwork_computing(t->clock) : 1.0;
+    return t->clock != NULL ? tw__sim_clock_computing(t->clock) : 1.0;
 }
 
 double tw__transport_seconds(const tw_transport *t) {
     enter(t);
     (void)leave(t, TW_OK);
-    return t->clock != NULL ? tw__clockwork_now(t->clock) : tw__seconds();
+    return t->clock != NULL ? tw__sim_clock_now(t->clock) : tw__seconds();
 }
 
 int tw_transport_elapse(tw_transport *transport, double seconds) {
@@ -267,7 +267,7 @@ int tw_transport_elapse(tw_transport *transport, double seconds) {
         return tw__fail(TW_ERR_STATE, "transport: its network is not simulated");
     if (!(seconds >= 0.0 && seconds <= MOST_SECONDS))
         return tw__fail(TW_ERR_PARAM, "seconds: %g; accepted is 0 .. %g", seconds, MOST_SECONDS);
-    tw__clockwork_elapse(transport->clock, seconds);
+    tw__sim_clock_elapse(transport->clock, seconds);
     return leave(transport, TW_OK);
 }
 
@@ -281,23 +281,23 @@ int tw__transport_is_shared(const tw_transport *t) {
     return t->shared;
 }
 
-void tw__transport_set_carrier(tw_transport *t, const tw__carrier *carrier) {
-    t->carrier = carrier != NULL ? *carrier : (tw__carrier){0};
+void tw__transport_set_device_calls(tw_transport *t, const tw__device_calls *carrier) {
+    t->carrier = carrier != NULL ? *carrier : (tw__device_calls){0};
 }
 
-tw__shipment *tw__transport_shipments(const tw_transport *t) {
+tw__transfer *tw__transport_transfers(const tw_transport *t) {
     return t->carrier.shipments;
 }
 
-tw__rotation **tw__transport_rotations(tw_transport *t) {
+tw__alltoall **tw__transport_alltoalls(tw_transport *t) {
     return &t->rotations;
 }
 
-int tw__transport_carry(tw_transport *t, tw__shipment *shipments, int many) {
+int tw__transport_transfer(tw_transport *t, tw__transfer *shipments, int many) {
     return t->carrier.carry(t->carrier.context, shipments, many);
 }
 
-void tw__transport_count(tw_transport *t, const tw__shipment *shipments, int many) {
+void tw__transport_count(tw_transport *t, const tw__transfer *shipments, int many) {
     for (int i = 0; i < many; i++) {
         if (shipments[i].out.data != NULL) {
             t->traffic.payload_sent += (int64_t)shipments[i].out.bytes;
@@ -323,8 +323,8 @@ tw_device_exchange *tw__transport_device(const tw_transport *t, void **context) 
 }
 
 /* A message on its own: done when this returns. */
-static int carry_one(tw_transport *t, tw__message *message, tw__shipment shipment) {
-    TW_TRY(tw__transport_carry(t, &shipment, 1));
+static int carry_one(tw_transport *t, tw__message *message, tw__transfer shipment) {
+    TW_TRY(tw__transport_transfer(t, &shipment, 1));
     message->bytes = message->sending ? shipment.out.bytes : shipment.in.bytes;
     return TW_OK;
 }
@@ -332,39 +332,39 @@ static int carry_one(tw_transport *t, tw__message *message, tw__shipment shipmen
 /* ---- single messages */
 
 /* Whether to wait any longer. */
-static int keep_patience(tw_transport *t, tw__patience *patience, const tw__message *awaited,
+static int keep_patience(tw_transport *t, tw__deadline *patience, const tw__message *awaited,
                          int64_t now) {
     if (patience->deadline == 0) {
         patience->deadline = now + t->timeout;
-        patience->look = now + TW__ROLL_PERIOD;
+        patience->look = now + TW__LIVENESS_PERIOD;
     }
     if (t->abandoned)
         return tw__fail(TW_ERR_STATE, "the group was freed while tensors were under way");
     if (now >= patience->look) {
-        TW_TRY(tw__roll_look(&t->roll));
-        patience->look = now + TW__ROLL_PERIOD;
+        TW_TRY(tw__liveness_look(&t->roll));
+        patience->look = now + TW__LIVENESS_PERIOD;
     }
-    return now < patience->deadline ? TW_OK : tw__roll_ask(&t->roll, t->timeout, awaited);
+    return now < patience->deadline ? TW_OK : tw__liveness_ask(&t->roll, t->timeout, awaited);
 }
 
 /* A receiver that looks does not ring: the sender yields to it instead of falling asleep. */
 static int clock_send(tw_transport *t, tw__message *message) {
-    tw__patience patience = {0};
-    while (!tw__clockwork_has_room(t->clock, message->peer)) {
+    tw__deadline patience = {0};
+    while (!tw__sim_clock_has_room(t->clock, message->peer)) {
         TW_TRY(keep_patience(t, &patience, message, tw__clock()));
         sched_yield();
     }
-    tw__clockwork_send(t->clock, message);
+    tw__sim_clock_send(t->clock, message);
     return TW_OK;
 }
 
-static int start_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
-                      tw__message *message) {
+static int start_send(tw_transport *t, int peer, tw__message_kind cargo, const void *data,
+                      size_t bytes, tw__message *message) {
     *message = (tw__message){.peer = peer, .sending = 1, .cargo = cargo, .bytes = bytes};
     if (cargo == TW__DEVICE)
         return carry_one(
             t, message,
-            (tw__shipment){.peer = peer, .out = {.data = (void *)data, .bytes = bytes}});
+            (tw__transfer){.peer = peer, .out = {.data = (void *)data, .bytes = bytes}});
     if (t->clock != NULL)
         TW_TRY(clock_send(t, message));
     tw__transport_forget_failure();
@@ -375,20 +375,20 @@ static int start_send(tw_transport *t, int peer, tw__cargo cargo, const void *da
     return tw__transport_failed(&t->calls, "send to", peer, error);
 }
 
-int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
-                       tw__message *message) {
+int tw__transport_send(tw_transport *t, int peer, tw__message_kind cargo, const void *data,
+                       size_t bytes, tw__message *message) {
     enter(t);
     return leave(t, start_send(t, peer, cargo, data, bytes, message));
 }
 
-static int start_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
-                      tw__message *message) {
+static int start_recv(tw_transport *t, int peer, tw__message_kind cargo, void *data,
+                      size_t capacity, tw__message *message) {
     *message = (tw__message){.peer = peer, .cargo = cargo};
     if (cargo == TW__DEVICE)
         return carry_one(t, message,
-                         (tw__shipment){.peer = peer, .in = {.data = data, .capacity = capacity}});
+                         (tw__transfer){.peer = peer, .in = {.data = data, .capacity = capacity}});
     if (t->clock != NULL)
-        tw__clockwork_expect(t->clock, message);
+        tw__sim_clock_expect(t->clock, message);
     tw__transport_forget_failure();
     int error = t->calls.recv(t->context, peer, TW__TAG_DATA, data, capacity, &message->request);
     if (error >= 0)
@@ -397,8 +397,8 @@ static int start_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, si
     return tw__transport_failed(&t->calls, "receive from", peer, error);
 }
 
-int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
-                       tw__message *message) {
+int tw__transport_recv(tw_transport *t, int peer, tw__message_kind cargo, void *data,
+                       size_t capacity, tw__message *message) {
     enter(t);
     return leave(t, start_recv(t, peer, cargo, data, capacity, message));
 }
@@ -430,7 +430,7 @@ static int look_at(tw_transport *t, tw__message *message, int *done) {
     if (!message->sending)
         message->bytes = bytes;
     if (!message->sending && t->clock != NULL)
-        tw__clockwork_receive(t->clock, message);
+        tw__sim_clock_receive(t->clock, message);
     count(&t->traffic, message);
     return TW_OK;
 }
@@ -459,14 +459,14 @@ static int reason_of(tw_transport *t, int status) {
     if (status != TW_ERR_TRANSPORT)
         return status;
     snprintf(words, sizeof words, "%s", tw_last_error());
-    int told = tw__roll_look(&t->roll);
+    int told = tw__liveness_look(&t->roll);
     return told != TW_OK ? told : tw__fail(status, "%s", words);
 }
 
 int tw__transport_give_up(tw_transport *t, int status) {
     t->failed = 1;
     status = reason_of(t, status);
-    tw__roll_leave(&t->roll, status);
+    tw__liveness_abort(&t->roll, status);
     return status;
 }
 
@@ -474,12 +474,12 @@ int tw__transport_has_failed(const tw_transport *t) {
     return t->failed;
 }
 
-void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context) {
+void tw__transport_set_overlap(tw_transport *t, tw__overlap *chore, void *context) {
     t->chore = chore;
     t->chore_context = context;
 }
 
-static int wait_a_moment(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
+static int wait_a_moment(tw_transport *t, tw__deadline *patience, const tw__message *awaited) {
     int64_t now = tw__clock();
     TW_TRY(keep_patience(t, patience, awaited, now));
     int64_t waited = now - (patience->deadline - t->timeout);
@@ -488,11 +488,11 @@ static int wait_a_moment(tw_transport *t, tw__patience *patience, const tw__mess
         return TW_OK;
     }
     int64_t until = patience->look < patience->deadline ? patience->look : patience->deadline;
-    tw__roll_idle(&t->roll, until - now);
+    tw__liveness_idle(&t->roll, until - now);
     return TW_OK;
 }
 
-int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited) {
+int tw__transport_pause(tw_transport *t, tw__deadline *patience, const tw__message *awaited) {
     enter(t);
     return leave(t, wait_a_moment(t, patience, awaited));
 }
@@ -509,7 +509,7 @@ int tw__transport_test_all(tw_transport *t, tw__message *messages, int many,
 }
 
 int tw__transport_wait(tw_transport *t, tw__message *messages, int many) {
-    tw__patience patience = {0};
+    tw__deadline patience = {0};
     for (;;) {
         const tw__message *pending = NULL;
         int status = tw__transport_test_all(t, messages, many, &pending);

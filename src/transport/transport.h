@@ -23,7 +23,7 @@
 
 #define TW__MAX_RANKS 65536
 #define TW__TAG_DATA 0
-#define TW__TAG_ROLL_CALL 1
+#define TW__TAG_LIVENESS 1
 /* Sends of a rotation that are under way at a time (Ok-Topk, section 4.1: 4 serve). */
 #define TW__WINDOW 4
 
@@ -32,16 +32,16 @@ typedef enum {
     TW__PAYLOAD = 0,
     TW__CONTROL = 1,
     TW__DEVICE = 2, /* payload in the memory of a GPU, moved by a carrier */
-} tw__cargo;
+} tw__message_kind;
 
 /* A message under way, or none. */
 typedef struct tw__message {
     void *request; /* the transport's; NULL: nothing is under way */
     int peer;
     int sending;
-    tw__cargo cargo;
+    tw__message_kind cargo;
     size_t bytes; /* its length; of a received one once it is done */
-    int taken;    /* of a rotation: tw__rotations_next has told of it */
+    int taken;    /* of a rotation: tw__alltoalls_next has told of it */
 
     /* In a simulated network: see clockwork.h. */
     uint32_t number; /* among those of this pair */
@@ -52,10 +52,10 @@ typedef struct tw__message {
 /* Start a message; the buffer must stay until it is done or cancelled.
  * Errors: TW_ERR_TRANSPORT; in a simulated network, where a sender may have to wait until the
  * receiver is near enough, those of tw__transport_pause. */
-int tw__transport_send(tw_transport *t, int peer, tw__cargo cargo, const void *data, size_t bytes,
-                       tw__message *message);
-int tw__transport_recv(tw_transport *t, int peer, tw__cargo cargo, void *data, size_t capacity,
-                       tw__message *message);
+int tw__transport_send(tw_transport *t, int peer, tw__message_kind cargo, const void *data,
+                       size_t bytes, tw__message *message);
+int tw__transport_recv(tw_transport *t, int peer, tw__message_kind cargo, void *data,
+                       size_t capacity, tw__message *message);
 /* Look whether a message is done; *done is 0 or 1. Done ones have request NULL; so has one that
  * failed. */
 int tw__transport_test(tw_transport *t, tw__message *message, int *done);
@@ -78,16 +78,16 @@ int tw__transport_has_failed(const tw_transport *t);
  *   patience  zero when the wait begins
  *   awaited   a message that is not done, for the error text
  * Errors: those of tw__transport_wait; nothing is cancelled and nobody is told. */
-typedef struct tw__patience {
+typedef struct tw__deadline {
     int64_t deadline; /* ns */
     int64_t look;     /* when to look at the roll call */
-} tw__patience;
-int tw__transport_pause(tw_transport *t, tw__patience *patience, const tw__message *awaited);
+} tw__deadline;
+int tw__transport_pause(tw_transport *t, tw__deadline *patience, const tw__message *awaited);
 /* Work that can be done while payload travels, a little at each call: once a wait has lasted a
  * millisecond it is called instead of idling, until it returns 0, which says that nothing is left.
  * NULL takes it away. */
-typedef int tw__chore(void *context);
-void tw__transport_set_chore(tw_transport *t, tw__chore *chore, void *context);
+typedef int tw__overlap(void *context);
+void tw__transport_set_overlap(tw_transport *t, tw__overlap *chore, void *context);
 /* Test all. *pending, when NULL, becomes the first one that is not done, if any. */
 int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
@@ -102,8 +102,8 @@ const char *tw__transport_words(int error);
 int tw__transport_check_ranks(int rank, int nranks);
 
 /* The transport keeps this clock, and frees it. */
-struct tw__clockwork;
-void tw__transport_set_clock(tw_transport *t, struct tw__clockwork *clock);
+struct tw__sim_clock;
+void tw__transport_set_clock(tw_transport *t, struct tw__sim_clock *clock);
 /* Its ranks are threads of this process, and see each other's memory. */
 void tw__transport_set_shared(tw_transport *t);
 int tw__transport_is_shared(const tw_transport *t);
@@ -140,32 +140,32 @@ int tw__transport_hosts(const tw_transport *t, int *order, int *scratch);
  * all messages of a rank that belong together at once, and returns when they have arrived: what
  * waits for others in a GPU's stream must not stand before what they wait for. */
 
-typedef struct tw__parcel {
+typedef struct tw__buffer {
     void *data;
     size_t bytes;    /* to send; or received, once it has arrived */
     size_t capacity; /* to receive at most; unused when sending */
-} tw__parcel;
+} tw__buffer;
 
 /* What goes to a peer, and what comes from it; a parcel whose data is NULL does not travel. */
-typedef struct tw__shipment {
+typedef struct tw__transfer {
     int peer;
-    tw__parcel out, in;
-} tw__shipment;
+    tw__buffer out, in;
+} tw__transfer;
 
-typedef struct tw__carrier {
-    int (*carry)(void *context, tw__shipment *shipments, int count);
+typedef struct tw__device_calls {
+    int (*carry)(void *context, tw__transfer *shipments, int count);
     void *context;
-    tw__shipment *shipments; /* [nranks]: for rotations */
-} tw__carrier;
+    tw__transfer *shipments; /* [nranks]: for rotations */
+} tw__device_calls;
 
 /* Until the next call; NULL takes it away. */
-void tw__transport_set_carrier(tw_transport *t, const tw__carrier *carrier);
+void tw__transport_set_device_calls(tw_transport *t, const tw__device_calls *carrier);
 /* Errors: as tw__transport_wait; TW_ERR_DEVICE. */
-int tw__transport_carry(tw_transport *t, tw__shipment *shipments, int count);
+int tw__transport_transfer(tw_transport *t, tw__transfer *shipments, int count);
 /* For carriers: these have travelled, and not as messages of this transport. */
-void tw__transport_count(tw_transport *t, const tw__shipment *shipments, int count);
+void tw__transport_count(tw_transport *t, const tw__transfer *shipments, int count);
 /* Room for shipments to all ranks. */
-tw__shipment *tw__transport_shipments(const tw_transport *t);
+tw__transfer *tw__transport_transfers(const tw_transport *t);
 /* The caller's way between GPUs, NULL if none; see tw_transport_set_device. */
 tw_device_exchange *tw__transport_device(const tw_transport *t, void **context);
 
@@ -176,66 +176,67 @@ tw_device_exchange *tw__transport_device(const tw_transport *t, void **context);
  * head-on but in the turn nranks/2. A parcel whose data is NULL is skipped, which both ends must
  * know; one of 0 bytes is not. */
 
-typedef struct tw__rotation {
+typedef struct tw__alltoall {
     tw_transport *transport;
-    tw__cargo cargo;
-    const tw__parcel *out; /* [nranks]; the one for this rank itself is not looked at */
-    tw__parcel *in;        /* [nranks]; likewise */
+    tw__message_kind cargo;
+    const tw__buffer *out; /* [nranks]; the one for this rank itself is not looked at */
+    tw__buffer *in;        /* [nranks]; likewise */
     int started;           /* sends that were started */
     double worked;         /* simulated seconds that were computed on what has come */
     tw__message sends[TW__WINDOW];
     tw__message *recvs;        /* [nranks] */
-    struct tw__rotation *next; /* of those under way */
-} tw__rotation;
+    struct tw__alltoall *next; /* of those under way */
+} tw__alltoall;
 
 /* The first of those under way. */
-tw__rotation **tw__transport_rotations(tw_transport *t);
+tw__alltoall **tw__transport_alltoalls(tw_transport *t);
 
 /* Bytes of recvs for so many ranks. */
-size_t tw__rotation_memory(int nranks);
-/* Start: all receives and the first sends. `recvs` is memory of tw__rotation_memory bytes, kept
+size_t tw__alltoall_memory(int nranks);
+/* Start: all receives and the first sends. `recvs` is memory of tw__alltoall_memory bytes, kept
  * until the end, as are out and in. Several rotations may be under way when all ranks begin them
  * in the same order; a rotation begun earlier must have started all its sends first, which
- * tw__rotation_flush sees to.
+ * tw__alltoall_flush sees to.
  * Errors: TW_ERR_TRANSPORT. */
-int tw__rotation_begin(tw__rotation *r, tw_transport *t, tw__cargo cargo, const tw__parcel *out,
-                       tw__parcel *in, void *recvs);
+int tw__alltoall_begin(tw__alltoall *r, tw_transport *t, tw__message_kind cargo,
+                       const tw__buffer *out, tw__buffer *in, void *recvs);
 /* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
-int tw__rotation_flush(tw__rotation *r);
+int tw__alltoall_flush(tw__alltoall *r);
 /* Wait for what comes next in any of `count` rotations: *which one, to be passed as it was, at first
  * 0, and *from, its sender; each once, and those of one sender in the order of rotations. *from is -1
- * when everything has come and gone, as after tw__rotation_end.
+ * when everything has come and gone, as after tw__alltoall_end.
  * Errors: as tw__transport_wait; cancel all then. */
-int tw__rotations_next(tw__rotation *all, int count, int *which, int *from);
+int tw__alltoalls_next(tw__alltoall *all, int count, int *which, int *from);
 /* Wait for everything. Errors: as tw__transport_wait; the rotation is cancelled. */
-int tw__rotation_end(tw__rotation *r);
+int tw__alltoall_end(tw__alltoall *r);
 /* Give it up; a rotation of zeros was never begun. */
-void tw__rotation_cancel(tw__rotation *r);
+void tw__alltoall_cancel(tw__alltoall *r);
 
-/* The same at once. `scratch` is memory of tw__rotation_memory bytes. */
-int tw__rotate(tw_transport *t, tw__cargo cargo, const tw__parcel *out, tw__parcel *in,
-               void *scratch);
+/* The same at once. `scratch` is memory of tw__alltoall_memory bytes. */
+int tw__alltoall_run(tw_transport *t, tw__message_kind cargo, const tw__buffer *out, tw__buffer *in,
+                     void *scratch);
 
 /* The same parcel of each rank to all others, from rank to rank: r sends to r+1 its own, then what
  * it got last. in[nranks] as in a rotation. Takes P-1 latencies, but no two senders share a link:
  * on TCP long messages of everyone to everyone crowd out each other's handshakes and
  * acknowledgements.
  * Errors: as tw__transport_wait. */
-int tw__hand_round(tw_transport *t, tw__cargo cargo, const tw__parcel *own, tw__parcel *in);
+int tw__allgather_ring(tw_transport *t, tw__message_kind cargo, const tw__buffer *own,
+                       tw__buffer *in);
 /* From this length on it is faster than a rotation. P = 8, 100 Mbit/s: 1.2 MB take 0.75 s instead
  * of 1.16, the line itself 0.66. On simulated networks, which know of no crowding, it costs 5 %
  * (1gbe). */
-#define TW__LONG_PARCEL ((int64_t)1 << 20)
+#define TW__LONG_BUFFER ((int64_t)1 << 20)
 
 /* Every rank puts its record at records[rank * bytes]; afterwards all have all. Control.
  * Errors: as tw__transport_wait; TW_ERR_PROTOCOL for a record of another size. */
-int tw__share(tw_transport *t, void *records, size_t bytes, void *scratch);
-size_t tw__share_memory(int nranks);
+int tw__allgather(tw_transport *t, void *records, size_t bytes, void *scratch);
+size_t tw__allgather_memory(int nranks);
 
 /* counts[count] becomes the sum over ranks (modulo 2^32), in 8 * count bytes per rank. Control.
- * scratch: tw__sum_memory(nranks, count) bytes, aligned to TW__ALIGNMENT.
- * Errors: as tw__share. */
-int tw__sum(tw_transport *t, uint32_t *counts, int64_t count, void *scratch);
-size_t tw__sum_memory(int nranks, int64_t count);
+ * scratch: tw__sum_counts_memory(nranks, count) bytes, aligned to TW__ALIGNMENT.
+ * Errors: as tw__allgather. */
+int tw__sum_counts(tw_transport *t, uint32_t *counts, int64_t count, void *scratch);
+size_t tw__sum_counts_memory(int nranks, int64_t count);
 
 #endif

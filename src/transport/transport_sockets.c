@@ -3,7 +3,7 @@
  * Each is a stream of messages (stream.h). Nothing blocks but idle, which waits for all sockets in one
  * poll(). */
 #include "base/clock.h"
-#include "transport/stream.h"
+#include "transport/connection.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -22,11 +22,11 @@
 
 typedef struct sockets {
     int nranks, rank;
-    int failed;           /* something was given up */
-    int quiet;            /* idles in a row in which nothing was done */
-    unsigned round;       /* of looking at all sockets */
-    struct pollfd *fds;   /* [nranks]; fd is negative for this rank, and for one that is gone */
-    tw__stream **streams; /* [nranks]; NULL for this rank */
+    int failed;               /* something was given up */
+    int quiet;                /* idles in a row in which nothing was done */
+    unsigned round;           /* of looking at all sockets */
+    struct pollfd *fds;       /* [nranks]; fd is negative for this rank, and for one that is gone */
+    tw__connection **streams; /* [nranks]; NULL for this rank */
     tw__store store;
 } sockets;
 
@@ -40,11 +40,11 @@ static int look(sockets *s, int milliseconds) {
     for (int number = 0; number < s->nranks; number++) {
         short seen = s->fds[number].fd < 0 ? 0 : s->fds[number].revents;
         if (seen & POLLNVAL)
-            tw__stream_lose(s->streams[number], EBADF);
+            tw__connection_lose(s->streams[number], EBADF);
         if (seen & POLLOUT)
-            tw__stream_flush(s->streams[number]);
+            tw__connection_flush(s->streams[number]);
         if (seen & (POLLIN | POLLHUP | POLLERR))
-            tw__stream_read(s->streams[number]);
+            tw__connection_read(s->streams[number]);
     }
     return 1;
 }
@@ -53,8 +53,8 @@ static int explain_loss(int why) {
     return tw_transport_explain("%s", why < 0 ? "it has closed its connection" : strerror(why));
 }
 
-static tw__request *start(const sockets *s, tw__stream *to, int tag, void *data, size_t bytes) {
-    tw__request *r = tw__stream_request(to, tag, data, bytes);
+static tw__request *start(const sockets *s, tw__connection *to, int tag, void *data, size_t bytes) {
+    tw__request *r = tw__connection_request(to, tag, data, bytes);
     if (r == NULL)
         (void)tw_transport_explain("no memory for more requests");
     else
@@ -65,29 +65,29 @@ static tw__request *start(const sockets *s, tw__stream *to, int tag, void *data,
 static int sockets_send(void *context, int number, int tag, const void *data, size_t bytes,
                         void **handle) {
     sockets *s = context;
-    tw__stream *to = s->streams[number];
+    tw__connection *to = s->streams[number];
     if (to->gone != 0)
         return explain_loss(to->gone);
     tw__request *r = start(s, to, tag, (void *)data, bytes);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
-    s->failed |= tag == TW__TAG_ROLL_CALL; /* whoever speaks there is in trouble */
+    s->failed |= tag == TW__TAG_LIVENESS; /* whoever speaks there is in trouble */
     *handle = r;
-    tw__stream_send(to, r);
+    tw__connection_send(to, r);
     return TW_OK;
 }
 
 static int sockets_recv(void *context, int number, int tag, void *data, size_t capacity,
                         void **handle) {
     sockets *s = context;
-    tw__stream *from = s->streams[number];
-    if (from->gone != 0 && !tw__stream_has(from, tag))
+    tw__connection *from = s->streams[number];
+    if (from->gone != 0 && !tw__connection_has(from, tag))
         return explain_loss(from->gone);
     tw__request *r = start(s, from, tag, data, capacity);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
     *handle = r;
-    tw__stream_receive(from, r);
+    tw__connection_receive(from, r);
     return TW_OK;
 }
 
@@ -119,7 +119,7 @@ static void sockets_cancel(void *context, void *handle) {
     sockets *s = context;
     tw__request *r = handle;
     s->failed |= r->sending || r->head.tag == 0;
-    tw__stream_cancel(r->stream, r);
+    tw__connection_cancel(r->stream, r);
 }
 
 static void sockets_idle(void *context, int64_t microseconds) {
@@ -158,7 +158,7 @@ static void linger(sockets *s) {
 
 static void free_context(sockets *s) {
     for (int number = 0; number < s->nranks && s->streams != NULL; number++)
-        tw__stream_free(s->streams[number]);
+        tw__connection_free(s->streams[number]);
     tw__store_free(&s->store);
     free(s->streams);
     free(s->fds);
@@ -198,9 +198,9 @@ static int add_peer(sockets *s, int number, int fd) {
         if (s->fds[before].fd == fd)
             return tw__fail(TW_ERR_PARAM, "sockets[%d]: %d is that of rank %d too; connect another",
                             number, fd, before);
-    s->streams[number] = tw__stream_create(&s->store, &s->fds[number]);
+    s->streams[number] = tw__connection_create(&s->store, &s->fds[number]);
     if (s->streams[number] == NULL)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof(tw__stream));
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof(tw__connection));
     /* Short messages must not wait for more. Sockets other than TCP's do not, and refuse this. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     s->fds[number] = (struct pollfd){.fd = fd, .events = POLLIN};
@@ -209,7 +209,7 @@ static int add_peer(sockets *s, int number, int fd) {
 
 static int fill(sockets *s, const int *fds, int rank, int nranks) {
     s->fds = calloc((size_t)nranks, sizeof *s->fds);
-    s->streams = calloc((size_t)nranks, sizeof(tw__stream *));
+    s->streams = calloc((size_t)nranks, sizeof(tw__connection *));
     if (s->fds == NULL || s->streams == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", nranks);
     s->nranks = nranks;

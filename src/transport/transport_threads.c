@@ -15,7 +15,7 @@
  * goes with the last of them: so a bell can be rung whenever. */
 #include "base/clock.h"
 #include "base/memory.h"
-#include "transport/clockwork.h"
+#include "transport/simulated_clock.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -394,11 +394,11 @@ int tw_transport_simulated(tw_transport **transports, int nranks, const tw_netwo
     TW_REQUIRE(network, "network");
     TW_TRY(check_network(network, nranks));
     TW_TRY(create(transports, nranks, network->host_ranks > 0 ? network->host_ranks : 1));
-    tw__clockwork *first = NULL;
-    int status = tw__clockwork_create(&first, nranks, network);
+    tw__sim_clock *first = NULL;
+    int status = tw__sim_clock_create(&first, nranks, network);
     for (int r = 0; r < nranks; r++) {
         if (status == TW_OK) {
-            tw__transport_set_clock(transports[r], tw__clockwork_of(first, r));
+            tw__transport_set_clock(transports[r], tw__sim_clock_of(first, r));
         } else {
             tw_transport_free(transports[r]);
             transports[r] = NULL;

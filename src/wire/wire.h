@@ -13,7 +13,7 @@
 #ifndef TW_WIRE_WIRE_H
 #define TW_WIRE_WIRE_H
 
-#include "entries.h"
+#include "exchange/entries.h"
 #include "wire/wire_index.h"
 
 #ifdef __cplusplus

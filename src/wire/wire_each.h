@@ -7,7 +7,7 @@
 #ifndef TW_WIRE_WIRE_EACH_H
 #define TW_WIRE_WIRE_EACH_H
 
-#include "kernels/wire_numbers.h"
+#include "backend/cpu/wire_numbers.h"
 #include "wire/wire.h"
 
 /* A message without its head: low parts of indices, bitmap, values. */
@@ -37,12 +37,12 @@ static inline tw__wire_body tw__wire_body_of(const tw__wire_message *m) {
     return body;
 }
 
-TW__BOTH static inline int64_t tw__blocks_of(int64_t count) {
+TW__HOST_DEVICE static inline int64_t tw__blocks_of(int64_t count) {
     return (count + TW__WIRE_BLOCK - 1) / TW__WIRE_BLOCK;
 }
 
 /* Entries of a block. */
-TW__BOTH static inline int tw__block_entries(int64_t count, int64_t block) {
+TW__HOST_DEVICE static inline int tw__block_entries(int64_t count, int64_t block) {
     int64_t left = count - block * TW__WIRE_BLOCK;
     return left < TW__WIRE_BLOCK ? (int)left : TW__WIRE_BLOCK;
 }
@@ -50,28 +50,29 @@ TW__BOTH static inline int tw__block_entries(int64_t count, int64_t block) {
 /* ---- Slices: number i goes to byte i mod stride ----------------------------------------------- */
 
 /* Byte j of a slice of bits shift .. shift + bits - 1 of x[TW__WIRE_BLOCK]. */
-TW__BOTH static inline uint8_t tw__slice_byte(const uint32_t *x, int shift, int bits, int stride,
-                                              int j) {
+TW__HOST_DEVICE static inline uint8_t tw__slice_byte(const uint32_t *x, int shift, int bits,
+                                                     int stride, int j) {
     uint32_t byte = 0;
     for (int t = 0; t < 8 / bits; t++)
         byte |= (x[j + t * stride] >> shift & ((1u << bits) - 1)) << t * bits;
     return (uint8_t)byte;
 }
 
-TW__BOTH static inline uint32_t tw__slice_number(const uint8_t *in, int bits, int stride, int i) {
+TW__HOST_DEVICE static inline uint32_t tw__slice_number(const uint8_t *in, int bits, int stride,
+                                                        int i) {
     return (uint32_t)in[i % stride] >> bits * (i / stride) & ((1u << bits) - 1);
 }
 
 /* ---- Indices -------------------------------------------------------------------------------- */
 
 /* Low parts are cut into slices of 8 bits, then of 4, 2 and 1. */
-TW__BOTH static inline int tw__slice_bits(int rest) {
+TW__HOST_DEVICE static inline int tw__slice_bits(int rest) {
     return rest >= 8 ? 8 : rest >= 4 ? 4 : rest >= 2 ? 2 : 1;
 }
 
 /* Byte j of every slice of a block's low parts; j < TW__WIRE_BLOCK makes them all. */
-TW__BOTH static inline void tw__low_write(const uint32_t *x, int m, int width, int j,
-                                          uint8_t *out) {
+TW__HOST_DEVICE static inline void tw__low_write(const uint32_t *x, int m, int width, int j,
+                                                 uint8_t *out) {
     int bits = 0;
     for (int shift = 0; shift < width; shift += bits) {
         bits = tw__slice_bits(width - shift);
@@ -82,7 +83,7 @@ TW__BOTH static inline void tw__low_write(const uint32_t *x, int m, int width, i
     }
 }
 
-TW__BOTH static inline uint32_t tw__low_read(const uint8_t *in, int m, int width, int i) {
+TW__HOST_DEVICE static inline uint32_t tw__low_read(const uint8_t *in, int m, int width, int i) {
     uint32_t low = 0;
     int bits = 0;
     for (int shift = 0; shift < width; shift += bits) {
@@ -94,12 +95,12 @@ TW__BOTH static inline uint32_t tw__low_read(const uint8_t *in, int m, int width
     return low;
 }
 
-TW__BOTH static inline void tw__plain_write(uint32_t number, int bytes, uint8_t *out) {
+TW__HOST_DEVICE static inline void tw__plain_write(uint32_t number, int bytes, uint8_t *out) {
     for (int b = 0; b < bytes; b++)
         out[b] = (uint8_t)(number >> 8 * b);
 }
 
-TW__BOTH static inline uint32_t tw__plain_read(const uint8_t *in, int bytes) {
+TW__HOST_DEVICE static inline uint32_t tw__plain_read(const uint8_t *in, int bytes) {
     uint32_t number = 0;
     for (int b = 0; b < bytes; b++)
         number |= (uint32_t)in[b] << 8 * b;
@@ -107,15 +108,15 @@ TW__BOTH static inline uint32_t tw__plain_read(const uint8_t *in, int bytes) {
 }
 
 /* The bit of the bitmap that entry i sets. */
-TW__BOTH static inline int64_t tw__bit_of(const tw__wire_body *body, const tw__entry *entries,
-                                          int64_t i) {
+TW__HOST_DEVICE static inline int64_t tw__bit_of(const tw__wire_body *body,
+                                                 const tw__entry *entries, int64_t i) {
     uint32_t x = (uint32_t)entries[i].idx - (uint32_t)body->lo;
     return body->width == TW__INDEX_BITMAP ? (int64_t)x : (int64_t)(x >> body->width) + i;
 }
 
 /* Bits ascend with entries: those of a word are neighbours. */
-TW__BOTH static inline uint64_t tw__bitmap_word(const tw__wire_body *body, const tw__entry *entries,
-                                                int64_t word) {
+TW__HOST_DEVICE static inline uint64_t tw__bitmap_word(const tw__wire_body *body,
+                                                       const tw__entry *entries, int64_t word) {
     const int64_t first = word * TW__WIRE_WORD;
     int64_t lo = 0, hi = body->count;
     uint64_t bits = 0;
@@ -136,13 +137,14 @@ TW__BOTH static inline uint64_t tw__bitmap_word(const tw__wire_body *body, const
 }
 
 /* Of the last word there may be fewer bytes. */
-TW__BOTH static inline void tw__bitmap_store(uint64_t bits, int64_t word, uint8_t *out,
-                                             size_t bytes) {
+TW__HOST_DEVICE static inline void tw__bitmap_store(uint64_t bits, int64_t word, uint8_t *out,
+                                                    size_t bytes) {
     for (size_t at = 8 * (size_t)word; at < bytes && at < 8 * (size_t)word + 8; at++, bits >>= 8)
         out[at] = (uint8_t)bits;
 }
 
-TW__BOTH static inline uint64_t tw__bitmap_load(const uint8_t *in, int64_t word, size_t bytes) {
+TW__HOST_DEVICE static inline uint64_t tw__bitmap_load(const uint8_t *in, int64_t word,
+                                                       size_t bytes) {
     uint64_t bits = 0;
     const size_t first = 8 * (size_t)word;
     for (size_t at = first; at < bytes && at < first + 8; at++)
@@ -151,8 +153,8 @@ TW__BOTH static inline uint64_t tw__bitmap_load(const uint8_t *in, int64_t word,
 }
 
 /* Index i, from lo, where found[i] is the i-th set bit of the bitmap, if there is one. */
-TW__BOTH static inline uint32_t tw__index_at(const tw__wire_body *body, const uint8_t *low,
-                                             const uint32_t *found, int64_t i) {
+TW__HOST_DEVICE static inline uint32_t tw__index_at(const tw__wire_body *body, const uint8_t *low,
+                                                    const uint32_t *found, int64_t i) {
     if (body->width == TW__INDEX_PLAIN)
         return tw__plain_read(low + 4 * i, 4);
     if (body->width == TW__INDEX_BITMAP)
@@ -167,14 +169,15 @@ TW__BOTH static inline uint32_t tw__index_at(const tw__wire_body *body, const ui
 /* ---- Values --------------------------------------------------------------------------------- */
 
 /* Where a block's begin. */
-TW__BOTH static inline size_t tw__values_at(const tw__wire_body *body, int64_t block) {
+TW__HOST_DEVICE static inline size_t tw__values_at(const tw__wire_body *body, int64_t block) {
     return body->low_bytes + body->bit_bytes +
            (size_t)block *
                ((size_t)body->levels_bytes + tw__bits_bytes(TW__WIRE_BLOCK, body->bits));
 }
 
 /* Of the magnitudes lane, lane + TW__LANES ... of a block: one lane's part of its sums. */
-TW__BOTH static inline tw__shares tw__lane_shares(const float *val, int lane, float border) {
+TW__HOST_DEVICE static inline tw__shares tw__stream_shares(const float *val, int lane,
+                                                           float border) {
     tw__shares shares = {0.0, 0.0, 0};
     for (int i = lane; i < TW__WIRE_BLOCK; i += TW__LANES) {
         uint32_t magnitude = tw__magnitude(val[i]);
@@ -186,7 +189,7 @@ TW__BOTH static inline tw__shares tw__lane_shares(const float *val, int lane, fl
     return shares;
 }
 
-TW__BOTH static inline tw__shares tw__lanes_sum(const tw__shares *lanes) {
+TW__HOST_DEVICE static inline tw__shares tw__lanes_sum(const tw__shares *lanes) {
     tw__shares all = {0.0, 0.0, 0};
     for (int lane = 0; lane < TW__LANES; lane++) {
         all.small += lanes[lane].small;
@@ -197,8 +200,8 @@ TW__BOTH static inline tw__shares tw__lanes_sum(const tw__shares *lanes) {
 }
 
 /* What is written for a value, in as many bits as the format has, and what that says. */
-TW__BOTH static inline uint32_t tw__value_code(const tw__wire_body *body, float value,
-                                               tw__levels levels) {
+TW__HOST_DEVICE static inline uint32_t tw__value_code(const tw__wire_body *body, float value,
+                                                      tw__levels levels) {
     switch (body->format) {
     case TW__WIRE_F32:
         return tw__to_bits(value);
@@ -212,8 +215,8 @@ TW__BOTH static inline uint32_t tw__value_code(const tw__wire_body *body, float 
     }
 }
 
-TW__BOTH static inline float tw__value_of(const tw__wire_body *body, uint32_t code,
-                                          tw__levels levels) {
+TW__HOST_DEVICE static inline float tw__value_of(const tw__wire_body *body, uint32_t code,
+                                                 tw__levels levels) {
     switch (body->format) {
     case TW__WIRE_F32:
         return tw__from_bits(code);
@@ -228,8 +231,8 @@ TW__BOTH static inline float tw__value_of(const tw__wire_body *body, uint32_t co
 }
 
 /* The part j of a block of values, of code[TW__WIRE_BLOCK]; j < TW__WIRE_BLOCK makes them all. */
-TW__BOTH static inline void tw__values_write(const tw__wire_body *body, const uint32_t *code,
-                                             tw__levels levels, int m, int j, uint8_t *out) {
+TW__HOST_DEVICE static inline void tw__values_write(const tw__wire_body *body, const uint32_t *code,
+                                                    tw__levels levels, int m, int j, uint8_t *out) {
     if (body->levels_bytes == 0) {
         if (j < m)
             tw__plain_write(code[j], body->bits / 8, out + j * (body->bits / 8));
@@ -243,8 +246,8 @@ TW__BOTH static inline void tw__values_write(const tw__wire_body *body, const ui
 }
 
 /* Value i of a block. */
-TW__BOTH static inline float tw__value_read(const tw__wire_body *body, const uint8_t *in, int m,
-                                            int i) {
+TW__HOST_DEVICE static inline float tw__value_read(const tw__wire_body *body, const uint8_t *in,
+                                                   int m, int i) {
     tw__levels levels = {0, 0};
     if (body->levels_bytes == 0)
         return tw__value_of(body, tw__plain_read(in + i * (body->bits / 8), body->bits / 8),

@@ -13,8 +13,8 @@
 #ifndef TW_WIRE_WIRE_INDEX_H
 #define TW_WIRE_WIRE_INDEX_H
 
-#include "kernels/kernels.h"
-#include "kernels/wire_kernels.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/wire_kernels.h"
 
 #define TW__INDEX_PLAIN 32
 #define TW__INDEX_BITMAP 0

@@ -1,6 +1,6 @@
 /* wire_values.c - the table of value formats */
 #include "wire/wire.h"
-#include "kernels/wire_kernels.h"
+#include "backend/cpu/wire_kernels.h"
 
 static void encode_f32(const tw__kernels *kernels, const float *val, int count, uint8_t *out) {
     (void)kernels;

@@ -1,0 +1,73 @@
+/* kernels_loops.h - the loops that compilers turn into good vector code by themselves
+ *
+ * Included by each kernels_*.c and so compiled once per instruction set. The build forbids fused
+ * multiply-add here: every product and sum is rounded alike on all machines. */
+#ifndef TW_KERNELS_KERNELS_LOOPS_H
+#define TW_KERNELS_KERNELS_LOOPS_H
+
+#include "backend/cpu/kernels.h"
+
+/* Element i of memory that may be misaligned. */
+static inline float load_f32(const void *src, int64_t i) {
+    float x;
+    memcpy(&x, (const char *)src + 4 * i, sizeof x);
+    return x;
+}
+
+static inline uint16_t load_u16(const void *src, int64_t i) {
+    uint16_t x;
+    memcpy(&x, (const char *)src + 2 * i, sizeof x);
+    return x;
+}
+
+static inline float read_log(tw__undo *undo, float estimate) {
+    int32_t near = undo->near[undo->near_count++];
+    if (near == TW__NEAR_LOW || near == TW__NEAR_HIGH)
+        return undo->far[undo->far_count++];
+    return tw__from_bits(tw__to_bits(estimate) + (uint32_t)near);
+}
+
+static void loop_unfold(const void *src, float *acc, int64_t len, tw__undo *undo) {
+    for (int64_t i = 0; i < len; i++) {
+        acc[i] -= load_f32(src, i);
+        if (undo->lossy[i / 8] >> (i % 8) & 1)
+            acc[i] = read_log(undo, acc[i]);
+    }
+}
+
+static void loop_add(void *sum, const void *src, int64_t len) {
+    for (int64_t i = 0; i < len; i++) {
+        float x = load_f32(sum, i) + load_f32(src, i);
+        memcpy((char *)sum + 4 * i, &x, sizeof x);
+    }
+}
+
+static void loop_widen_bf16(float *restrict dst, const void *restrict src, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = tw__from_bits((uint32_t)load_u16(src, i) << 16);
+}
+
+static void loop_scale(float *dst, const void *src, float factor, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = factor * load_f32(src, i);
+}
+
+static void loop_decay(float *restrict dst, const float *restrict old, const void *restrict src,
+                       float factor, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = factor * old[i] + load_f32(src, i);
+}
+
+static int64_t loop_count(const void *src, int64_t len, uint32_t threshold) {
+    int64_t count = 0;
+    for (int64_t start = 0; start < len; start += 1 << 16) {
+        int64_t end = start + (1 << 16) < len ? start + (1 << 16) : len;
+        int32_t part = 0; /* 32 bits: as wide as the elements, so the loop stays in one vector */
+        for (int64_t i = start; i < end; i++)
+            part += (int32_t)tw__magnitude(load_f32(src, i)) >= (int32_t)threshold;
+        count += part;
+    }
+    return count;
+}
+
+#endif

@@ -1,0 +1,119 @@
+/* kernels_ref.c - what every kernel does, in plain C
+ *
+ * The definition that the vector kernels are tested against, and the code that runs where there
+ * are none. */
+#include "backend/cpu/kernels_loops.h"
+#include "backend/cpu/wire_kernels.h"
+#include "backend/cpu/wire_numbers.h"
+
+static void append(tw__entries *entries, int32_t idx, float val) {
+    entries->idx[entries->count] = idx;
+    entries->val[entries->count] = val;
+    entries->count++;
+}
+
+static void collect(tw__collector *collector, int32_t idx, float val) {
+    uint32_t bits = tw__magnitude(val);
+    if (bits < collector->threshold)
+        return;
+    append(&collector->found, idx, val);
+    if (bits > collector->max_bits)
+        collector->max_bits = bits;
+}
+
+static void log_difference(tw__undo *undo, int32_t difference, float old) {
+    if (difference > TW__NEAR_LOW && difference < TW__NEAR_HIGH) {
+        undo->near[undo->near_count++] = (int8_t)difference;
+    } else {
+        undo->near[undo->near_count++] = TW__NEAR_HIGH;
+        undo->far[undo->far_count++] = old;
+    }
+}
+
+static void ref_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                     tw__undo *undo, tw__collector *collector) {
+    for (int64_t i = 0; i < len; i++) {
+        float old = keep[i / 8] >> (i % 8) & 1 ? acc[i] : 0.0f;
+        float add = load_f32(src, i);
+        acc[i] = old + add;
+        if (i % 8 == 0)
+            undo->lossy[i / 8] = 0;
+        int32_t difference = (int32_t)(tw__to_bits(old) - tw__to_bits(acc[i] - add));
+        if (difference != 0) {
+            undo->lossy[i / 8] |= (uint8_t)(1u << (i % 8));
+            log_difference(undo, difference, old);
+        }
+        collect(collector, base + (int32_t)i, acc[i]);
+    }
+}
+
+static void ref_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
+    for (int64_t i = 0; i < len; i++)
+        collect(collector, base + (int32_t)i, load_f32(src, i));
+}
+
+static void ref_widen_f16(float *dst, const void *src, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = tw__from_f16(load_u16(src, i));
+}
+
+static inline void add_moment(tw__moments *m, int lane, float value) {
+    double x = value;
+    m->sum[lane] += x;
+    m->square[lane] += x * x; /* the product of two floats is exact in double */
+    m->magnitude[lane] += x < 0 ? -x : x;
+}
+
+static void ref_moments(const void *src, int64_t len, tw__moments *moments) {
+    tw__moments m = *moments;
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES)
+        for (int lane = 0; lane < TW__LANES; lane++)
+            add_moment(&m, lane, load_f32(src, i + lane));
+    for (int lane = 0; i < len; i++, lane++)
+        add_moment(&m, lane, load_f32(src, i));
+    *moments = m;
+}
+
+static int64_t ref_between(const float *val, int64_t len, uint32_t low, uint32_t high,
+                           uint32_t *out, int64_t cap, int64_t *above) {
+    int64_t count = 0;
+    *above = 0;
+    for (int64_t i = 0; i < len; i++) {
+        uint32_t bits = tw__magnitude(val[i]);
+        if (bits > high)
+            ++*above;
+        else if (bits >= low && count < cap)
+            out[count++] = bits;
+    }
+    return count;
+}
+
+static void ref_pick(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
+                     tw__entries *out) {
+    for (int64_t i = 0; i < len; i++)
+        if (tw__magnitude(val[i]) >= threshold)
+            append(out, idx[i], val[i]);
+}
+
+static void ref_clear(void *dst, int64_t bytes) {
+    memset(dst, 0, (size_t)bytes);
+}
+
+const tw__kernels tw__kernels_ref = {
+    .name = "ref",
+    .fold = ref_fold,
+    .unfold = loop_unfold,
+    .scan = ref_scan,
+    .clear = ref_clear,
+    .add = loop_add,
+    .widen_f16 = ref_widen_f16,
+    .widen_bf16 = loop_widen_bf16,
+    .scale = loop_scale,
+    .decay = loop_decay,
+    .moments = ref_moments,
+    .count = loop_count,
+    .between = ref_between,
+    .pick = ref_pick,
+    .wire = &tw__wire_kernels_ref,
+};

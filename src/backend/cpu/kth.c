@@ -1,0 +1,169 @@
+/* kth.c - the exact k-th largest magnitude, without sorting
+ *
+ * Few values: radix selection, three histograms over 11, 10 and 10 of the 31 bits. Many: first a
+ * bracket from a sample (Floyd and Rivest, 1975) that contains the answer nearly always; one loop
+ * counts what is above it and copies out what is inside, a few per cent, for the radix selection.
+ * Where the bracket missed, as it does when many values tie, radix selection does all. Among the
+ * 190,000 candidates of n = 14.7 M at density 0.01: 0.06 ms against 0.9 ms for radix selection
+ * alone. */
+#include "base/pool.h"
+#include "exchange/entries.h"
+#include "select/selector.h"
+
+#include <math.h>
+
+#define DIGITS 3
+static const int digit_shift[DIGITS] = {20, 10, 0};
+static const uint32_t digit_mask[DIGITS] = {0x7ff, 0x3ff, 0x3ff};
+
+/* Some values, as floats or as magnitude bits: masking the sign serves both. */
+typedef struct values {
+    const void *bits;
+    int64_t len;
+    int64_t stride; /* bytes from one to the next */
+} values;
+
+static uint32_t magnitude_at(const values *s, int64_t i) {
+    uint32_t bits;
+    memcpy(&bits, (const char *)s->bits + s->stride * i, sizeof bits);
+    return bits & TW__MAGNITUDE_MASK;
+}
+
+/* Counts the values that agree with `prefix` in the digits before `digit`, by that digit. */
+static void histogram(const values *s, int digit, uint32_t prefix, uint32_t *bins) {
+    int shift = digit_shift[digit];
+    uint32_t mask = digit_mask[digit];
+    uint32_t known = ~((mask << shift) | ((1u << shift) - 1)) & TW__MAGNITUDE_MASK;
+    for (int64_t i = 0; i < s->len; i++) {
+        uint32_t bits = magnitude_at(s, i);
+        if ((bits & known) == prefix)
+            bins[bits >> shift & mask]++;
+    }
+}
+
+static tw__kth radix_select(const values *parts, int count, int64_t rank) {
+    tw__kth kth = {0};
+    uint32_t prefix = 0;
+    for (int digit = 0; digit < DIGITS; digit++) {
+        uint32_t bins[0x800] = {0};
+        for (int i = 0; i < count; i++)
+            histogram(&parts[i], digit, prefix, bins);
+        uint32_t bin = digit_mask[digit];
+        while (bin > 0 && rank - kth.greater > bins[bin])
+            kth.greater += bins[bin--];
+        prefix |= bin << digit_shift[digit];
+        kth.equal = bins[bin];
+    }
+    kth.bits = prefix;
+    return kth;
+}
+
+uint32_t tw__kth_of_bits(const uint32_t *bits, int64_t len, int64_t rank) {
+    values all = {bits, len, 4};
+    return radix_select(&all, 1, rank).bits;
+}
+
+static int64_t clamp_rank(double rank, int64_t len) {
+    return rank < 1.0 ? 1 : rank > (double)len ? len : (int64_t)rank;
+}
+
+/* Around the value of rank `share` of all: three standard deviations of that rank in the sample. */
+typedef struct bracket {
+    uint32_t low, high;
+} bracket;
+
+static bracket bracket_of(const uint32_t *sample, int64_t size, double share) {
+    double middle = share * (double)size;
+    double spread = 3.0 * sqrt((double)size * share * (1.0 - share)) + 2.0;
+    return (bracket){.low = tw__kth_of_bits(sample, size, clamp_rank(middle + spread, size)),
+                     .high = tw__kth_of_bits(sample, size, clamp_rank(middle - spread, size))};
+}
+
+/* The answer among those inside, if it is there. */
+static int select_inside(const uint32_t *inside, int64_t count, int64_t above, int64_t rank,
+                         tw__kth *kth) {
+    if (rank <= above || rank > above + count)
+        return 0;
+    values all = {inside, count, 4};
+    *kth = radix_select(&all, 1, rank - above);
+    kth->greater += above;
+    return 1;
+}
+
+/* Values inside the bracket of a list: 6 % of it, so lists of up to 270,000 are served. */
+#define MOST_INSIDE 16384
+
+static int is_served(int64_t len) {
+    return len > 4 * TW__SAMPLE && len < 16 * MOST_INSIDE;
+}
+
+static bracket bracket_of_list(const values *all, int64_t rank) {
+    uint32_t sample[TW__SAMPLE];
+    for (int64_t i = 0; i < TW__SAMPLE; i++)
+        sample[i] = magnitude_at(all, all->len / TW__SAMPLE * i);
+    return bracket_of(sample, TW__SAMPLE, (double)rank / (double)all->len);
+}
+
+tw__kth tw__kth_of_values(const tw__kernels *kernels, const float *val, int64_t len, int64_t rank) {
+    values all = {val, len, sizeof *val};
+    if (is_served(len)) {
+        uint32_t inside[MOST_INSIDE + TW__SLACK];
+        bracket b = bracket_of_list(&all, rank);
+        tw__kth kth;
+        int64_t above;
+        int64_t count = kernels->between(val, len, b.low, b.high, inside, MOST_INSIDE, &above);
+        if (count < MOST_INSIDE && select_inside(inside, count, above, rank, &kth))
+            return kth;
+    }
+    return radix_select(&all, 1, rank);
+}
+
+static int bracket_entries(const values *all, int64_t rank, tw__kth *kth) {
+    uint32_t inside[MOST_INSIDE];
+    bracket b = bracket_of_list(all, rank);
+    int64_t count = 0, above = 0;
+    for (int64_t i = 0; i < all->len && count < MOST_INSIDE; i++) {
+        uint32_t bits = magnitude_at(all, i);
+        inside[count] = bits;
+        count += (bits >= b.low) & (bits <= b.high);
+        above += bits > b.high;
+    }
+    return count < MOST_INSIDE && select_inside(inside, count, above, rank, kth);
+}
+
+tw__kth tw__kth_of_entries(const tw__entry *entries, int64_t len, int64_t rank) {
+    values all = {&entries->val, len, sizeof *entries};
+    tw__kth kth;
+    if (is_served(len) && bracket_entries(&all, rank, &kth))
+        return kth;
+    return radix_select(&all, 1, rank);
+}
+
+/* Returns 0 where the bracket missed. */
+static int bracket_select(tw_selector *s, int64_t total, int64_t rank, tw__kth *kth) {
+    uint32_t sample[TW__SAMPLE];
+    int64_t size = tw__candidates_pluck(s, sample, TW__SAMPLE);
+    bracket b = bracket_of(sample, size, (double)rank / (double)total);
+    uint32_t *inside = (uint32_t *)s->chosen.idx;
+    int64_t count = 0, above = 0;
+    for (int i = 0; i < s->threads; i++) {
+        const tw__entries *found = &s->workers[i].collector.found;
+        int64_t over = 0;
+        count += s->kernels->between(found->val, found->count, b.low, b.high, inside + count,
+                                     s->chosen.cap - count, &over);
+        above += over;
+    }
+    return count < s->chosen.cap && select_inside(inside, count, above, rank, kth);
+}
+
+tw__kth tw__kth_of_candidates(tw_selector *s, int64_t rank) {
+    int64_t total = tw__candidates_total(s);
+    tw__kth kth;
+    if (total > 4 * TW__SAMPLE && bracket_select(s, total, rank, &kth))
+        return kth;
+    values all[TW__MAX_THREADS];
+    for (int i = 0; i < s->threads; i++)
+        all[i] =
+            (values){s->workers[i].collector.found.val, s->workers[i].collector.found.count, 4};
+    return radix_select(all, s->threads, rank);
+}

@@ -1,0 +1,246 @@
+/* choose.cu - the choice among the candidates: one kernel, whose blocks wait for each other
+ *
+ * Mostly it goes straight, with all candidates in shared memory:
+ *
+ *   count   candidates by magnitude: in which narrow bin lies the k-th largest?       wait
+ *   gather  the few of that bin; count those above it                                 wait
+ *   write   every block finds the k-th among the gathered for itself, and so knows
+ *           which of its entries are chosen and how many come before them
+ *
+ * The kernel takes some 10 us, in which every trip to memory counts. Where something is unusual, or
+ * another method is asked for, choose_any does it, at leisure. The entries stay in acc: the next
+ * pass knows them by the cut and leaves them out. */
+#include "backend/cuda/choose_any.cuh"
+
+namespace tw {
+
+/* f(on, index, value) in whole warps, over this warp's candidates, in order. */
+template <typename F> __device__ void visit_staged(const Stretch &mine, const F &f) {
+    uint32_t lane = threadIdx.x % WARP;
+    for (uint32_t i = 0; i < mine.staged; i += WARP) {
+        bool on = i + lane < mine.staged;
+        f(on, on ? mine.idx[i + lane] : 0, on ? mine.val[i + lane] : 0.0f);
+    }
+}
+
+/* Writes the chosen candidates of this warp from position `to` on. */
+__device__ void write_staged(const Step &s, const Stretch &mine, const Cut &cut, uint32_t to) {
+    uint32_t below = (1u << threadIdx.x % WARP) - 1;
+    visit_staged(mine, [&](bool on, int32_t index, float x) {
+        bool chosen = on && is_chosen(cut, magnitude(x), index);
+        uint32_t all = __ballot_sync(ALL_LANES, chosen);
+        if (chosen) {
+            s.chosen_idx[to + __popc(all & below)] = index;
+            s.chosen_val[to + __popc(all & below)] = x;
+        }
+        to += __popc(all);
+    });
+}
+
+__device__ uint32_t count_staged(const Stretch &mine, const Cut &cut) {
+    uint32_t count = 0;
+    visit_staged(mine, [&](bool on, int32_t index, float x) {
+        count += __popc(__ballot_sync(ALL_LANES, on && is_chosen(cut, magnitude(x), index)));
+    });
+    return count;
+}
+
+/* Gathers the candidates of the window, and tells the other blocks how many are above it here. */
+__device__ void gather(const Step &s, const Stretch &mine, const Window &window) {
+    uint32_t above = 0, below = (1u << threadIdx.x % WARP) - 1;
+    visit_staged(mine, [&](bool on, int32_t index, float x) {
+        uint32_t bits = magnitude(x);
+        bool inside = on && bits - window.low < window.width;
+        above += __popc(__ballot_sync(ALL_LANES, on && !inside && bits >= window.low));
+        uint32_t insiders = __ballot_sync(ALL_LANES, inside);
+        if (insiders == 0)
+            return;
+        uint32_t at =
+            threadIdx.x % WARP == 0 ? atomicAdd(&s.scratch->gathered, __popc(insiders)) : 0;
+        at = __shfl_sync(ALL_LANES, at, 0) + __popc(insiders & below);
+        if (inside)
+            s.scratch->standings[at] = Standing{bits, index};
+    });
+    uint32_t of_block = sum_over_block(above);
+    if (threadIdx.x == 0)
+        s.totals[blockIdx.x] = BlockTotal{of_block, 0};
+}
+
+/* The k largest. False, with nothing done, where that does not go straight: on all blocks alike. */
+template <int METHOD>
+__device__ bool choose_best(const Step &s, const Learned &learned, const Stretch &mine,
+                            uint32_t first_element) {
+    uint32_t near = learned.guess, k = (uint32_t)s.k, shift = near_shift(s.k);
+    count(Window{near, shift, ~0u}, s.scratch->histogram[0], [&](auto f) {
+        visit_staged(mine, [&](bool on, int32_t, float x) { f(on, magnitude(x)); });
+    });
+    bool crowded = __ldcg(&s.scratch->crowded) != 0;
+    Scanned counts = scan(s.scratch->histogram[0]);
+    Place place = locate(counts, k);
+    if (crowded || counts.total < k || place.bin == BINS - 1 || place.within > GATHERED)
+        return false;
+    Window window = {near + (place.bin << shift), 0, 1u << shift};
+    gather(s, mine, window);
+    wait_for_all_blocks();
+
+    bool on = threadIdx.x < place.within;
+    const uint2 *list = reinterpret_cast<const uint2 *>(s.scratch->standings);
+    uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
+    Standing own = {raw.x, (int32_t)raw.y};
+    uint32_t before = threadIdx.x < blockIdx.x ? __ldcg(&s.totals[threadIdx.x].count) : 0;
+    Cut cut = cut_standings(own, on, window.low, k - place.greater);
+    before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
+    uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
+    before = sum_over_threads(before) + of_warps;
+    write_staged(s, mine, cut, before);
+    if (blockIdx.x == 0)
+        conclude<METHOD>(s, learned, Seen{counts, near, 0, k, cut.bits}, cut, true);
+    return true;
+}
+
+/* All candidates, which are those from the threshold in use on. False as above. A block that could
+ * not stage its own says so by a smallest one of 0. */
+__device__ bool choose_reused(const Step &s, const Learned &learned, const Stretch &mine,
+                              bool is_staged, uint32_t staged) {
+    uint32_t least = is_staged ? TW__INFINITY_BITS : 0;
+    visit_staged(mine, [&](bool on, int32_t, float x) {
+        least = min(least, on ? magnitude(x) : TW__INFINITY_BITS);
+    });
+    __shared__ uint32_t smallest;
+    if (threadIdx.x == 0)
+        smallest = TW__INFINITY_BITS;
+    __syncthreads();
+    least = __reduce_min_sync(ALL_LANES, least);
+    if (threadIdx.x % WARP == 0)
+        atomicMin(&smallest, least);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        s.totals[blockIdx.x] = BlockTotal{staged, smallest};
+    wait_for_all_blocks();
+    BlockTotal all;
+    uint32_t of_block, before = sum_of_blocks_before(s.totals, &all);
+    if (all.smallest == 0 || far_off(all.count, s.k))
+        return false;
+    Cut cut = cut_above(learned.guess);
+    write_staged(s, mine, cut, before + sum_of_warps_before(mine.staged, &of_block));
+    if (blockIdx.x == 0) {
+        Seen seen = {};
+        seen.chosen = seen.counts.total = all.count;
+        seen.smallest = all.smallest;
+        conclude<REUSE>(s, learned, seen, cut, false);
+    }
+    return true;
+}
+
+/* After the last wait nobody looks at these any more. */
+__device__ void clear(Scratch *scratch) {
+    uint32_t *words = &scratch->histogram[0][0];
+    int threads = gridDim.x * CHOOSE_THREADS, thread = blockIdx.x * CHOOSE_THREADS + threadIdx.x;
+    for (int i = thread; i < HISTOGRAMS * BINS; i += threads)
+        words[i] = 0;
+    if (thread < COUNTERS)
+        scratch->counters[thread] = 0;
+    if (thread == 0)
+        scratch->bad = scratch->gathered = scratch->crowded = 0;
+}
+
+/* room: candidates that shared memory holds */
+template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s, uint32_t room) {
+    extern __shared__ int32_t shared[];
+    float *val = reinterpret_cast<float *>(shared + room);
+    __shared__ Learned learned; /* read once, while the candidates come */
+    if (threadIdx.x == 0)
+        learned = *s.learned;
+    uint32_t bad = __ldcg(&s.scratch->bad), staged = 0;
+    Share tiles = block_share((uint32_t)s.tiles);
+    bool is_staged = stage(s, tiles, room, shared, val, &staged);
+    __syncthreads();
+    if (bad != 0) { /* looked at only here, so that nobody waits for it before */
+        refuse(s, bad);
+        clear(s.scratch);
+        return;
+    }
+    if (!is_staged && threadIdx.x == 0)
+        s.scratch->crowded = 1;
+    Stretch mine = stretch_of_warp(learned, tiles, is_staged, staged, shared, val);
+    bool done = false;
+    if (METHOD == EXACT || (METHOD == REUSE && reuse_due(s, learned, s.k_changed)))
+        done = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);
+    else if (METHOD == REUSE)
+        done = choose_reused(s, learned, mine, is_staged, staged);
+    if (!done)
+        choose_any<METHOD>(s, mine);
+    clear(s.scratch);
+}
+
+template <int METHOD>
+__global__ void __launch_bounds__(CHOOSE_THREADS, 1)
+    choose(const __grid_constant__ Step s, uint32_t room) {
+    choose_from<METHOD>(s, room);
+}
+
+/* A block for each. */
+template <int METHOD>
+__global__ void __launch_bounds__(CHOOSE_THREADS, 1)
+    choose_each(const __grid_constant__ Steps steps, uint32_t room) {
+    choose_from<METHOD>(steps.at[blockIdx.y], room);
+}
+
+struct Row {
+    const char *method;
+    void (*kernel)(const Step, uint32_t);
+};
+
+constexpr Row kernels[] = {{"exact", choose<EXACT>},
+                           {"reuse", choose<REUSE>},
+                           {"gaussian", choose<GAUSSIAN>},
+                           {"dgc", choose<DGC>},
+                           {"redsync", choose<REDSYNC>}};
+
+static size_t stage_bytes(int64_t stage) {
+    return (size_t)stage * (sizeof(int32_t) + sizeof(float));
+}
+
+/* All shared memory that the kernels do not use otherwise. */
+cudaError_t prepare_choose(int ordinal, int64_t *stage) {
+    int most = 0;
+    cudaError_t error =
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+    size_t used = 0;
+    for (const Row &row : kernels) {
+        cudaFuncAttributes attributes = {};
+        if (error == cudaSuccess)
+            error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(row.kernel));
+        used = attributes.sharedSizeBytes > used ? attributes.sharedSizeBytes : used;
+    }
+    *stage = ((int64_t)most - (int64_t)used) / (int64_t)stage_bytes(1);
+    for (const Row &row : kernels)
+        if (error == cudaSuccess)
+            error = cudaFuncSetAttribute(reinterpret_cast<const void *>(row.kernel),
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)stage_bytes(*stage));
+    return error;
+}
+
+cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t stream) {
+    uint32_t room = (uint32_t)stage;
+    void *arguments[] = {const_cast<Step *>(&s), &room};
+    for (const Row &row : kernels)
+        if (strcmp(row.method, s.params.method) == 0)
+            return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(row.kernel), blocks,
+                                               CHOOSE_THREADS, arguments, stage_bytes(stage),
+                                               stream);
+    return cudaErrorNotSupported;
+}
+
+cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream) {
+    constexpr uint32_t ROOM = 2048; /* no more shared memory than any GPU gives without asking */
+    const dim3 blocks(1, (unsigned)steps.count);
+    if (strcmp(steps.at[0].params.method, "exact") == 0)
+        choose_each<EXACT><<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, ROOM);
+    else
+        choose_each<REUSE><<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, ROOM);
+    return cudaGetLastError();
+}
+
+} // namespace tw

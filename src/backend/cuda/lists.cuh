@@ -1,0 +1,65 @@
+/* lists.cuh - what work on lists and vectors of a group on a GPU has at hand */
+#ifndef TW_CUDA_LISTS_CUH
+#define TW_CUDA_LISTS_CUH
+
+#include "backend/cuda/failure.cuh"
+#include "backend/cuda/grid.cuh"
+#include "backend/cuda/stream.cuh"
+#include "backend/cuda/step.cuh"
+
+namespace tw {
+
+constexpr int MOST_CUTS = 4096; /* of one launch */
+constexpr int COUNT_BLOCKS = 264;
+
+typedef unsigned long long Word; /* an entry */
+
+/* What kernels tell the host. */
+struct Answer {
+    unsigned long long number, other;
+    int64_t misfit;
+    tw__entry at, before;
+    int huge;                /* of a message: values that it cannot have */
+    int misplaced, infinite; /* of a message: indices, values */
+    uint32_t bins[TW__BINS];
+    int64_t bounds[MOST_CUTS];
+    int64_t positions[MOST_CUTS];
+};
+
+} // namespace tw
+
+struct tw__device_lists {
+    tw__device_stream *lane;
+    int64_t most;
+    tw::Word *words[2]; /* [most] */
+    uint8_t *flags;     /* [most] */
+    uint32_t *orders;   /* [most] */
+    void *temporary;    /* CUB's */
+    size_t temporary_bytes;
+    uint32_t *bins;             /* [TW__BINS] */
+    unsigned long long *counts; /* [2] */
+    tw::Answer *answer;         /* in the host's memory, where the GPU writes it */
+};
+
+namespace tw {
+
+inline tw__device_lists *of(void *context) {
+    return static_cast<tw__device_lists *>(context);
+}
+
+inline cudaStream_t stream_of(const tw__device_lists *d) {
+    return d->lane->stream;
+}
+
+/* All that was queued has happened. */
+inline int finish(tw__device_lists *d, cudaError_t error, const char *doing) {
+    if (error == cudaSuccess)
+        error = cudaGetLastError();
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(stream_of(d));
+    return failure(error, doing);
+}
+
+} // namespace tw
+
+#endif

@@ -1,0 +1,225 @@
+/* step.cuh - what the kernels of a step share in device memory
+ *
+ * The vector is cut into tiles, one for each block of the pass, which leaves acc, and the tile's
+ * candidates in index order in the tile's slots. A tile with more candidates than slots keeps their
+ * number alone: whoever needs its entries reads acc again. So slots are a short cut, never a limit.
+ */
+#ifndef TW_CUDA_STEP_CUH
+#define TW_CUDA_STEP_CUH
+
+#include "backend/host_device.h"
+#include "backend/cuda/device.h"
+#include "backend/cpu/kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+namespace tw {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+constexpr int FOLD_THREADS = 256;
+constexpr int PER_THREAD = 16;
+constexpr int TILE = FOLD_THREADS * PER_THREAD;
+constexpr int SLOTS = 256; /* of a tile, for 6 % of its elements */
+
+constexpr int CHOOSE_THREADS = 1024;
+constexpr int CHOOSE_WARPS = CHOOSE_THREADS / WARP;
+constexpr int MOST_BLOCKS = 1024; /* of kernels whose blocks wait for each other */
+
+constexpr int BINS = 4096;       /* of a histogram of magnitudes */
+constexpr int COARSE_SHIFT = 19; /* 2^31 magnitudes in one histogram */
+constexpr int HISTOGRAMS = 8;    /* near the guess, twice; then 19, 7 and 0 bits; and of indices */
+constexpr int SAMPLE_HISTOGRAMS = 3;
+constexpr int GATHERED = 1024; /* candidates that every block looks at for itself */
+constexpr int COUNTERS = 72;   /* for methods that count: 64 rounds and one more at most */
+
+/* What is learned from step to step: two copies, as of the residual. */
+struct Learned {
+    uint32_t leaving;     /* entries of this magnitude or more were sent: the next pass leaves them
+                             out; 0: none */
+    int32_t tie;          /* and those just below it, up to this index */
+    uint32_t guess;       /* magnitude bits to collect from in the next pass */
+    uint32_t exact_guess; /* reuse: to collect from when an exact threshold is due */
+    float rank;           /* entries that reached the guess when it was made; 0: not known */
+    float growth;         /* entries that reach a guess a step later, over that rank */
+    float margin;         /* candidates wanted, over k */
+    float threshold;      /* reuse: the threshold in use */
+    int64_t age;          /* reuse: steps since it was exact in its turn */
+};
+
+/* Over a block, a chunk or all elements: in the CPU's order, so that both agree in every bit. */
+struct Sums {
+    double sum, square, magnitude;
+};
+
+/* One block's part of a choice. */
+struct BlockTotal {
+    uint32_t count, smallest;
+};
+
+/* A candidate where only order matters. */
+struct alignas(8) Standing {
+    uint32_t bits;
+    int32_t idx;
+};
+
+/* Of the step under way; all zero between steps, but for what each step writes before reading. */
+struct Scratch {
+    alignas(16) uint32_t histogram[HISTOGRAMS][BINS];
+    uint32_t sample_histogram[SAMPLE_HISTOGRAMS][BINS]; /* cleared by sample.cu */
+    uint32_t counters[COUNTERS];
+    uint32_t gathered;
+    uint32_t crowded; /* a block could not hold its candidates */
+    Standing standings[GATHERED];
+    uint32_t bad;              /* 2^32 - 1 - index of the first NaN or infinity; 0: none */
+    uint32_t sample_threshold; /* written by sample.cu */
+    uint32_t chosen;           /* entries of the selection */
+    uint32_t refused;          /* steps, over all */
+    uint32_t wrong;            /* 2^32 - 1 - position of the first wrong one of a part; 0: none */
+    float scale;               /* by which clipping shrinks the gradient */
+    Sums total;                /* over acc */
+};
+
+/* In the host's memory, for tw__device_wait. */
+struct Report {
+    int64_t refused; /* steps, over all */
+    int64_t count, candidates, bad_index;
+    int32_t rescans;
+    uint32_t smallest;
+    int64_t wrong_part; /* position of the first index of a part that was not selected, or -1 */
+};
+
+/* The numbers that a step adds to the residual. */
+struct Source {
+    const void *grad;
+    const float *velocity; /* NULL without momentum */
+    float *next_velocity;
+    const float *scale; /* NULL without clipping */
+    float momentum;
+    int type;
+    bool aligned; /* grad allows loads of four elements */
+};
+
+/* Everything that a step's kernels are given, by value. */
+struct Step {
+    Source source;
+    const float *residual; /* before the step; NULL without feedback */
+    float *acc;            /* after it: [n] and zeros up to whole tiles; NULL without feedback */
+    int64_t n;
+    int tiles;
+    int32_t *slot_idx; /* [tiles * SLOTS] */
+    float *slot_val;
+    uint32_t *slot_count; /* [tiles]: candidates, also those beyond the slots */
+    Learned *learned;
+    Learned *next;
+    Scratch *scratch;
+    Sums *sums;         /* [chunks]; NULL for methods without */
+    BlockTotal *totals; /* [MOST_BLOCKS] */
+    uint32_t *marks;    /* [n / 32 + 1] words of bits, zero; random alone */
+    int32_t *chosen_idx;
+    float *chosen_val;
+    Report *report;
+    int64_t k, next_k;
+    bool k_changed, k_changes; /* since the step before, until the step after */
+    uint64_t key;              /* of this step's random numbers */
+    tw_select_params params;
+};
+
+/* Steps of small vectors, which run side by side: on its own, each would take less time than its
+ * launch. As many as fit into the 4 KB that a launch takes along. */
+constexpr int TOGETHER = 8;
+struct Steps {
+    int count;
+    Step at[TOGETHER];
+};
+static_assert(sizeof(Steps) <= 4092, "parameters of a launch");
+
+__device__ inline uint32_t magnitude(float x) {
+    return __float_as_uint(x) & TW__MAGNITUDE_MASK;
+}
+
+__device__ inline uint32_t as_threshold(float x) {
+    return max(magnitude(x), 1u);
+}
+
+/* Bits of magnitude in a bin near the guess: half an octave in all, less where entries are so many
+ * that a bin would hold more than can be gathered. */
+__device__ inline uint32_t near_shift(int64_t k) {
+    return k < 1 << 19 ? 10 : k < 1 << 21 ? 9 : 8;
+}
+
+__device__ inline float widen(const void *grad, int type, int64_t i) {
+    if (type == TW_F32)
+        return static_cast<const float *>(grad)[i];
+    if (type == TW_F16)
+        return __half2float(static_cast<const __half *>(grad)[i]);
+    return __uint_as_float((uint32_t) static_cast<const uint16_t *>(grad)[i] << 16);
+}
+
+/* What this step adds at i; the arithmetic is the CPU's, each operation rounded for itself. */
+__device__ inline float source_at(const Source &s, int64_t i) {
+    float x = widen(s.grad, s.type, i);
+    if (s.scale != nullptr)
+        x = __fmul_rn(*s.scale, x);
+    if (s.velocity != nullptr)
+        x = __fadd_rn(__fmul_rn(s.momentum, s.velocity[i]), x);
+    return x;
+}
+
+/* acc at i as the pass leaves it. */
+__device__ inline float acc_after(const Step &s, int64_t i) {
+    return s.acc != nullptr ? s.acc[i] : source_at(s.source, i);
+}
+
+/* What of e at index i is still there. */
+__device__ inline float remains(float e, int64_t i, uint32_t leaving, int32_t tie) {
+    bool gone = magnitude(e) >= leaving || (magnitude(e) == leaving - 1 && i <= tie);
+    return gone ? 0.0f : e;
+}
+
+__device__ inline float residual_at(const Step &s, int64_t i) {
+    const Learned &l = *s.learned;
+    return l.leaving != 0 ? remains(s.residual[i], i, l.leaving, l.tie) : s.residual[i];
+}
+
+/* acc at i before the pass has run. */
+__device__ inline float acc_before(const Step &s, int64_t i) {
+    float x = source_at(s.source, i);
+    return s.residual != nullptr ? __fadd_rn(residual_at(s, i), x) : x;
+}
+
+/* ---- launches; each queues on the stream and returns what CUDA says */
+
+cudaError_t set_guess(const Step &s, uint32_t guess, cudaStream_t stream);
+cudaError_t launch_clip(const Step &s, cudaStream_t stream);
+cudaError_t launch_fold(const Step &s, cudaStream_t stream);
+cudaError_t launch_sums(const Step &s, cudaStream_t stream);
+cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t stream);
+/* The same for steps of one method, exact or reuse, and one type of gradients. */
+cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream);
+cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream);
+/* Candidates that a block of it can hold, or the error. */
+cudaError_t prepare_choose(int ordinal, int64_t *stage);
+cudaError_t launch_draw(const Step &s, int blocks, cudaStream_t stream);
+/* The magnitude of rank `at` among a sample of acc: before the pass as the guess in *s.learned,
+ * after it as scratch->sample_threshold. */
+cudaError_t launch_sample(const Step &s, int64_t sample, int64_t at, bool after, int blocks,
+                          uint32_t *values, cudaStream_t stream);
+
+/* Whether idx[count] is an ascending part of the selection: to report->wrong_part. */
+cudaError_t launch_check_part(const Step &s, const int32_t *idx, int64_t count,
+                              cudaStream_t stream);
+/* Of the selection, idx[count] leaves acc; NULL: all of it. */
+cudaError_t launch_leave(const Step &s, const int32_t *idx, int64_t count, cudaStream_t stream);
+/* idx[count] leaves the velocity; NULL: the whole selection. */
+cudaError_t launch_clear_velocity(const Step &s, const int32_t *idx, int64_t count,
+                                  cudaStream_t stream);
+/* What is still to leave a residual, leaves it now. */
+cudaError_t launch_settle(float *residual, int64_t n, Learned *learned, cudaStream_t stream);
+
+} // namespace tw
+
+#endif

@@ -1,0 +1,294 @@
+/* agree.c - ranks compare parameters and errors, so that all of them end alike
+ *
+ * Parameters travel as rows of 64-bit values with names: the first difference, in the order of
+ * fields and then of ranks, is what every rank reports. */
+#include "base/arena.h"
+#include "base/random.h"
+#include "group/group.h"
+#include "select/methods.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- parameters */
+
+typedef enum { INTEGER, REAL, SCHEME, EXCHANGE, WIRE, METHOD, FORMAT } kind;
+
+typedef struct field {
+    const char *name;
+    kind kind;
+} field;
+
+/* The format comes first: ranks of other versions or byte orders differ there. */
+static const field group_fields[] = {
+    {"format", FORMAT},  {"scheme", SCHEME},   {"exchange", EXCHANGE},
+    {"wire", WIRE},      {"result", INTEGER},  {"global", INTEGER},
+    {"bucket", INTEGER}, {"tensors", INTEGER}, {"tw_transport_set_device", INTEGER},
+};
+#define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
+#define FORMAT_NOW 0x54570004 /* "TW", version 4; another byte order reads differently */
+
+static const field tensor_fields[] = {
+    {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
+    {"density", REAL},        {"type", INTEGER},         {"feedback", INTEGER},
+    {"momentum", REAL},       {"clip_norm", REAL},       {"warmup_steps", INTEGER},
+    {"warmup_density", REAL}, {"reuse_period", INTEGER}, {"reuse_low", REAL},
+    {"reuse_high", REAL},     {"reuse_nudge", REAL},     {"gaussian_rounds", INTEGER},
+    {"dgc_sample", REAL},     {"device", INTEGER},
+};
+#define TENSOR_FIELDS ((int)(sizeof tensor_fields / sizeof tensor_fields[0]))
+
+static int64_t real(double x) {
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static int position_of(const char *name, int (*name_at)(int, const char **)) {
+    const char *other = NULL;
+    int at = 0;
+    while (name_at(at, &other) == TW_OK && strcmp(name, other) != 0)
+        at++;
+    return at;
+}
+
+static int scheme_at(int position, const char **name) {
+    return tw_scheme(position, name, NULL, NULL, NULL);
+}
+
+/* Behind the last one comes what stands for a choice among them. To find it is no failed call, and
+ * leaves the caller's last error alone. */
+static int exchange_at(int position, const char **name) {
+    const tw__exchange *row = tw__exchange_at(position);
+    if (row == NULL && tw__exchange_at(position - 1) == NULL)
+        return TW_ERR_NAME;
+    *name = row != NULL ? row->name : TW__AUTO;
+    return TW_OK;
+}
+
+static int wire_at(int position, const char **name) {
+    if (position == 0 || tw__wire_at(position - 1) != NULL)
+        return tw_wire(position, name, NULL);
+    if (tw__wire_at(position - 2) == NULL)
+        return TW_ERR_NAME;
+    *name = TW__AUTO;
+    return TW_OK;
+}
+
+static int method_at(int position, const char **name) {
+    return tw_select_method(position, name, NULL);
+}
+
+static void fill_group(const tw_group *g, int64_t *values) {
+    void *context;
+    const int64_t all[GROUP_FIELDS] = {
+        FORMAT_NOW,
+        position_of(g->scheme->name, scheme_at),
+        position_of(g->params.exchange, exchange_at),
+        position_of(g->params.wire, wire_at),
+        g->params.result,
+        g->params.global,
+        g->params.bucket,
+        g->ntensors,
+        tw__transport_device(g->transport, &context) != NULL,
+    };
+    memcpy(values, all, sizeof all);
+}
+
+static void fill_tensor(const tw__tensor *t, int64_t *values) {
+    const tw_select_params *p = &t->params;
+    const int64_t all[TENSOR_FIELDS] = {
+        t->n,
+        position_of(p->method, method_at),
+        p->k,
+        real(p->density),
+        p->type,
+        p->feedback,
+        real(p->momentum),
+        real(p->clip_norm),
+        p->warmup_steps,
+        real(p->warmup_density),
+        p->reuse_period,
+        real(p->reuse_low),
+        real(p->reuse_high),
+        real(p->reuse_nudge),
+        p->gaussian_rounds,
+        real(p->dgc_sample),
+        p->device,
+    };
+    memcpy(values, all, sizeof all);
+}
+
+static void print_value(char *text, size_t size, kind what, int64_t value) {
+    const char *name = "an unknown one";
+    double number;
+    memcpy(&number, &value, sizeof number);
+    if (what == REAL)
+        snprintf(text, size, "%g", number);
+    else if (what == INTEGER)
+        snprintf(text, size, "%lld", (long long)value);
+    else if (what == FORMAT)
+        snprintf(text, size, "%llx", (unsigned long long)value);
+    else {
+        int position = value >= 0 && value < 1000 ? (int)value : 1000;
+        (void)(what == SCHEME     ? scheme_at(position, &name)
+               : what == EXCHANGE ? exchange_at(position, &name)
+               : what == WIRE     ? wire_at(position, &name)
+                                  : method_at(position, &name));
+        snprintf(text, size, "%s", name);
+    }
+}
+
+static int differs(const field *f, const char *where, int rank, int64_t theirs, int64_t zeros) {
+    char a[40], b[40];
+    print_value(a, sizeof a, f->kind, theirs);
+    print_value(b, sizeof b, f->kind, zeros);
+    return tw__fail(TW_ERR_MISMATCH, "%s%s: rank %d has %s, rank 0 has %s; give all ranks the same",
+                    where, f->name, rank, a, b);
+}
+
+/* rows[nranks][count * nfields]: all ranks against rank 0. */
+static int compare(const tw_group *g, const int64_t *rows, const field *fields, int nfields,
+                   int count, const char *what) {
+    int64_t width = (int64_t)nfields * count;
+    for (int64_t i = 0; i < width; i++)
+        for (int r = 1; r < g->nranks; r++) {
+            char where[40] = "";
+            if (rows[r * width + i] == rows[i])
+                continue;
+            if (what[0] != '\0')
+                snprintf(where, sizeof where, "%s %lld: ", what, (long long)i / nfields);
+            return differs(&fields[i % nfields], where, r, rows[r * width + i], rows[i]);
+        }
+    return TW_OK;
+}
+
+static void fill_tensors(const tw_group *g, int64_t *values) {
+    for (int t = 0; t < g->ntensors; t++)
+        fill_tensor(&g->tensors[t], values + (int64_t)t * TENSOR_FIELDS);
+}
+
+/* The rows of all ranks, and what sharing them takes. */
+typedef struct rows {
+    int64_t *group;  /* [nranks][GROUP_FIELDS] */
+    int64_t *tensor; /* [nranks][ntensors][TENSOR_FIELDS] */
+} rows;
+
+static int obtain_rows(const tw_group *g, rows *r) {
+    size_t tensor = (size_t)g->ntensors * TENSOR_FIELDS;
+    r->group = calloc((size_t)g->nranks * GROUP_FIELDS, sizeof *r->group);
+    r->tensor = calloc((size_t)g->nranks * tensor, sizeof *r->tensor);
+    if (r->group == NULL || r->tensor == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to compare parameters of %d ranks", g->nranks);
+    return TW_OK;
+}
+
+/* Tensors are compared once their number is known to be the same. */
+static int compare_rows(tw_group *g, const rows *r) {
+    int width = g->ntensors * TENSOR_FIELDS;
+    fill_group(g, r->group + g->rank * GROUP_FIELDS);
+    TW_TRY(tw__allgather(g->transport, r->group, sizeof *r->group * GROUP_FIELDS, g->agree));
+    TW_TRY(compare(g, r->group, group_fields, GROUP_FIELDS, 1, ""));
+    fill_tensors(g, r->tensor + (int64_t)g->rank * width);
+    TW_TRY(tw__allgather(g->transport, r->tensor, sizeof *r->tensor * (size_t)width, g->agree));
+    return compare(g, r->tensor, tensor_fields, TENSOR_FIELDS, g->ntensors, "tensor");
+}
+
+int tw__agree_params(tw_group *g) {
+    rows r = {0};
+    int error = tw__agree_error(g, obtain_rows(g, &r));
+    if (error == TW_OK)
+        error = compare_rows(g, &r);
+    free(r.group);
+    free(r.tensor);
+    return error;
+}
+
+/* ---- errors */
+
+typedef struct error_record {
+    int32_t error;
+    char text[TW__TEXT - 4];
+} error_record;
+
+/* Memory for sharing, and for the records of errors or steps: enough for either. */
+size_t tw__agree_memory(int nranks) {
+    tw__arena counting = {0};
+    tw__arena_take(&counting, 1, tw__allgather_memory(nranks));
+    tw__arena_take(&counting, nranks, sizeof(error_record));
+    return counting.used;
+}
+
+static void *records_of(const tw_group *g) {
+    tw__arena arena = {g->agree, 0};
+    tw__arena_take(&arena, 1, tw__allgather_memory(g->nranks));
+    return tw__arena_take(&arena, g->nranks, sizeof(error_record));
+}
+
+int tw__agree_error(tw_group *g, int error) {
+    error_record *records = records_of(g), *mine = &records[g->rank];
+    memset(mine, 0, sizeof *mine);
+    mine->error = error;
+    if (error != TW_OK)
+        snprintf(mine->text, sizeof mine->text, "%s", tw_last_error());
+    TW_TRY(tw__allgather(g->transport, records, sizeof *records, g->agree));
+    for (int r = 0; r < g->nranks; r++) {
+        records[r].text[sizeof records[r].text - 1] = '\0';
+        if (records[r].error != TW_OK)
+            return tw__fail(tw__known_error(records[r].error), "rank %d: %s", r, records[r].text);
+    }
+    return TW_OK;
+}
+
+_Static_assert(sizeof(error_record) == TW__TEXT, "a record is all text but its number");
+
+typedef struct step_record {
+    int32_t error;
+    int32_t tensor;
+    int64_t index;
+    uint64_t call;  /* which tensors, at which step */
+    double seconds; /* that an earlier step took */
+} step_record;
+
+static uint64_t signature(const tw_group *g, const int *members, int count) {
+    uint64_t hash = 0;
+    for (int i = 0; i < count; i++)
+        hash = tw__mix(hash, (uint64_t)members[i] << 40 ^ (uint64_t)g->tensors[members[i]].steps);
+    return hash;
+}
+
+/* `own` says more about an error of this rank. */
+static int explain(const step_record *record, int rank, const char *own) {
+    if (record->error == TW_ERR_NUMBER)
+        return tw__fail(
+            TW_ERR_NUMBER,
+            "rank %d, tensor %d: element %lld is NaN or infinite, or overflows with the "
+            "residual; skip this step or lower the loss scale",
+            rank, record->tensor, (long long)record->index);
+    if (record->error == TW_ERR_NULL)
+        return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense or auto, is NULL",
+                        rank, record->tensor);
+    return tw__fail(tw__known_error(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
+                    own != NULL ? own : tw_error_text(tw__known_error(record->error)));
+}
+
+int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members, int count,
+                   double *seconds) {
+    step_record *records = records_of(g);
+    char own[TW__TEXT];
+    snprintf(own, sizeof own, "%s", tw_last_error());
+    records[g->rank] = (step_record){error, tensor, index, signature(g, members, count), *seconds};
+    TW_TRY(tw__allgather(g->transport, records, sizeof *records, g->agree));
+    for (int r = 0; r < g->nranks; r++)
+        if (records[r].call != records[0].call)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "rank %d exchanges other tensors, or another step, than rank 0: start "
+                            "and wait for the same tensors in the same order on all ranks",
+                            r);
+    for (int r = 0; r < g->nranks; r++)
+        if (records[r].error != TW_OK)
+            return explain(&records[r], r, r == g->rank ? own : NULL);
+    for (int r = 0; r < g->nranks; r++)
+        *seconds = records[r].seconds > *seconds ? records[r].seconds : *seconds;
+    return TW_OK;
+}

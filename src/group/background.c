@@ -1,0 +1,225 @@
+/* background.c - start and wait: steps under the caller's computation
+ *
+ * Tensors are merged into buckets of neighbours, and buckets are launched in their order, round
+ * after round, so that all ranks exchange the same tensors in the same order however their
+ * gradients come in. A bucket is launched when it is complete and the ones before it were; waiting
+ * for a tensor launches what was started so far, up to its bucket. A thread, started when it is
+ * first needed, runs what was launched.
+ *
+ *   caller   start 0  start 2  start 1  wait TW_ALL         buckets {0, 1}, {2}
+ *   cursor      0        0      0 -> 1 -> 0                 {0, 1} is launched, then {2}
+ *
+ * Everything here is under the worker's mutex, but for the steps themselves: a launched tensor
+ * belongs to the thread until it is finished. */
+#include "group/group.h"
+
+#include <fenv.h>
+#include <signal.h>
+#include <stdio.h>
+
+/* ---- the thread */
+
+/* Runs the tensors of one launch. Called with the mutex held; lets go of it meanwhile. */
+static void run_launch(tw_group *g, int64_t launch) {
+    const tw__launch *queued = &g->worker.queue[launch % g->ntensors];
+    const tw__bucket *bucket = &g->buckets[queued->bucket];
+    int count = 0;
+    for (int t = bucket->first; t < bucket->first + bucket->count; t++)
+        if (g->tensors[t].progress == TW__LAUNCHED && g->tensors[t].launch == launch)
+            g->members[count++] = t;
+    fesetenv(&queued->environment);
+    pthread_mutex_unlock(&g->worker.mutex);
+    int error = g->broken;
+    if (error == TW_OK)
+        error = tw__allreduce_run(g, g->members, count);
+    else
+        tw__fail(error, "an earlier bucket failed: %s", g->broken_text);
+    pthread_mutex_lock(&g->worker.mutex);
+    for (int i = 0; i < count; i++) {
+        tw__tensor *t = &g->tensors[g->members[i]];
+        t->status = error;
+        if (error != TW_OK)
+            snprintf(t->text, sizeof t->text, "%s", tw_last_error());
+        t->progress = TW__FINISHED;
+    }
+}
+
+static void *worker_main(void *group) {
+    tw_group *g = group;
+    tw__worker_thread *w = &g->worker;
+    pthread_mutex_lock(&w->mutex);
+    for (;;) {
+        while (w->done == w->launched && !w->ending)
+            pthread_cond_wait(&w->changed, &w->mutex);
+        if (w->ending)
+            break;
+        run_launch(g, w->done++);
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return NULL;
+}
+
+static void forget_thread(tw__worker_thread *w) {
+    pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->changed);
+    w->running = 0;
+}
+
+/* The thread blocks all signals, which are the application's business. */
+static int begin_thread(tw_group *g) {
+    tw__worker_thread *w = &g->worker;
+    if (w->running)
+        return TW_OK;
+    sigset_t all, before;
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&w->thread, NULL, worker_main, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        forget_thread(w);
+        return tw__fail(TW_ERR_MEMORY, "no thread can be started for the background");
+    }
+    w->running = 1;
+    return TW_OK;
+}
+
+void tw__background_end(tw_group *g) {
+    tw__worker_thread *w = &g->worker;
+    if (!w->running)
+        return;
+    if (tw__background_busy(g, TW_ALL))
+        tw__transport_abandon(g->transport); /* a step that waits for others ends at once */
+    pthread_mutex_lock(&w->mutex);
+    w->ending = 1;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_join(w->thread, NULL);
+    forget_thread(w);
+}
+
+int tw__background_busy(tw_group *g, int tensor) {
+    if (!g->worker.running)
+        return 0;
+    int busy = 0;
+    pthread_mutex_lock(&g->worker.mutex);
+    for (int t = 0; t < g->ntensors && !busy; t++)
+        busy = (tensor == TW_ALL || tensor == t) && g->tensors[t].progress != TW__IDLE;
+    pthread_mutex_unlock(&g->worker.mutex);
+    return busy;
+}
+
+/* ---- launching */
+
+/* Hands over what was started of the bucket under the cursor. */
+static void launch_next(tw_group *g) {
+    tw__worker_thread *w = &g->worker;
+    tw__bucket *bucket = &g->buckets[w->cursor];
+    if (bucket->started > 0) {
+        for (int t = bucket->first; t < bucket->first + bucket->count; t++)
+            if (g->tensors[t].progress == TW__STARTED) {
+                g->tensors[t].progress = TW__LAUNCHED;
+                g->tensors[t].launch = w->launched;
+            }
+        bucket->started = 0;
+        tw__launch *launch = &w->queue[w->launched++ % g->ntensors];
+        launch->bucket = w->cursor;
+        fegetenv(&launch->environment);
+        pthread_cond_broadcast(&w->changed);
+    }
+    w->cursor = (w->cursor + 1) % g->nbuckets;
+}
+
+static void launch_complete(tw_group *g) {
+    for (;;) {
+        const tw__bucket *bucket = &g->buckets[g->worker.cursor];
+        if (bucket->started < bucket->count)
+            return;
+        launch_next(g);
+    }
+}
+
+static void launch_up_to(tw_group *g, int bucket) {
+    while (g->worker.cursor != bucket)
+        launch_next(g);
+    launch_next(g);
+}
+
+/* ---- public */
+
+static int start_locked(tw_group *g, int tensor, const void *grad, float *out) {
+    tw__tensor *t = &g->tensors[tensor];
+    if (t->progress != TW__IDLE)
+        return tw__fail(TW_ERR_STATE, "tensor %d is under way; call tw_allreduce_wait first",
+                        tensor);
+    tw__group_mark(g, tensor);
+    t->progress = TW__STARTED;
+    t->grad = grad;
+    t->out = out;
+    g->buckets[t->bucket].started++;
+    launch_complete(g);
+    return TW_OK;
+}
+
+int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(tw__group_check(g, tensor));
+    TW_TRY(begin_thread(g));
+    pthread_mutex_lock(&g->worker.mutex);
+    int error = start_locked(g, tensor, grad, out);
+    pthread_mutex_unlock(&g->worker.mutex);
+    return error;
+}
+
+/* Waits for one tensor that was started. */
+static int wait_one(tw_group *g, int tensor) {
+    tw__tensor *t = &g->tensors[tensor];
+    if (t->progress == TW__STARTED)
+        launch_up_to(g, t->bucket);
+    while (t->progress != TW__FINISHED)
+        pthread_cond_wait(&g->worker.changed, &g->worker.mutex);
+    t->progress = TW__IDLE;
+    if (t->status != TW_OK)
+        return tw__fail(t->status, "%s", t->text);
+    return TW_OK;
+}
+
+/* All that were started; the next round begins with the first bucket. Returns the first error. */
+static int wait_all(tw_group *g) {
+    int error = TW_OK;
+    char text[TW__TEXT];
+    for (int b = 0; b < g->nbuckets; b++)
+        launch_next(g);
+    g->worker.cursor = 0;
+    for (int t = 0; t < g->ntensors; t++) {
+        int status = g->tensors[t].progress == TW__IDLE ? TW_OK : wait_one(g, t);
+        if (status != TW_OK && error == TW_OK) {
+            error = status;
+            snprintf(text, sizeof text, "%s", tw_last_error());
+        }
+    }
+    return error == TW_OK ? TW_OK : tw__fail(error, "%s", text);
+}
+
+int tw_allreduce_wait(tw_group *g, int tensor) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(tw__group_check_open(g));
+    if (tensor != TW_ALL && (tensor < 0 || tensor >= g->ntensors))
+        return tw__fail(TW_ERR_INDEX, "tensor: %d; accepted is 0 .. %d and TW_ALL", tensor,
+                        g->ntensors - 1);
+    if (!g->worker.running)
+        return tensor == TW_ALL ? TW_OK
+                                : tw__fail(TW_ERR_STATE, "tensor %d was not started", tensor);
+    pthread_mutex_lock(&g->worker.mutex);
+    int error;
+    if (tensor == TW_ALL)
+        error = wait_all(g);
+    else if (g->tensors[tensor].progress == TW__IDLE)
+        error = tw__fail(TW_ERR_STATE, "tensor %d was not started", tensor);
+    else
+        error = wait_one(g, tensor);
+    pthread_mutex_unlock(&g->worker.mutex);
+    return error;
+}

@@ -1,0 +1,153 @@
+/* probe.c - latency, overhead and bandwidth between the ranks, all of them at once
+ *
+ * Three things are timed, on the clock of the transport:
+ *
+ *   pair      everyone sends 8 bytes to the rank half way round      latency + overhead
+ *   rotation  everyone sends 8 bytes to everyone                     latency + (P-1) overhead
+ *   bulk      everyone sends S bytes in all, to everyone             rotation + S * byte
+ *
+ * Each is done TAKES times, all but the first as often as fits into BUDGET, and the shortest counts:
+ * a core that somebody else needed is not the network. S grows until it takes as long. Ranks share
+ * the times, which also lets them start the next one together, and go by the slowest: so all know
+ * the same numbers, and a link that ranks share shows as slow as it will be. Connections exist: the
+ * group has compared its parameters before. */
+#include "group/probe.h"
+#include "base/arena.h"
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BUDGET 1e-3 /* seconds for a measurement */
+#define TAKES 3
+#define MOST_REPEATS 16
+#define SMALL 8 /* bytes */
+#define FIRST_BULK ((size_t)64 << 10)
+#define LAST_BULK ((size_t)4 << 20)
+
+typedef struct bench {
+    tw_transport *transport;
+    int rank, nranks;
+    size_t bytes;           /* of a message */
+    tw__message_kind cargo; /* bulk is counted as payload, whose time it is to tell */
+    double *times;          /* [nranks] */
+    tw__buffer *out;        /* [nranks] */
+    tw__buffer *in;         /* [nranks] */
+    char *sent;             /* [most bytes of a message] */
+    char *received;         /* [nranks][as much] */
+    void *share, *recvs;    /* of rotations */
+} bench;
+
+static size_t most_bytes(int nranks) {
+    return LAST_BULK / (size_t)(nranks - 1) + SMALL + 1;
+}
+
+static void layout(bench *b, tw__arena *arena) {
+    int64_t nranks = b->nranks;
+    b->times = tw__arena_take(arena, nranks, sizeof *b->times);
+    b->out = tw__arena_take(arena, nranks, sizeof *b->out);
+    b->in = tw__arena_take(arena, nranks, sizeof *b->in);
+    b->sent = tw__arena_take(arena, 1, most_bytes(b->nranks));
+    b->received = tw__arena_take(arena, nranks, most_bytes(b->nranks));
+    b->share = tw__arena_take(arena, 1, tw__allgather_memory(b->nranks));
+    b->recvs = tw__arena_take(arena, 1, tw__alltoall_memory(b->nranks));
+}
+
+typedef int measure(bench *b);
+
+static int pair(bench *b) {
+    int half = b->nranks / 2;
+    tw__message messages[2] = {0};
+    int error = tw__transport_recv(b->transport, (b->rank - half + b->nranks) % b->nranks, b->cargo,
+                                   b->received, SMALL, &messages[0]);
+    if (error == TW_OK)
+        error = tw__transport_send(b->transport, (b->rank + half) % b->nranks, b->cargo, b->sent,
+                                   SMALL, &messages[1]);
+    if (error != TW_OK) {
+        tw__transport_cancel(b->transport, messages, 2);
+        return tw__transport_give_up(b->transport, error);
+    }
+    return tw__transport_wait(b->transport, messages, 2);
+}
+
+static int rotate(bench *b) {
+    for (int r = 0; r < b->nranks; r++) {
+        b->out[r] = (tw__buffer){b->sent, b->bytes, 0};
+        b->in[r] = (tw__buffer){.data = b->received + (size_t)r * b->bytes, .capacity = b->bytes};
+    }
+    return tw__alltoall_run(b->transport, b->cargo, b->out, b->in, b->recvs);
+}
+
+/* Seconds that the slowest rank takes, on average over the repeats. */
+static int time_of(bench *b, measure *what, int repeats, double *seconds) {
+    double begin = tw__transport_seconds(b->transport);
+    for (int i = 0; i < repeats; i++)
+        TW_TRY(what(b));
+    b->times[b->rank] = (tw__transport_seconds(b->transport) - begin) / repeats;
+    TW_TRY(tw__allgather(b->transport, b->times, sizeof *b->times, b->share));
+    *seconds = 0.0;
+    for (int r = 0; r < b->nranks; r++)
+        *seconds = b->times[r] > *seconds ? b->times[r] : *seconds;
+    return TW_OK;
+}
+
+/* Some takes, each as long as there is time for; the shortest. */
+static int time_well(bench *b, measure *what, double *seconds) {
+    TW_TRY(time_of(b, what, 1, seconds));
+    for (int take = 1; take < TAKES; take++) {
+        double again, fits = BUDGET / (*seconds + 1e-9);
+        int repeats = fits < 1.0 ? 1 : fits < MOST_REPEATS ? (int)fits : MOST_REPEATS;
+        TW_TRY(time_of(b, what, repeats, &again));
+        *seconds = again < *seconds ? again : *seconds;
+    }
+    return TW_OK;
+}
+
+/* *per_byte from the first amount that takes long enough beside `empty`, the time without it. */
+static int time_bulk(bench *b, double empty, double *per_byte) {
+    double seconds = 0.0;
+    b->cargo = TW__PAYLOAD;
+    for (size_t bulk = FIRST_BULK; bulk <= LAST_BULK; bulk *= 4) {
+        b->bytes = bulk / (size_t)(b->nranks - 1) + SMALL + 1;
+        TW_TRY(time_well(b, rotate, &seconds));
+        if (seconds > empty + BUDGET && seconds > 4.0 * empty)
+            break;
+    }
+    double more = (double)((b->bytes - SMALL) * (size_t)(b->nranks - 1));
+    *per_byte = seconds > empty ? (seconds - empty) / more : 0.0;
+    return TW_OK;
+}
+
+static int measure_all(bench *b, tw__probe *probe) {
+    double alone = 0.0, all = 0.0;
+    TW_TRY(time_well(b, pair, &alone));
+    TW_TRY(time_well(b, rotate, &all));
+    TW_TRY(time_bulk(b, all, &probe->byte));
+    if (b->nranks > 2 && all > alone)
+        probe->overhead = (all - alone) / (b->nranks - 2);
+    probe->latency = alone > probe->overhead ? alone - probe->overhead : 0.0;
+    return TW_OK;
+}
+
+int tw__probe_measure(tw_transport *t, tw__probe *probe) {
+    bench b = {.transport = t,
+               .rank = tw__transport_rank(t),
+               .nranks = tw__transport_nranks(t),
+               .bytes = SMALL,
+               .cargo = TW__CONTROL};
+    *probe = (tw__probe){0};
+    if (b.nranks == 1)
+        return TW_OK;
+    tw__arena counting = {0}, arena = {0};
+    layout(&b, &counting);
+    void *memory = tw__reserve(counting.used);
+    if (memory == NULL) /* the others would wait */
+        return tw__transport_give_up(
+            t, tw__fail(TW_ERR_MEMORY, "no memory to measure between %d ranks", b.nranks));
+    arena.memory = memory;
+    layout(&b, &arena);
+    memset(b.sent, 0, most_bytes(b.nranks));
+    int error = measure_all(&b, probe);
+    free(memory);
+    return error;
+}

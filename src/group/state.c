@@ -1,0 +1,301 @@
+/* state.c - save and load what a group would lose: residuals, velocities, thresholds, counters
+ *
+ * A file (state_file.h) is read and checked as a whole before anything is changed, and all ranks
+ * hear of an error of any. Residuals may be loaded by another number of ranks than saved them: what
+ * counts is their sum, so a rank that takes several files adds them up, and one that takes none
+ * starts from zero. Steps and the global threshold are everyone's; the rest of what a selector
+ * learned goes on only where a rank takes exactly its one file, and is learned anew elsewhere. */
+#include "group/state_file.h"
+
+#include <stdlib.h>
+
+static int check_quiet(tw_group *g) {
+    TW_TRY(tw__group_check_open(g));
+    if (tw__background_busy(g, TW_ALL))
+        return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait");
+    return TW_OK;
+}
+
+int tw_group_save(tw_group *g, const char *path) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(path, "path");
+    TW_TRY(check_quiet(g));
+    return tw__state_write(g, path);
+}
+
+/* ---- load: what the files say */
+
+static int read_states(tw_group *g, const char *const *paths, int npaths, tw__state *states) {
+    for (int i = 0; i < npaths; i++) {
+        if (paths[i] == NULL)
+            return tw__fail(TW_ERR_NULL, "paths[%d]: is NULL", i);
+        TW_TRY(tw__state_read(paths[i], &states[i]));
+        TW_TRY(tw__state_check(g, &states[i]));
+        if (states[i].nranks != states[0].nranks)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "paths[%d]: '%.160s' was saved by %d ranks, paths[0] by %d", i,
+                            paths[i], states[i].nranks, states[0].nranks);
+    }
+    return TW_OK;
+}
+
+/* ---- load: who takes what, and what is common */
+
+/* What every rank tells of its files: how many ranks saved, and per tensor what all share. */
+typedef struct common {
+    int64_t saved;   /* nranks of the job that saved; 0: takes none */
+    int64_t pairs[]; /* [2 * ntensors]: steps and global threshold of each tensor */
+} common;
+
+static size_t common_bytes(const tw_group *g) {
+    return sizeof(common) + 2 * sizeof(int64_t) * (size_t)g->ntensors;
+}
+
+static common *common_at(const tw_group *g, void *all, int rank) {
+    return (common *)((char *)all + common_bytes(g) * (size_t)rank);
+}
+
+static int note_common(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
+    int64_t **next = context;
+    (void)t, (void)data;
+    *(*next)++ = head->steps;
+    *(*next)++ = head->global_threshold;
+    return TW_OK;
+}
+
+static int other_job(int rank) {
+    return tw__fail(TW_ERR_MISMATCH,
+                    "rank %d: its states are of another job or another step than those before them",
+                    rank);
+}
+
+/* What this rank's files have in common. */
+static int fill_common(tw_group *g, const tw__state *states, int nstates, common *mine,
+                       common *another) {
+    for (int i = 0; i < nstates; i++) {
+        common *to = i == 0 ? mine : another;
+        int64_t *next = to->pairs;
+        to->saved = states[i].nranks;
+        TW_TRY(tw__state_each(g, &states[i], note_common, &next));
+        if (memcmp(to, mine, common_bytes(g)) != 0)
+            return other_job(g->rank);
+    }
+    return TW_OK;
+}
+
+/* Two states of a group: what is where in one is there in the other. */
+typedef struct addition {
+    const tw__kernels *kernels;
+    const tw__state *to, *from;
+} addition;
+
+static int add_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
+    addition *a = context;
+    void *sum = a->to->bytes + (data - a->from->bytes);
+    int64_t many = (int64_t)(tw__state_data_bytes(head) / sizeof(float));
+    (void)t;
+    a->kernels->add(sum, data, many);
+    if (a->kernels->count(sum, many, TW__INFINITY_BITS) > 0)
+        return tw__fail(TW_ERR_NUMBER, "paths: sums of these states overflow; let other ranks take "
+                                       "some of them");
+    return TW_OK;
+}
+
+/* What this rank takes over, into the first of its states. */
+static int add_up(tw_group *g, const tw__state *states, int nstates) {
+    addition a = {.kernels = g->kernels, .to = states};
+    for (int i = 1; i < nstates; i++) {
+        a.from = &states[i];
+        TW_TRY(tw__state_each(g, &states[i], add_tensor, &a));
+    }
+    return TW_OK;
+}
+
+/* All ranks that bring files must bring files of the same job at the same step. */
+static int compare_common(const tw_group *g, void *all, const common **chosen) {
+    *chosen = NULL;
+    for (int r = 0; r < g->nranks; r++) {
+        const common *c = common_at(g, all, r);
+        if (c->saved == 0)
+            continue;
+        if (*chosen == NULL)
+            *chosen = c;
+        if (memcmp(c, *chosen, common_bytes(g)) != 0)
+            return other_job(r);
+    }
+    return TW_OK;
+}
+
+/* Of a rank that takes none, this is another rank's word alone. */
+static int check_common(const tw_group *g, const common *c) {
+    int possible = c->saved >= 1 && c->saved <= TW__MAX_RANKS;
+    for (int t = 0; t < g->ntensors; t++)
+        possible &= tw__state_possible(c->pairs[2 * t], c->pairs[2 * t + 1]);
+    if (possible)
+        return TW_OK;
+    return tw__transport_give_up(
+        g->transport, tw__fail(TW_ERR_PROTOCOL, "a rank tells of a state that cannot be"));
+}
+
+/* Each of the saved ranks must be taken once. */
+static int count_taken(tw_group *g, const tw__state *states, int nstates, uint32_t *taken,
+                       int64_t saved, void *scratch) {
+    for (int i = 0; i < nstates; i++)
+        taken[states[i].rank]++;
+    TW_TRY(tw__sum_counts(g->transport, taken, saved, scratch));
+    for (int64_t r = 0; r < saved; r++)
+        if (taken[r] != 1)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "paths: the state of saved rank %lld is taken by %u ranks; each must "
+                            "be taken by exactly one",
+                            (long long)r, taken[r]);
+    return TW_OK;
+}
+
+/* How many ranks saved is known only now: ranks have to agree again on whether all got memory. */
+static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_t saved) {
+    uint32_t *taken = calloc((size_t)saved, sizeof *taken);
+    void *scratch = tw__alloc(tw__sum_counts_memory(g->nranks, saved));
+    int error = TW_OK;
+    if (taken == NULL || scratch == NULL)
+        error = tw__fail(TW_ERR_MEMORY, "no memory to compare states");
+    error = tw__agree_error(g, error);
+    if (error == TW_OK)
+        error = count_taken(g, states, nstates, taken, saved, scratch);
+    free(taken);
+    free(scratch);
+    return error;
+}
+
+/* ---- load: apply */
+
+static int reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
+    tw_selector *s = t->selector;
+    t->steps = steps;
+    t->threshold = threshold;
+    t->has_result = 0;
+    t->plan.count = 0; /* auto plans anew */
+    t->info = (tw_step_info){.step = steps};
+    if (s == NULL)
+        return TW_OK;
+    size_t bytes = sizeof(float) * (size_t)t->n;
+    s->step = steps;
+    s->open = 0;
+    if (s->device != NULL)
+        return tw__device_reset(s->device);
+    s->learned = (tw__learned){0};
+    tw__feedback_leave(s, 0);
+    if (s->residual != NULL)
+        memset(s->residual, 0, bytes);
+    if (s->velocity[0] != NULL)
+        memset(s->velocity[0], 0, bytes);
+    return TW_OK;
+}
+
+static int set_tensor_there(const tw_selector *s, const tw__state_head *head, const char *data,
+                            int learned) {
+    const void *residual = data, *velocity = data + tw__state_vector_bytes(s->n);
+    if (head->has_residual)
+        TW_TRY(tw__device_set(s->device, TW__RESIDUAL, residual));
+    if (head->has_velocity)
+        TW_TRY(tw__device_set(s->device, TW__VELOCITY, velocity));
+    return learned ? tw__device_learn(s->device, head->threshold, head->age) : TW_OK;
+}
+
+/* *learned: what the selector has learned goes on. */
+static int set_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
+    const int *learned = context;
+    size_t bytes = sizeof(float) * (size_t)t->n;
+    tw_selector *s = t->selector;
+    if (s == NULL)
+        return TW_OK;
+    if (s->device != NULL)
+        return set_tensor_there(s, head, data, *learned);
+    if (head->has_residual)
+        memcpy(s->residual, data, bytes);
+    if (head->has_velocity)
+        memcpy(s->velocity[0], data + tw__state_vector_bytes(t->n), bytes);
+    if (*learned)
+        s->learned = (tw__learned){.guess = head->guess,
+                                   .rank = head->rank,
+                                   .growth = head->growth,
+                                   .margin = head->margin,
+                                   .threshold = head->threshold,
+                                   .age = head->age};
+    return TW_OK;
+}
+
+/* The first of this rank's states is by now the sum of all. Fails only with a GPU. */
+static int apply(tw_group *g, const tw__state *states, int nstates, const common *chosen) {
+    int learned = nstates == 1 && chosen->saved == g->nranks;
+    for (int t = 0; t < g->ntensors; t++)
+        TW_TRY(
+            reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]));
+    return nstates > 0 ? tw__state_each(g, states, set_tensor, &learned) : TW_OK;
+}
+
+/* What loading takes beside the files. */
+typedef struct desk {
+    tw__state *states; /* [npaths] */
+    void *all;         /* a `common` of each rank, and one more */
+    void *scratch;
+} desk;
+
+static int set_up(const tw_group *g, int npaths, desk *d) {
+    d->states = calloc(npaths > 0 ? (size_t)npaths : 1, sizeof *d->states);
+    d->all = calloc((size_t)g->nranks + 1, common_bytes(g));
+    d->scratch = malloc(tw__allgather_memory(g->nranks));
+    if (d->states == NULL || d->all == NULL || d->scratch == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to load a state");
+    return TW_OK;
+}
+
+static void clear_away(desk *d, int npaths) {
+    for (int i = 0; i < npaths && d->states != NULL; i++)
+        free(d->states[i].bytes);
+    free(d->states);
+    free(d->all);
+    free(d->scratch);
+}
+
+/* All that this rank can do alone. */
+static int prepare(tw_group *g, const char *const *paths, int npaths, desk *d) {
+    if (npaths < 0)
+        return tw__fail(TW_ERR_PARAM, "npaths: %d; accepted is 0 or more", npaths);
+    if (npaths > 0)
+        TW_REQUIRE(paths, "paths");
+    TW_TRY(set_up(g, npaths, d));
+    TW_TRY(read_states(g, paths, npaths, d->states));
+    TW_TRY(fill_common(g, d->states, npaths, common_at(g, d->all, g->rank),
+                       common_at(g, d->all, g->nranks)));
+    return add_up(g, d->states, npaths);
+}
+
+/* All checks that need the other ranks, then the change. */
+static int settle(tw_group *g, int npaths, desk *d) {
+    const common *chosen = NULL;
+    TW_TRY(tw__allgather(g->transport, d->all, common_bytes(g), d->scratch));
+    TW_TRY(compare_common(g, d->all, &chosen));
+    if (chosen == NULL)
+        return tw__fail(TW_ERR_MISMATCH, "npaths: no rank names a state");
+    TW_TRY(check_common(g, chosen));
+    TW_TRY(check_cover(g, d->states, npaths, chosen->saved));
+    int error = tw__agree_error(g, apply(g, d->states, npaths, chosen));
+    if (error != TW_OK) /* it is neither the old state nor the new one */
+        tw__group_break(g, error);
+    return error;
+}
+
+int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(tw__group_check(g, 0));
+    TW_TRY(check_quiet(g));
+    desk d = {0};
+    int error = tw__agree_error(g, prepare(g, paths, npaths, &d));
+    if (error == TW_OK)
+        error = settle(g, npaths, &d);
+    if (error != TW_OK && tw__transport_has_failed(g->transport))
+        tw__group_break(g, error);
+    clear_away(&d, npaths);
+    return error;
+}

@@ -1,0 +1,291 @@
+/* state_file.c - one rank's state as a file: written, read, checked */
+#include "group/state_file.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC "thinwire"
+#define VERSION 1
+#define BYTE_ORDER_MARK 0x01020304u
+/* A step takes a microsecond at least: nine years of them. And the next one can be counted. */
+#define MOST_STEPS ((int64_t)1 << 48)
+
+typedef struct header {
+    char magic[8];
+    uint32_t version;
+    uint32_t byte_order;
+    uint32_t rank;
+    uint32_t nranks;
+    uint32_t ntensors;
+    uint32_t zero;
+    uint64_t bytes; /* of the file */
+} header;
+
+/* ---- checksum: 64 bits over words of 8 bytes, of which everything in the file is made */
+
+static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
+    const char *at = data;
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* ---- write */
+
+typedef struct writer {
+    const char *path; /* as it will be called */
+    FILE *file;
+    uint64_t hash;
+} writer;
+
+static int cannot_write(const char *path) {
+    return tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be written: %s", path, strerror(errno));
+}
+
+static int put(writer *w, const void *data, size_t bytes) {
+    w->hash = checksum(w->hash, data, bytes);
+    return fwrite(data, 1, bytes, w->file) == bytes ? TW_OK : cannot_write(w->path);
+}
+
+static tw__state_head head_of(const tw__tensor *t) {
+    tw__state_head head = {.n = t->n, .steps = t->steps, .global_threshold = t->threshold};
+    const tw_selector *s = t->selector;
+    if (s == NULL)
+        return head;
+    head.has_residual = s->params.feedback == TW_FEEDBACK_ON;
+    head.has_velocity = s->params.momentum != 0.0f;
+    head.guess = s->learned.guess;
+    head.rank = s->learned.rank;
+    head.growth = s->learned.growth;
+    head.margin = s->learned.margin;
+    head.threshold = s->learned.threshold;
+    head.age = s->learned.age;
+    return head;
+}
+
+static int put_vector(writer *w, const float *vector, int64_t n) {
+    const float last[2] = {vector[n - 1], 0.0f};
+    TW_TRY(put(w, vector, sizeof *vector * (size_t)(n - n % 2)));
+    return n % 2 != 0 ? put(w, last, sizeof last) : TW_OK;
+}
+
+/* A vector that lies on a GPU, by way of the host. */
+static int put_vector_from(writer *w, tw__tensor *t, tw__device_vector which) {
+    float *copy = malloc(sizeof *copy * (size_t)t->n);
+    if (copy == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to save %lld elements", (long long)t->n);
+    int error = tw__device_get(t->selector->device, which, copy);
+    if (error == TW_OK)
+        error = put_vector(w, copy, t->n);
+    free(copy);
+    return error;
+}
+
+/* What a GPU has learned lies there too. */
+static int put_tensor_there(writer *w, tw__tensor *t) {
+    tw__state_head head = head_of(t);
+    TW_TRY(tw__device_learned(t->selector->device, &head.threshold, &head.age));
+    TW_TRY(put(w, &head, sizeof head));
+    if (head.has_residual)
+        TW_TRY(put_vector_from(w, t, TW__RESIDUAL));
+    return head.has_velocity ? put_vector_from(w, t, TW__VELOCITY) : TW_OK;
+}
+
+static int put_tensor(writer *w, tw__tensor *t) {
+    if (t->selector != NULL && t->selector->device != NULL)
+        return put_tensor_there(w, t);
+    tw__state_head head = head_of(t);
+    TW_TRY(put(w, &head, sizeof head));
+    if (head.has_residual) {
+        tw__feedback_settle(t->selector);
+        TW_TRY(put_vector(w, t->selector->residual, t->n));
+    }
+    return head.has_velocity ? put_vector(w, t->selector->velocity[0], t->n) : TW_OK;
+}
+
+static header header_of(const tw_group *g) {
+    header h = {.magic = MAGIC,
+                .version = VERSION,
+                .byte_order = BYTE_ORDER_MARK,
+                .rank = (uint32_t)g->rank,
+                .nranks = (uint32_t)g->nranks,
+                .ntensors = (uint32_t)g->ntensors};
+    h.bytes = sizeof h + sizeof(uint64_t);
+    for (int t = 0; t < g->ntensors; t++) {
+        tw__state_head head = head_of(&g->tensors[t]);
+        h.bytes += sizeof head + tw__state_data_bytes(&head);
+    }
+    return h;
+}
+
+static int put_all(writer *w, tw_group *g) {
+    header h = header_of(g);
+    TW_TRY(put(w, &h, sizeof h));
+    for (int t = 0; t < g->ntensors; t++)
+        TW_TRY(put_tensor(w, &g->tensors[t]));
+    uint64_t sum = w->hash;
+    TW_TRY(put(w, &sum, sizeof sum));
+    return fflush(w->file) == 0 && fsync(fileno(w->file)) == 0 ? TW_OK : cannot_write(w->path);
+}
+
+/* Under another name, until it is complete. */
+static int write_part(tw_group *g, const char *path, const char *part) {
+    writer w = {.path = path, .file = fopen(part, "wb")};
+    if (w.file == NULL)
+        return cannot_write(path);
+    int error = put_all(&w, g);
+    if (fclose(w.file) != 0 && error == TW_OK)
+        error = cannot_write(path);
+    if (error == TW_OK && rename(part, path) != 0)
+        error = cannot_write(path);
+    if (error != TW_OK)
+        (void)unlink(part);
+    return error;
+}
+
+int tw__state_write(tw_group *g, const char *path) {
+    size_t length = strlen(path) + sizeof ".part";
+    char *part = malloc(length);
+    if (part == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for the name of a file");
+    snprintf(part, length, "%s.part", path);
+    int error = write_part(g, path, part);
+    free(part);
+    return error;
+}
+
+/* ---- read */
+
+static int cannot_read(const char *path) {
+    return tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be read: %s", path, strerror(errno));
+}
+
+static int read_bytes(const char *path, tw__state *state) {
+    struct stat status;
+    state->path = path;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return cannot_read(path);
+    if (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)) {
+        fclose(file);
+        return tw__fail(TW_ERR_FILE, "path: '%.200s' is not a file", path);
+    }
+    state->size = (size_t)status.st_size;
+    state->bytes = malloc(state->size + 1);
+    size_t got = state->bytes == NULL ? 0 : fread(state->bytes, 1, state->size, file);
+    int error = state->bytes == NULL ? tw__fail(TW_ERR_MEMORY, "no memory to read '%.200s'", path)
+                : got < state->size  ? cannot_read(path)
+                                     : TW_OK;
+    fclose(file);
+    return error;
+}
+
+static int damaged(const tw__state *state, const char *what) {
+    return tw__fail(TW_ERR_DAMAGED, "path: '%.200s' %s; use an earlier state", state->path, what);
+}
+
+static int check_header(tw__state *state) {
+    header h;
+    uint64_t sum;
+    if (state->size < sizeof h + sizeof sum)
+        return damaged(state, "is too short to be a state");
+    memcpy(&h, state->bytes, sizeof h);
+    if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0)
+        return damaged(state, "is not a saved state");
+    if (h.byte_order != BYTE_ORDER_MARK || h.version != VERSION)
+        return damaged(state, "is of another version or byte order");
+    if (h.bytes != state->size || state->size % 8 != 0)
+        return damaged(state, "is truncated, or has something appended");
+    memcpy(&sum, state->bytes + state->size - sizeof sum, sizeof sum);
+    if (sum != checksum(0, state->bytes, state->size - sizeof sum))
+        return damaged(state, "does not match its checksum");
+    if (h.nranks < 1 || h.nranks > TW__MAX_RANKS || h.rank >= h.nranks || h.ntensors > INT_MAX)
+        return damaged(state, "names ranks or tensors that cannot be");
+    state->rank = (int)h.rank;
+    state->nranks = (int)h.nranks;
+    state->ntensors = (int)h.ntensors;
+    return TW_OK;
+}
+
+int tw__state_read(const char *path, tw__state *state) {
+    TW_TRY(read_bytes(path, state));
+    return check_header(state);
+}
+
+static int other(const tw__state *state, int tensor, const char *field, int64_t saved,
+                 int64_t ours) {
+    return tw__fail(TW_ERR_MISMATCH, "tensor %d, %s: the state '%.160s' has %lld, the group %lld",
+                    tensor, field, state->path, (long long)saved, (long long)ours);
+}
+
+int tw__state_each(tw_group *g, const tw__state *state, tw__state_visit *visit, void *context) {
+    size_t at = sizeof(header), end = state->size - sizeof(uint64_t);
+    if (state->ntensors != g->ntensors)
+        return tw__fail(TW_ERR_MISMATCH, "tensors: the state '%.160s' has %d, the group %d",
+                        state->path, state->ntensors, g->ntensors);
+    for (int t = 0; t < g->ntensors; t++) {
+        tw__state_head head, ours = head_of(&g->tensors[t]);
+        if (end - at < sizeof head)
+            return damaged(state, "ends within a tensor");
+        memcpy(&head, state->bytes + at, sizeof head);
+        if (head.n != ours.n)
+            return other(state, t, "n", head.n, ours.n);
+        if (head.has_residual != ours.has_residual)
+            return other(state, t, "feedback", head.has_residual, ours.has_residual);
+        if (head.has_velocity != ours.has_velocity)
+            return other(state, t, "momentum", head.has_velocity, ours.has_velocity);
+        if (end - at < sizeof head + tw__state_data_bytes(&head))
+            return damaged(state, "ends within a tensor");
+        TW_TRY(visit(&g->tensors[t], &head, state->bytes + at + sizeof head, context));
+        at += sizeof head + tw__state_data_bytes(&head);
+    }
+    return at == end ? TW_OK : damaged(state, "has more than its tensors");
+}
+
+/* ---- check */
+
+int tw__state_possible(int64_t steps, int64_t threshold) {
+    return steps >= 0 && steps <= MOST_STEPS && threshold >= 0 && threshold <= TW__INFINITY_BITS;
+}
+
+static int is_amount(double x) {
+    return isfinite(x) && x >= 0.0;
+}
+
+/* A reused threshold may have been nudged to infinity. */
+static int learned_possible(const tw__state_head *head) {
+    return is_amount(head->rank) && is_amount(head->growth) && is_amount(head->margin) &&
+           head->threshold >= 0.0f && head->guess <= TW__INFINITY_BITS && head->age >= 0 &&
+           head->age <= MOST_STEPS;
+}
+
+typedef struct inspection {
+    const tw__state *state;
+    const tw__kernels *kernels;
+} inspection;
+
+/* A right checksum says nothing of who made it: what a step could not bear is refused. */
+static int check_tensor(tw__tensor *t, const tw__state_head *head, const char *data,
+                        void *context) {
+    const inspection *i = context;
+    int64_t many = (int64_t)(tw__state_data_bytes(head) / sizeof(float));
+    (void)t;
+    if (!tw__state_possible(head->steps, head->global_threshold) || !learned_possible(head) ||
+        i->kernels->count((const void *)data, many, TW__INFINITY_BITS) > 0)
+        return damaged(i->state, "holds numbers that cannot be");
+    return TW_OK;
+}
+
+int tw__state_check(tw_group *g, const tw__state *state) {
+    inspection i = {state, g->kernels};
+    return tw__state_each(g, state, check_tensor, &i);
+}

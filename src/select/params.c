@@ -1,0 +1,124 @@
+/* params.c - checks what the caller asked for and fills in the defaults
+ *
+ * Every refusal names the field, the value and what is accepted. */
+#include "base/pool.h"
+#include "select/methods.h"
+#include "select/selector.h"
+
+#include <float.h>
+#include <math.h>
+
+static int64_t k_of_density(double density, int64_t n) {
+    int64_t k = (int64_t)floor(density * (double)n + 0.5);
+    return k < 1 ? 1 : k > n ? n : k;
+}
+
+static double final_density(const tw_select_params *p, int64_t n) {
+    return p->k > 0 ? (double)p->k / (double)n : p->density;
+}
+
+int64_t tw__k_at(const tw_select_params *p, int64_t n, int64_t step) {
+    if (step >= p->warmup_steps)
+        return p->k > 0 ? p->k : k_of_density(p->density, n);
+    double density = final_density(p, n), first = p->warmup_density;
+    if (first <= density)
+        return k_of_density(density, n);
+    double progress = (double)step / (double)p->warmup_steps;
+    return k_of_density(first * pow(density / first, progress), n);
+}
+
+int64_t tw__k_max(const tw_select_params *p, int64_t n) {
+    return tw__k_at(p, n, 0); /* k never rises */
+}
+
+static int check_density(const char *field, double density) {
+    if (density > 0.0 && density <= 1.0)
+        return TW_OK;
+    return tw__fail(TW_ERR_DENSITY, "%s: %g; accepted is 0 < density <= 1", field, density);
+}
+
+static int check_amount(const tw_select_params *p, int64_t n) {
+    if (p->k != 0 && p->density != 0.0)
+        return tw__fail(TW_ERR_K, "k: %lld and density: %g; give one of them, not both",
+                        (long long)p->k, p->density);
+    if (p->k == 0 && p->density == 0.0)
+        return tw__fail(TW_ERR_K, "k: 0; give k in 1 .. n or a density in (0, 1]");
+    if (p->k == 0)
+        return check_density("density", p->density);
+    if (p->k < 1 || p->k > n)
+        return tw__fail(TW_ERR_K, "k: %lld; accepted is 1 .. %lld", (long long)p->k, (long long)n);
+    return TW_OK;
+}
+
+/* Zero means default; NaN and what lies outside [low, high] is refused. */
+static int check_range(const char *field, double value, double low, double high) {
+    if (value == 0.0 || (value >= low && value <= high))
+        return TW_OK;
+    return tw__fail(TW_ERR_PARAM, "%s: %g; accepted is 0 (default) or %g .. %g", field, value, low,
+                    high);
+}
+
+static int check_choice(const char *field, int value, int last) {
+    if (value >= 0 && value <= last)
+        return TW_OK;
+    return tw__fail(TW_ERR_PARAM, "%s: %d; accepted is 0 .. %d", field, value, last);
+}
+
+static int check_options(const tw_select_params *p) {
+    TW_TRY(check_choice("type", p->type, TW_BF16));
+    TW_TRY(check_choice("feedback", p->feedback, TW_FEEDBACK_OFF));
+    TW_TRY(check_choice("device", p->device, TW_CUDA));
+    if (p->device == TW_CPU && (p->ordinal != 0 || p->stream != NULL))
+        return tw__fail(TW_ERR_PARAM, "ordinal, stream: are for device TW_CUDA; leave them 0");
+    if (!(p->momentum >= 0.0f && p->momentum < 1.0f))
+        return tw__fail(TW_ERR_PARAM, "momentum: %g; accepted is 0 <= momentum < 1", p->momentum);
+    TW_TRY(check_range("clip_norm", p->clip_norm, FLT_MIN, FLT_MAX));
+    TW_TRY(check_range("warmup_steps", p->warmup_steps, 1, INT32_MAX));
+    TW_TRY(check_range("reuse_period", p->reuse_period, 1, INT32_MAX));
+    TW_TRY(check_range("reuse_low", p->reuse_low, 1e-6, 1.0));
+    TW_TRY(check_range("reuse_high", p->reuse_high, 1.0, TW__MOST));
+    TW_TRY(check_range("reuse_nudge", p->reuse_nudge, 1e-6, 0.5));
+    TW_TRY(check_range("gaussian_rounds", p->gaussian_rounds, 1, 64));
+    TW_TRY(check_range("dgc_sample", p->dgc_sample, 1e-6, 1.0));
+    if (p->warmup_density != 0.0)
+        TW_TRY(check_density("warmup_density", p->warmup_density));
+    if (p->feedback == TW_FEEDBACK_OFF && p->momentum != 0.0f)
+        return tw__fail(TW_ERR_PARAM, "momentum: %g; needs feedback, which is off", p->momentum);
+    for (size_t i = 0; i < sizeof p->reserved / sizeof p->reserved[0]; i++)
+        if (p->reserved[i] != 0)
+            return tw__fail(TW_ERR_PARAM, "reserved: not zero; start from TW_SELECT_PARAMS_INIT");
+    return TW_OK;
+}
+
+static void fill_defaults(tw_select_params *p) {
+    if (p->method == NULL)
+        p->method = "exact";
+    if (p->warmup_density == 0.0)
+        p->warmup_density = 0.25;
+    if (p->reuse_period == 0)
+        p->reuse_period = 32;
+    if (p->reuse_low == 0.0f)
+        p->reuse_low = 2.0f / 3.0f;
+    if (p->reuse_high == 0.0f)
+        p->reuse_high = 1.25f;
+    if (p->reuse_nudge == 0.0f)
+        p->reuse_nudge = 0.01f;
+    if (p->gaussian_rounds == 0)
+        p->gaussian_rounds = 4;
+    if (p->dgc_sample == 0.0)
+        p->dgc_sample = 0.01;
+}
+
+int tw__params_resolve(tw_select_params *p, int64_t n, const tw__method **method) {
+    if (n < 1 || n > INT32_MAX)
+        return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
+    TW_TRY(check_amount(p, n));
+    TW_TRY(check_options(p));
+    fill_defaults(p);
+    TW_TRY(tw__method_find(p->method, method));
+    p->method = (*method)->name; /* the caller's string need not outlive the call */
+    TW_TRY(tw__threads(p->threads, &p->threads));
+    if (p->threads > tw__chunks(n))
+        p->threads = (int)tw__chunks(n); /* no further one would ever get a chunk */
+    return TW_OK;
+}

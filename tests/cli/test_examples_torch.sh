@@ -1,0 +1,203 @@
+#!/bin/sh
+# test_examples_torch.sh - PyTorch: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON SO
+#
+# Two gloo ranks on the CPU. Small data sets are made here: images whose class is their colour, in
+# both forms; a text that repeats; tones that are letters. Every example trains dense and sparse:
+# losses fall, replicas are equal, models have the papers' sizes, and
+# `thinwire report` reads every log. Data that are missing or too few are named in one line. Ends
+# with 77 where there is no torch.
+
+# shellcheck source=tests/cli/shell.sh
+. "$(dirname "$0")/shell.sh"
+examples=$2/examples
+python=$3
+export PYTHONPATH="$2/python:$examples" THINWIRE_LIBRARY="$4"
+export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+if ! "$python" -c 'import numpy, torch.distributed' 2>"$dir/err"; then
+    echo "SKIP: $python has no torch and numpy; 'scripts/install-deps bench' installs them"
+    exit 77
+fi
+
+# ranks COUNT EXAMPLE ARGS...: their output is in $dir/out.RANK and $dir/err.RANK
+ranks() {
+    count=$1 example=$2
+    shift 2
+    port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
+    for rank in $(seq 0 $((count - 1))); do
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            timeout 120 "$python" "$examples/$example" --device cpu "$@" \
+            >"$dir/out.$rank" 2>"$dir/err.$rank" &
+    done
+    wait
+}
+
+# train NAME EXAMPLE ARGS...: two ranks of it with the log $dir/NAME.jsonl
+train() {
+    name=$1
+    shift
+    ranks 2 "$@" --run-log "$dir/$name.jsonl"
+    cat "$dir/out.0" "$dir/out.1" >"$dir/out"
+    tail -n 3 "$dir/err.0" "$dir/err.1" >"$dir/err"
+    "$python" "$dir/check.py" "$dir/$name.jsonl" >>"$dir/err" 2>&1 || fail "$name: $*"
+}
+
+# stops TEXT EXAMPLE ARGS...: a rank says it in one line and trains nothing
+stops() {
+    text=$1
+    shift
+    ranks 1 "$@"
+    [ "$(wc -l <"$dir/err.0")" -eq 1 ] || fail "$*: expected one line on stderr"
+    grep -qF -- "$text" "$dir/err.0" || fail "$*: stderr does not say: $text"
+}
+
+# losses NAME: of all steps of a run
+losses() {
+    grep '"step"' "$dir/$1.jsonl" | grep -o '"loss": [0-9.e-]*'
+}
+
+cat >"$dir/check.py" <<'EOF'
+"""The log of a run: whole, replicas equal, training loss lower at the end than at the start."""
+import json
+import sys
+
+lines = [json.loads(line) for line in open(sys.argv[1])]
+kinds = [line["kind"] for line in lines]
+steps = [line for line in lines if line["kind"] == "step"]
+assert kinds[0] == "run" and kinds[-1] == "end" and "evaluation" in kinds, kinds
+assert lines[-1]["replicas_equal"] is True
+run = lines[0]
+assert run["whole_model"] is (run["model"] == "bert") and run["momentum_correction"] is False
+assert run["momentum"] == (0 if run["optimizer"] == "adamw" else 0.9) and run["wire"] == "raw"
+assert {"weight_decay", "warmup", "density_warmup", "warmup_density"} <= run.keys()
+assert [line["step"] for line in steps] == list(range(lines[0]["steps"]))
+first, last = (sum(line["loss"] for line in part) for part in (steps[:3], steps[-3:]))
+assert last < first, (first, last)
+for line in steps:
+    parts = ("data_s", "forward_s", "backward_s", "exposed_s", "optimiser_s")
+    assert abs(sum(line[part] for part in parts) - line["time_s"]) < 1e-5, line
+if lines[0]["scheme"] != "dense":
+    assert all(line["k"] < lines[0]["parameters"] / 4 for line in steps[-3:])
+    assert all(line["payload_sent"] > 0 and line["select_s"] > 0 for line in steps)
+EOF
+
+cat >"$dir/make.py" <<'EOF'
+"""Data sets under the folder given; without Pillow no sheets, without libsndfile no an4.npz."""
+import pathlib
+import subprocess
+import sys
+import wave
+
+import numpy
+
+out, examples = pathlib.Path(sys.argv[1]), sys.argv[2]
+chance = numpy.random.default_rng(1)
+labels = numpy.arange(6 * 100, dtype=numpy.uint8) % 10
+images = chance.integers(0, 60, (600, 32, 32, 3), numpy.uint8)
+images[:, :, :, 0] += (labels * 18)[:, None, None]
+names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+(out / "bin").mkdir()
+(out / "sheets").mkdir()
+labels.tofile(out / "sheets" / "labels.bin")
+for i, name in enumerate(names):
+    part = images[100 * i:100 * i + 100]
+    planes = part.transpose(0, 3, 1, 2).reshape(100, -1)
+    records = numpy.concatenate([labels[100 * i:100 * i + 100, None], planes], 1)
+    records.tofile(out / f"bin/{name}.bin")
+    try:
+        from PIL import Image
+        sheet = part.reshape(10, 10, 32, 32, 3).swapaxes(1, 2).reshape(320, 320, 3)
+        Image.fromarray(sheet).save(out / f"sheets/{name}.jpg", quality=95)
+    except ImportError:
+        pass
+
+words = " ".join(f"w{i % 50}" for i in range(20000))
+(out / "text").mkdir()
+for part in ("train", "test"):
+    (out / "text" / f"{part}.txt").write_text(words)
+
+(out / "an4/etc").mkdir(parents=True)
+for part, count in (("train", 32), ("test", 4)):
+    (out / "an4/wav" / part).mkdir(parents=True)
+    lines = []
+    for i in range(count):
+        text = ["GO", "YES", "NO"][i % 3]
+        tones = [numpy.sin(numpy.arange(4800) * 0.02 * (ord(c) - 60)) for c in text]
+        with wave.open(str(out / f"an4/wav/{part}/{part}{i}.wav"), "wb") as file:
+            file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
+            file.writeframes((numpy.concatenate(tones) * 9000).astype("<i2").tobytes())
+        lines.append(f"<s> {text} </s> ({part}{i})\n")
+    (out / f"an4/etc/an4_{part}.transcription").write_text("".join(lines))
+    ids = "".join(f"{part}/{part}{i}\n" for i in range(count))
+    (out / f"an4/etc/an4_{part}.fileids").write_text(ids)
+done = subprocess.run([sys.executable, f"{examples}/prepare_an4.py", str(out / "an4"),
+                       str(out / "an4.npz")], capture_output=True, text=True)
+if done.returncode != 0:
+    assert "apt install libsndfile1" in done.stderr, done.stderr
+    print("SKIP: torch_an4.py:", done.stderr, end="")
+EOF
+"$python" "$dir/make.py" "$dir" "$examples" || exit 1
+
+"$python" - <<'EOF' || fail "the models have other sizes than the papers'"
+import torch_an4, torch_bert, torch_cifar10
+sizes = {torch_cifar10.vgg16: 14728266, torch_cifar10.resnet20: 269722,
+         torch_an4.DeepSpeech: 27569568,
+         lambda: torch_bert.Bert(*torch_bert.SIZES["base"]): 133547324}
+for make, size in sizes.items():
+    assert sum(p.numel() for p in make().parameters()) == size, (size, make)
+EOF
+
+"$python" - <<'EOF' || fail "masks do not hide what they should"
+import numpy, torch, torch_an4
+x = torch.ones(3, 200, torch_an4.FREQUENCIES)
+torch_an4.hide(x, [200, 150, 5], 2, numpy.random.default_rng(1))
+rows, columns = (x == 0).all(dim=2).sum(1), (x == 0).all(dim=1).sum(1)
+assert 0 < rows[0] <= 40 and 0 < rows[1] <= 30 and rows[2] == 0, rows
+assert (columns > 0).all() and (columns <= 2 * (torch_an4.FREQUENCIES // 6)).all(), columns
+EOF
+
+"$python" - <<'EOF' || fail "prepare_an4.py does not say that libsndfile1 is missing"
+import ctypes, prepare_an4
+def missing(name):
+    raise OSError(f"{name}: cannot open shared object file")
+ctypes.CDLL = missing
+try:
+    prepare_an4.load_libsndfile()
+except SystemExit as end:
+    assert "libsndfile.so.1" in end.code and "apt install libsndfile1" in end.code
+EOF
+stops "--data $dir/none: should be a folder with data_batch_1.bin" torch_cifar10.py --data "$dir/none"
+stops "--data $dir/none: should be a folder with train.txt" torch_bert.py --data "$dir/none"
+stops "--data $dir/none: should be the file" torch_an4.py --data "$dir/none"
+stops "--batch 501: one step of 1 ranks" torch_cifar10.py --data "$dir/bin" --batch 501
+stops "--batch 626: one step of 1 ranks" torch_bert.py --data "$dir/text" --batch 626 --length 35
+stops "--test-limit: 0 test samples for 1 ranks" torch_bert.py --data "$dir/text" --test-limit 9
+
+for scheme in dense oktopk; do
+    set -- --scheme "$scheme" --density 0.1 --density-warmup 4 --warmup 2
+    train "cifar10-$scheme" torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
+        --epochs 3 --lr 0.05 --snapshots 5 "$@"
+    [ "$(grep -c '"snapshot"' "$dir/$name.jsonl")" -eq 3 ] || fail "$name: not 3 snapshots"
+    if [ "$scheme" != dense ]; then # observing changes nothing
+        train unobserved torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
+            --epochs 3 --lr 0.05 "$@"
+        [ "$(losses unobserved)" = "$(losses "cifar10-$scheme")" ] || fail "snapshots change losses"
+    fi
+    train "bert-$scheme" torch_bert.py --data "$dir/text" --steps 8 --batch 4 --length 35 \
+        --lr 0.003 --test-limit 2000 --whole-model "$@"
+    if [ -e "$dir/an4.npz" ]; then
+        train "an4-$scheme" torch_an4.py --data "$dir/an4.npz" --batch 8 --epochs 4 --width 32 \
+            --layers 1 --lr 0.001 --masks 1 "$@"
+    fi
+done
+if [ -e "$dir/sheets/test_batch.jpg" ]; then
+    train sheets torch_cifar10.py --data "$dir/sheets" --model resnet20 --batch 50 --epochs 3 \
+        --lr 0.05 --scheme dense
+    [ "$(grep -c '"evaluation"' "$dir/sheets.jsonl")" -eq 3 ] || fail "sheets: not 3 evaluations"
+fi
+succeeds report "$dir"/*.jsonl --out "$dir/page.html"
+"$python" "$examples/torch_table.py" "$dir"/*.jsonl >"$dir/tables" || fail "torch_table.py"
+[ "$(grep -c '| True |$' "$dir/tables")" -eq "$(find "$dir" -name '*.jsonl' | wc -l)" ] ||
+    fail "torch_table.py: not a row for each run"
+"$python" "$examples/torch_table.py" "$dir/page.html" 2>"$dir/err" && fail "torch_table.py: a page"
+[ "$(wc -l <"$dir/err")" -eq 1 ] || fail "torch_table.py: expected one line on stderr"
+finish

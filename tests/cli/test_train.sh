@@ -1,0 +1,171 @@
+#!/bin/sh
+# test_train.sh - `thinwire train` as a user runs it: sh test_train.sh PATH-TO-THINWIRE [MPIRUN]
+#
+# Replicas equal, the same parameters with threads and processes, a run that was killed and resumed
+# ends bitwise like one that was not, damaged checkpoints are refused, a diverging run stops with a
+# hint, bad data and unwritable files get one clear line. Prints each failure; ends with their number.
+
+# shellcheck source=tests/cli/shell.sh
+. "$(dirname "$0")/shell.sh"
+mpirun=${2:-mpirun}
+
+small="--limit 2000 --test-limit 200 --batch 8"
+# train ARGS...: status in $status, output in $dir/out and $dir/err
+train() {
+    # shellcheck disable=SC2086 # options are words
+    run train $small "$@"
+}
+trains() { # trains ARGS...: with status 0
+    # shellcheck disable=SC2086
+    succeeds train $small "$@"
+}
+# fails STATUS TEXT ARGS...: one line of thinwire's on stderr, which may be after others, holds TEXT
+fails() {
+    expected=$1 text=$2
+    shift 2
+    train "$@"
+    [ $status -eq "$expected" ] || fail "train $*: status $status, expected $expected"
+    [ "$(grep -c '^thinwire:' "$dir/err")" -eq 1 ] || fail "train $*: expected one line"
+    grep -q -- "$text" "$dir/err" || fail "train $*: no '$text'"
+}
+hash() { sed -n 's/^replicas bitwise equal, hash \([0-9a-f]*\);.*/\1/p' "$dir/out"; }
+
+if "$thinwire" train 2>&1 --steps 1 --limit 64 --test-limit 64 --batch 8 | grep -q "has no trainer"; then
+    echo "SKIP: this build has no trainer; 'make deps' installs what it needs"
+    exit 0
+fi
+
+# ---- every scheme: replicas equal, log readable, timeline readable
+for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk fulltopk logtopk twolevel auto; do
+    trains --steps 6 --ranks 3 --scheme $scheme --log "$dir/$scheme.jsonl" --trace "$dir/trace" \
+        --snapshots 3
+    [ -n "$(hash)" ] || fail "$scheme: no hash of equal replicas"
+done
+python3 - "$dir/oktopk.jsonl" "$dir/trace" <<'PY' || fail "log or timeline"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+kinds = [row["kind"] for row in rows]
+assert kinds[0] == "run" and kinds[-1] == "end", kinds
+assert kinds.count("step") == 6 and kinds.count("snapshot") == 2, kinds
+steps = [row for row in rows if row["kind"] == "step"]
+assert all(row["loss"] > 0 and row["payload_sent"] > 0 and row["k"] > 0 for row in steps)
+shot = [row for row in rows if row["kind"] == "snapshot"][1]
+assert len(shot["counts"]) == 64 and sum(shot["counts"]) == shot["n"]
+assert 0 <= shot["contraction"] <= shot["bound_topk"] <= shot["bound_random"] <= 1
+events = json.load(open(sys.argv[2]))
+ranks = {e["pid"] for e in events if e["ph"] == "X"}
+names = {e["name"] for e in events if e["ph"] == "X"}
+assert ranks == {0, 1, 2} and {"data", "forward", "backward", "select", "exchange"} <= names, names
+PY
+
+# ---- the same twice, and with processes instead of threads
+trains --steps 20 --ranks 4
+first=$(hash)
+trains --steps 20 --ranks 4
+same "two runs" "$first" "$(hash)"
+if ! "$thinwire" info | grep -q '^ *mpi *not' && command -v "$mpirun" >/dev/null; then
+    export ASAN_OPTIONS=detect_leaks=0 # MPI itself leaks
+    # shellcheck disable=SC2086
+    "$mpirun" -n 4 "$thinwire" train $small --steps 20 >"$dir/out" 2>"$dir/err" </dev/null ||
+        fail "mpirun: status $?"
+    same "threads and mpirun" "$first" "$(hash)"
+    "$mpirun" -n 2 "$thinwire" demo --logs "$thinwire" >"$dir/out" 2>"$dir/err" </dev/null
+    [ "$(grep -c '^thinwire: cannot make the directory' "$dir/err")" -eq 1 ] || fail "demo under mpirun"
+    unset ASAN_OPTIONS
+else
+    echo "SKIP: train under mpirun: no MPI"
+fi
+
+# ---- what is wrong with options is told by rank 0 alone: mpirun ends all when another fails first
+export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1
+for command in "train --epochs none" "train --resume" "demo --epochs none" "bench overlap --steps none"; do
+    # shellcheck disable=SC2086
+    succeeds $command
+    [ ! -s "$dir/err" ] || fail "$command: rank 1 speaks"
+done
+unset OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK
+
+# ---- killed and resumed: bitwise the run that was not
+saving="--ranks 2 --scheme oktopk --checkpoint $dir/saved --every 10"
+# shellcheck disable=SC2086
+"$thinwire" train $small $saving --steps 100000 >/dev/null 2>&1 </dev/null &
+victim=$!
+tries=0
+while [ "$(find "$dir/saved" -name 'step-?????????' 2>/dev/null | wc -l)" -lt 2 ] && [ $tries -lt 600 ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
+kill -KILL $victim
+wait $victim 2>/dev/null
+last=$(cd "$dir/saved" && echo step-????????? | sed 's/.*step-0*//')
+saving="$saving --steps $((last + 20))"
+before=step-$(printf %09d $((last + 10))) newest=step-$(printf %09d $((last + 20)))
+trains --ranks 2 --scheme oktopk --steps $((last + 20))
+whole=$(hash)
+# shellcheck disable=SC2086
+trains $saving --resume
+grep -q "resumed at step $last" "$dir/err" || fail "resume: not said"
+same "killed and resumed" "$whole" "$(hash)"
+
+# ---- a damaged checkpoint is named, the one before it is used; it stays, and keeps no place of others
+mv "$dir/saved/$newest" "$dir/saved/step-900000000"
+printf X | dd of="$dir/saved/step-900000000/model.bin" bs=1 seek=1000 conv=notrunc 2>/dev/null
+# shellcheck disable=SC2086
+trains $saving --resume
+grep -q "step-900000000' is not used: does not match its checksum" "$dir/err" || fail "damage unsaid"
+grep -q "resumed at step $((last + 10))" "$dir/err" || fail "the one before was not used"
+same "after damage" "$whole" "$(hash)"
+same "what is kept" "$before $newest step-900000000" "$(cd "$dir/saved" && echo *)"
+rm -r "$dir/saved/step-900000000"
+
+# ---- another run's checkpoints are not mixed with this one's, nor is its log written over
+echo kept >"$dir/log"
+# shellcheck disable=SC2086
+fails 1 "holds checkpoints of another run; give --resume" $saving --log "$dir/log"
+grep -qx kept "$dir/log" || fail "a refused run wrote over the log"
+# shellcheck disable=SC2086
+train $saving --momentum 0 --resume
+[ $status -eq 1 ] || fail "none to resume from: status $status"
+grep -q "none of 2 checkpoints in .* can be used; give" "$dir/err" || fail "none to resume from: unsaid"
+same "what is kept" "$before $newest" "$(cd "$dir/saved" && echo *)"
+
+# ---- a resumed log goes on behind the last line that was written whole
+logged="--ranks 2 --checkpoint $dir/logged --every 5 --log $dir/logged.jsonl"
+# shellcheck disable=SC2086
+trains $logged --steps 10
+printf '{"kind":"step","step":10,"lo' >>"$dir/logged.jsonl" # as a killed run leaves it
+# shellcheck disable=SC2086
+trains $logged --steps 20 --resume
+! grep -qv '^{.*}$' "$dir/logged.jsonl" || fail "half a line is left in the log"
+[ "$(grep -c '"kind":"run"' "$dir/logged.jsonl")" -eq 2 ] || fail "the log does not hold both runs"
+[ "$(grep -c '"kind":"step"' "$dir/logged.jsonl")" -eq 20 ] || fail "the log lacks steps"
+succeeds report "$dir/logged.jsonl" --out "$dir/page.html"
+
+# ---- what goes wrong
+mkdir "$dir/narrow"
+python3 - "$dir/narrow" <<'PY' || fail "images"
+import struct, sys
+for split in "train", "t10k":
+    with open(f"{sys.argv[1]}/{split}-images-idx3-ubyte", "wb") as images:
+        images.write(struct.pack(">4I", 0x803, 64, 28, 20) + bytes(64 * 28 * 20))
+    with open(f"{sys.argv[1]}/{split}-labels-idx1-ubyte", "wb") as labels:
+        labels.write(struct.pack(">2I", 0x801, 64) + bytes(i % 10 for i in range(64)))
+PY
+fails 1 "lower learning rate" --steps 200 --ranks 2 --lr 1000 --momentum 0.99
+fails 1 "no-such-place" --data "$dir/no-such-place"
+: >"$dir/empty.txt"
+fails 1 "empty.txt" --model lstm --data "$dir/empty.txt"
+fails 1 "images" --model lstm --steps 2
+fails 1 "32x32" --model vgg16 --steps 2
+fails 1 "28x28x1.* has 28x20x1" --data "$dir/narrow" --steps 2
+fails 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
+fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
+fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
+fails 2 "sparse scheme" --scheme dense --momentum-correction
+fails 2 "not both" --steps 2 --epochs 2
+fails 2 "needs --checkpoint" --resume
+fails 2 "model" --model alexnet
+fails 2 "exact reuse gaussian" --select sorted
+fails 2 "allgather dsa gtopk" --exchange telepathy
+
+finish

@@ -1,0 +1,210 @@
+/* test_transport_mpi.c - the transport over MPI, run by mpiexec with 4 ranks
+ *
+ *   test_transport_mpi messages   rotations, sums, long messages, errors of arguments
+ *   test_transport_mpi too_long   a message that does not fit is an error at its receiver
+ *   test_transport_mpi stopped    a rank that was stopped by SIGSTOP is named by all others
+ *
+ * Ranks are processes, and a check that fails ends the whole job. */
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "thinwire_mpi.h"
+#include "transport/transport.h"
+
+enum { MOST = 64, LONGEST = 200000 };
+
+static int rank, nranks;
+static tw_transport *transport;
+
+static void check(int holds, const char *what, int line) {
+    if (holds)
+        return;
+    fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", rank, line, what, tw_last_error());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+#define check_true(condition) check((condition), #condition, __LINE__)
+#define check_ok(call) check((call) == TW_OK, #call, __LINE__)
+
+/* ---- messages */
+
+static size_t length_of(uint64_t round, int from, int to) {
+    uint64_t draw = tw__random(round, (uint64_t)from * MOST + (uint64_t)to);
+    return draw % 4 == 0 ? 0 : draw / 4 % (round % 8 == 0 ? LONGEST : 300);
+}
+
+static int value_of(uint64_t round, int from, int to) {
+    return (int)(tw__random(round + 1, (uint64_t)from * MOST + (uint64_t)to) & 0xff);
+}
+
+static int all_are(const unsigned char *data, size_t bytes, int value) {
+    for (size_t i = 0; i < bytes; i++)
+        if (data[i] != value)
+            return 0;
+    return 1;
+}
+
+static void rotate(uint64_t round) {
+    static unsigned char out_data[MOST][LONGEST], in_data[MOST][LONGEST];
+    static tw__message recvs[MOST];
+    tw__buffer out[MOST], in[MOST];
+    for (int i = 0; i < nranks; i++) {
+        out[i] = (tw__buffer){.data = out_data[i], .bytes = length_of(round, rank, i)};
+        in[i] = (tw__buffer){.data = in_data[i], .capacity = LONGEST};
+        memset(out_data[i], value_of(round, rank, i), out[i].bytes);
+    }
+    check_ok(tw__alltoall_run(transport, TW__PAYLOAD, out, in, recvs));
+    for (int i = 0; i < nranks; i++) {
+        check_true(i == rank || in[i].bytes == length_of(round, i, rank));
+        check_true(i == rank || all_are(in_data[i], in[i].bytes, value_of(round, i, rank)));
+    }
+}
+
+static int sum(int64_t count) {
+    uint32_t *counts = calloc((size_t)count, sizeof *counts);
+    void *scratch = tw__alloc(tw__sum_counts_memory(nranks, count));
+    for (int64_t i = 0; i < count; i++)
+        counts[i] = (uint32_t)(rank + 1) * (uint32_t)i;
+    int status = tw__sum_counts(transport, counts, count, scratch);
+    uint32_t ranks = (uint32_t)(nranks * (nranks + 1) / 2);
+    for (int64_t i = 0; i < count && status == TW_OK; i++)
+        check_true(counts[i] == ranks * (uint32_t)i);
+    free(counts);
+    free(scratch);
+    return status;
+}
+
+/* Around the ring, so many bytes, which need not be whole words. */
+static void send_around(size_t bytes) {
+    tw__message both[2];
+    unsigned char *data = calloc(2, bytes);
+    int to = (rank + 1) % nranks, from = (rank + nranks - 1) % nranks;
+    memset(data, rank + 1, bytes);
+    check_ok(tw__transport_recv(transport, from, TW__PAYLOAD, data + bytes, bytes, &both[0]));
+    check_ok(tw__transport_send(transport, to, TW__PAYLOAD, data, bytes, &both[1]));
+    check_ok(tw__transport_wait(transport, both, 2));
+    check_true(both[0].bytes == bytes);
+    check_true(all_are(data + bytes, bytes, from + 1));
+    free(data);
+}
+
+/* 1.2 GB from the first rank to the last: more than is counted in bytes. */
+static void send_long(void) {
+    size_t bytes = ((size_t)1 << 30) + ((size_t)150 << 20) + 5;
+    tw__message message = {0};
+    unsigned char *data = rank == 0 || rank == nranks - 1 ? malloc(bytes) : NULL;
+    if (rank == 0) {
+        memset(data, 77, bytes);
+        check_ok(tw__transport_send(transport, nranks - 1, TW__PAYLOAD, data, bytes, &message));
+    } else if (rank == nranks - 1) {
+        memset(data, 0, bytes);
+        check_ok(tw__transport_recv(transport, 0, TW__PAYLOAD, data, bytes, &message));
+    }
+    check_ok(tw__transport_wait(transport, &message, 1));
+    check_true(rank != nranks - 1 || (message.bytes == bytes && all_are(data, bytes, 77)));
+    free(data);
+}
+
+static void messages(void) {
+    const char *name = NULL;
+    int own = -1, all = -1;
+    tw_traffic traffic;
+    tw_transport *none = transport;
+    check_true(tw_transport_mpi(NULL, MPI_COMM_WORLD) == TW_ERR_NULL);
+    check_true(tw_transport_mpi(&none, MPI_COMM_NULL) == TW_ERR_PARAM && none == NULL);
+    check_ok(tw_transport_info(transport, &name, &own, &all, NULL));
+    check_true(strcmp(name, "mpi") == 0 && own == rank && all == nranks);
+    for (uint64_t round = 0; round < 100; round++)
+        rotate(round);
+    for (int64_t count = 1; count < 20000; count = count * 3 + 1)
+        check_ok(sum(count));
+    send_around((size_t)9 << 20 | 3);
+    traffic = tw__transport_traffic(transport);
+    check_true(traffic.payload_sent > 9 << 20 && traffic.control_sent > 0);
+    if (getenv("THINWIRE_TEST_LONG") != NULL)
+        send_long();
+}
+
+/* ---- failures */
+
+/* Rank 1 has less room than rank 0 sends: it fails, and by its last words those do who wait. MPICH
+ * asks the error handler of MPI_COMM_WORLD. */
+static void too_long(void) {
+    char data[4000] = {0};
+    tw__message message = {0};
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (rank == 0)
+        check_ok(tw__transport_send(transport, 1, TW__PAYLOAD, data, sizeof data, &message));
+    else
+        check_ok(tw__transport_recv(transport, rank - 1, TW__PAYLOAD, data, 100, &message));
+    int status = tw__transport_wait(transport, &message, 1);
+    check_true(status == TW_ERR_TRANSPORT || rank == 0);
+    check_true(rank == 0 ||
+               strstr(tw_last_error(), "cannot receive from rank 0: MPI_Testsome: ") != NULL);
+    check_true(rank == 0 || all_are((unsigned char *)data + 100, sizeof data - 100, 0));
+}
+
+static void stop_here(pid_t pid) {
+    kill(pid, SIGSTOP);
+    int status = sum(100); /* a moment or an hour later, the others are gone */
+    check_true(status == TW_ERR_TIMEOUT);
+    check_true(strstr(tw_last_error(), "(says rank ") != NULL);
+}
+
+/* The last rank stops itself. The first continues it when all others have noticed. */
+static void stopped(void) {
+    int pids[MOST], token = 0, last = nranks - 1;
+    pids[rank] = (int)getpid();
+    MPI_Allgather(MPI_IN_PLACE, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
+    check_ok(sum(100));
+    tw__transport_set_timeout(transport, 1.0);
+    if (rank == last) {
+        stop_here((pid_t)pids[rank]);
+        return;
+    }
+    char want[96];
+    snprintf(want, sizeof want, "no answer within 1 s from rank %d; is it stopped or dead?", last);
+    int64_t begin = tw__clock();
+    int status = sum(100);
+    check_true(status == TW_ERR_TIMEOUT);
+    check_true(strstr(tw_last_error(), want) == tw_last_error());
+    check_true(tw__clock() - begin < 10 * TW__SECOND);
+    if (rank != 0)
+        MPI_Send(&token, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+    for (int i = 1; rank == 0 && i < last; i++)
+        MPI_Recv(&token, 1, MPI_INT, i, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank == 0)
+        kill((pid_t)pids[last], SIGCONT);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} parts[] = {{"messages", messages}, {"too_long", too_long}, {"stopped", stopped}};
+
+int main(int argc, char **argv) {
+    int found = 0;
+    check_true(tw_transport_mpi(&transport, MPI_COMM_WORLD) == TW_ERR_STATE);
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    check_ok(tw_transport_mpi(&transport, MPI_COMM_WORLD));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (argc == 2 && strcmp(argv[1], parts[i].name) == 0) {
+            parts[i].run();
+            found = 1;
+        }
+    check_true(found);
+    tw_transport_free(transport);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("%s: ok on %d ranks\n", argv[1], nranks);
+    MPI_Finalize();
+    return 0;
+}
