@@ -3,8 +3,8 @@
 
     RANK=r HOSTS=p bench/gloo_allreduce.py ADDRESS N STEPS     on every host at once
 
-ADDRESS is that of rank 0. Sums N floats STEPS times after one that is not timed; time_us is the
-median of the slowest rank's. scripts/netlab starts it where torch is to be had.
+ADDRESS is that of rank 0. Sums N floats STEPS times, after one sum that is not timed; time_us is
+the median over steps of the slowest rank's time. scripts/netlab starts it if torch is installed.
 """
 import json
 import os
@@ -32,7 +32,9 @@ def main():
     address, n, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     rank, hosts = int(os.environ["RANK"]), int(os.environ["HOSTS"])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://{address}:29555", rank=rank, world_size=hosts)
+    os.environ.setdefault("USE_LIBUV", "0")     # Debian 13's torch 2.6 is built without it
+    dist.init_process_group("gloo", init_method=f"tcp://{address}:29555", rank=rank,
+                            world_size=hosts)
     vector = torch.full((n,), float(rank))
     one_step(vector)
     wrong = int((vector != hosts * (hosts - 1) / 2).sum())

@@ -1,16 +1,16 @@
-/* links.c - what `thinwire simulate` is to be told about a network: one rank on each host
+/* links.c - measures the parameters of a network for `thinwire simulate`, one rank on each host
  *
  *   mpirun ... build/bench/links        prints latency, overhead and bandwidth as a JSON line
  *
- * Three small measurements over the library's own transport, none of them an exchange:
+ * Three small measurements over the library's transport:
  *
- *   there and back   8 bytes between rank 0 and each other rank, the rest asleep: latency + 2 overheads
- *   everyone         8 bytes from everyone to everyone at once: latency + 2(P-1) overheads
- *   ring             two lengths from everyone to the next at once: the longer takes longer by
- *                    (difference of bytes) / bandwidth
+ *   ping-pong   8 bytes between rank 0 and each other rank, the rest idle: latency + 2 overheads
+ *   allgather   8 bytes from every rank to every other at once: latency + 2(P-1) overheads
+ *   ring        two lengths from every rank to the next at once: the longer one takes longer by
+ *               (difference of bytes) / bandwidth
  *
- * Where one machine plays all hosts, the overhead holds what they take from each other's cores. Times
- * are medians. Exit status 1 with fewer than 3 ranks, and where a rank fails. */
+ * If one machine runs all hosts, the overhead includes the time that they take from each other's
+ * cores. Times are medians. Exit status 1 with fewer than 3 ranks, or if a rank fails. */
 #include "base/clock.h"
 #include "thinwire_mpi.h"
 #include "transport/transport.h"
@@ -22,15 +22,15 @@
 #define LONG_ROUNDS 7
 #define LONG (1 << 20)
 
-typedef struct lab {
+typedef struct links {
     tw_transport *transport;
     int rank, nranks;
     char *out, *in;
     void *scratch;
     int64_t *record; /* [nranks] */
-} lab;
+} links;
 
-static void must(int error) {
+static void require_ok(int error) {
     if (error == TW_OK)
         return;
     fprintf(stderr, "links: %s\n", tw_last_error());
@@ -47,69 +47,69 @@ static double median(double *times, int count) {
     return times[count / 2];
 }
 
-/* To one rank, and from one rank, at once; -1: none. */
-static void move(lab *l, int to, int from, size_t bytes) {
+/* Send to one rank and receive from one rank at the same time; -1: none. */
+static void send_recv(links *l, int to, int from, size_t bytes) {
     tw__message messages[2] = {0};
     if (from >= 0)
-        must(tw__transport_recv(l->transport, from, TW__CONTROL, l->in, bytes, &messages[0]));
+        require_ok(tw__transport_recv(l->transport, from, TW__CONTROL, l->in, bytes, &messages[0]));
     if (to >= 0)
-        must(tw__transport_send(l->transport, to, TW__CONTROL, l->out, bytes, &messages[1]));
-    must(tw__transport_wait(l->transport, messages, 2));
+        require_ok(tw__transport_send(l->transport, to, TW__CONTROL, l->out, bytes, &messages[1]));
+    require_ok(tw__transport_wait(l->transport, messages, 2));
 }
 
-static void everyone(lab *l) {
-    must(tw__allgather(l->transport, l->record, sizeof *l->record, l->scratch));
+static void allgather(links *l) {
+    require_ok(tw__allgather(l->transport, l->record, sizeof *l->record, l->scratch));
 }
 
-/* Half of the way to each rank and back; only rank 0 knows. */
-static double there_and_back(lab *l) {
+/* Half of a round trip; valid on rank 0. */
+static double ping_pong(links *l) {
     double times[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         int peer = 1 + i * (l->nranks - 1) / ROUNDS;
         double begin = tw__seconds();
         if (l->rank == 0)
-            move(l, peer, -1, 8);
+            send_recv(l, peer, -1, 8);
         if (l->rank == 0 || l->rank == peer)
-            move(l, -1, l->rank == 0 ? peer : 0, 8);
+            send_recv(l, -1, l->rank == 0 ? peer : 0, 8);
         if (l->rank == peer)
-            move(l, 0, -1, 8);
+            send_recv(l, 0, -1, 8);
         times[i] = (tw__seconds() - begin) / 2;
     }
     return median(times, ROUNDS);
 }
 
-/* Each time after a pause: in a step ranks come from computing, or from a wait for data, not from the
- * messages before. */
-static double everyone_to_everyone(lab *l) {
+/* Each after a pause: in a step ranks come from computation or from a long wait, not directly from
+ * earlier messages. */
+static double allgather_seconds(links *l) {
     const struct timespec pause = {.tv_nsec = 2000000};
     double times[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        everyone(l);
+        allgather(l);
         nanosleep(&pause, NULL);
         double begin = tw__seconds();
-        everyone(l);
+        allgather(l);
         times[i] = tw__seconds() - begin;
     }
     return median(times, ROUNDS);
 }
 
-static double ring(lab *l, size_t bytes) {
+static double ring(links *l, size_t bytes) {
     double times[LONG_ROUNDS];
     for (int i = 0; i < LONG_ROUNDS; i++) {
-        everyone(l);
+        allgather(l);
         double begin = tw__seconds();
-        move(l, (l->rank + 1) % l->nranks, (l->rank + l->nranks - 1) % l->nranks, bytes);
-        everyone(l); /* as long as the slowest */
+        send_recv(l, (l->rank + 1) % l->nranks, (l->rank + l->nranks - 1) % l->nranks, bytes);
+        allgather(l); /* until the slowest is done */
         times[i] = tw__seconds() - begin;
     }
     return median(times, LONG_ROUNDS);
 }
 
-static void measure(lab *l) {
-    everyone(l);
-    double there = there_and_back(l);
-    everyone(l);
-    double all = everyone_to_everyone(l);
+static void measure(links *l) {
+    allgather(l);
+    double there = ping_pong(l);
+    allgather(l);
+    double all = allgather_seconds(l);
     double longer = ring(l, 3 * LONG) - ring(l, LONG);
     double overhead = (all - there) / (2 * (l->nranks - 2));
     overhead = overhead > 0.0 ? overhead : 0.0;
@@ -121,7 +121,7 @@ static void measure(lab *l) {
 }
 
 int main(int argc, char **argv) {
-    lab l = {.out = calloc(3, LONG), .in = calloc(3, LONG)};
+    links l = {.out = calloc(3, LONG), .in = calloc(3, LONG)};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &l.nranks);
@@ -131,7 +131,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "links: needs 3 ranks and 6 MB; mpirun -n 3 or more\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
-    must(tw_transport_mpi(&l.transport, MPI_COMM_WORLD));
+    require_ok(tw_transport_mpi(&l.transport, MPI_COMM_WORLD));
     measure(&l);
     tw_transport_free(l.transport);
     free(l.out);

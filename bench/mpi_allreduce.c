@@ -1,10 +1,10 @@
-/* mpi_allreduce.c - MPI's own dense allreduce, for comparison: one JSON line
+/* mpi_allreduce.c - MPI's dense allreduce, for comparison: one JSON line
  *
  *   mpirun ... build/bench/mpi_allreduce NAME N STEPS
  *
- * Sums N floats over all ranks STEPS times after one that is not timed; time_us is the median of the
- * slowest rank's. NAME is put into the line. Which algorithm MPI takes is its own affair: Open MPI's
- * ring, which is the fair one to compare with on slow links, is chosen by
+ * Sums N floats over all ranks STEPS times, after one sum that is not timed; time_us is the median
+ * over steps of the slowest rank's time. NAME is put into the line. MPI chooses the algorithm. On slow
+ * links the fair comparison is Open MPI's ring:
  *   --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_allreduce_algorithm 4 */
 #include <mpi.h>
 #include <stdio.h>

@@ -4,57 +4,34 @@
     bench/torch_gpu.py [--n N,N] [--densities 0.001,0.01] [--steps S] [--library PATH]
 
 For each size and density, medians in microseconds by CUDA events of
-  bare torch  e.add_(g): what error feedback needs in any case
-  bare ours   the same by tw_cuda_accumulate
+  bare torch  e.add_(g): the pass that error feedback needs in any case
+  bare ours   the same pass by tw_cuda_accumulate
   thinwire    tw_selector_run and tw_selector_commit, method exact, on torch's current stream
   /bare       thinwire over the faster of the two bare passes
   topk        torch: e.add_(g), topk of the magnitudes, gather, zero what was sent; x: times slower
   gauss_k     torch: the same with Gaussian_k's threshold (Shi et al., 2019: mean and deviation,
-              normal quantile, up to 4 corrections) in place of topk; x: times slower; count/k
-All take turns step by step, each with a residual of its own, on gradients that differ from step to
-step. Before anything that is timed a pass over other memory keeps the GPU busy until the work is
-queued, and empties its cache. First of all thinwire's selection is compared with torch.topk's.
+              normal quantile, up to 4 corrections) instead of topk; x: times slower; count/k
+They take turns step by step, each with its own residual. Gradients differ from step to step. Before
+each timed call a pass over other memory keeps the GPU busy until the work is queued, and flushes
+its cache. At the start thinwire's selection is compared with torch.topk's.
 """
 import argparse
 import ctypes
+import os
 import pathlib
 import statistics
 import sys
 
 import torch
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+os.environ.setdefault("THINWIRE_LIBRARY", str(ROOT / "build" / "libthinwire.so"))
+sys.path.insert(0, str(ROOT / "python"))
+from thinwire.library import CUDA, SelectParams  # noqa: E402
+
 WARM_STEPS = 5
 SPIN_ELEMENTS = 64 << 20  # 768 MiB to move: 0.2 ms at 4 TB/s
-SHIFT_UNIT, SHIFT_COUNT, SHIFT_STRIDE = 16, 251, 97  # as in cli/gradients.c
-TW_CUDA = 1
-
-
-class SelectParams(ctypes.Structure):
-    """tw_select_params, field by field."""
-
-    _fields_ = [
-        ("method", ctypes.c_char_p),
-        ("k", ctypes.c_int64),
-        ("density", ctypes.c_double),
-        ("type", ctypes.c_int),
-        ("feedback", ctypes.c_int),
-        ("threads", ctypes.c_int),
-        ("seed", ctypes.c_uint64),
-        ("device", ctypes.c_int),
-        ("ordinal", ctypes.c_int),
-        ("stream", ctypes.c_void_p),
-        ("momentum", ctypes.c_float),
-        ("clip_norm", ctypes.c_float),
-        ("warmup_steps", ctypes.c_int32),
-        ("warmup_density", ctypes.c_double),
-        ("reuse_period", ctypes.c_int32),
-        ("reuse_low", ctypes.c_float),
-        ("reuse_high", ctypes.c_float),
-        ("reuse_nudge", ctypes.c_float),
-        ("gaussian_rounds", ctypes.c_int32),
-        ("dgc_sample", ctypes.c_double),
-        ("reserved", ctypes.c_uint32 * 8),
-    ]
+SHIFT_UNIT, SHIFT_COUNT, SHIFT_STRIDE = 16, 251, 97  # as in `thinwire bench select`
 
 
 class Sparse(ctypes.Structure):
@@ -64,7 +41,7 @@ class Sparse(ctypes.Structure):
 
 
 class Library:
-    """The calls of libthinwire that are needed here; a failing one ends the program."""
+    """The calls of libthinwire used here. A call that fails ends the program."""
 
     SIGNATURES = {
         "tw_selector_create": [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64,
@@ -97,7 +74,7 @@ class Selector:
 
     def __init__(self, library, n, k):
         self.library, self.handle, self.sparse = library, ctypes.c_void_p(), Sparse()
-        params = SelectParams(method=b"exact", k=k, device=TW_CUDA,
+        params = SelectParams(method=b"exact", k=k, device=CUDA,
                               ordinal=torch.cuda.current_device(),
                               stream=torch.cuda.current_stream().cuda_stream)
         library.selector_create(ctypes.byref(self.handle), n, ctypes.byref(params))
@@ -107,7 +84,7 @@ class Selector:
         self.library.selector_commit(self.handle, None, 0)
 
     def first_step(self, grad):
-        """A step whose selection is copied: idx and val as tensors."""
+        """A step that returns its selection: idx and val as tensors."""
         self.library.selector_run(self.handle, grad.data_ptr(), ctypes.byref(self.sparse))
         self.library.selector_wait(self.handle, ctypes.byref(self.sparse))
         idx = copy_of(self.sparse.idx, self.sparse.count, torch.int32)
@@ -120,7 +97,7 @@ class Selector:
 
 
 def copy_of(pointer, count, dtype):
-    """count elements of the GPU's memory as a tensor, through CUDA's driver."""
+    """A tensor with count elements of GPU memory, copied by CUDA's driver."""
     tensor = torch.empty(count, dtype=dtype, device="cuda")
     torch.cuda.synchronize()
     copy = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoD_v2
@@ -161,9 +138,8 @@ def torch_gaussian(residual, grad, k):
 
 
 def difference(grad, k, idx, val):
-    """What is wrong with a first selection, or None: the k largest magnitudes, in index order.
-
-    Among entries that tie for the last places torch takes any, thinwire the smaller indices."""
+    """What is wrong with a first selection: expected are the k largest magnitudes, in index order.
+    None: nothing. Of equal magnitudes torch takes any, thinwire the smaller indices."""
     expected = torch.topk(grad.abs(), k, sorted=False)
     if idx.numel() != k:
         return f"{idx.numel()} entries, expected {k}"
@@ -259,17 +235,16 @@ def report(arguments):
 
 
 def main():
-    library = pathlib.Path(__file__).resolve().parent.parent / "build" / "libthinwire.so"
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--n", default="14728266,133547324")
     parser.add_argument("--densities", default="0.001,0.01")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--library", default=str(library))
+    parser.add_argument("--library", default=os.environ["THINWIRE_LIBRARY"])
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("torch finds no GPU here; it takes one, and a torch that is built for CUDA")
+        sys.exit("torch finds no GPU; this needs one, and a torch that is built for CUDA")
     report(arguments)
 
 

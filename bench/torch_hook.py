@@ -64,6 +64,7 @@ def time_steps(options, scheme):
 def play(rank, options, store):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    os.environ.setdefault("USE_LIBUV", "0")     # Debian 13's torch 2.6 is built without it
     dist.init_process_group("gloo", store, rank=rank, world_size=options.ranks)
     for scheme in [None, *options.schemes.split(",")]:
         seconds, summary = time_steps(options, scheme)

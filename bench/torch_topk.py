@@ -5,10 +5,10 @@
 
 For each density, medians in milliseconds of
   topk      torch.topk(acc.abs(), k): the selection alone, unordered
-  pipeline  what error feedback needs: acc = e.add_(g), abs, topk, gather, zero what was sent
-  thinwire  `thinwire bench select --method exact`: the same job, from acc = e + g to zero
-both with torch as shipped, where each call maps and faults fresh memory, and with its heap kept
-(MALLOC_MMAP_MAX_=0 and a large MALLOC_TRIM_THRESHOLD_), and how many times faster thinwire is.
+  pipeline  a step with error feedback: acc = e.add_(g), abs, topk, gather, zero what was sent
+  thinwire  `thinwire bench select --method exact`: the same step
+and how many times faster thinwire is. Torch is timed twice: as shipped, where each call maps and
+faults fresh memory, and with its heap kept (MALLOC_MMAP_MAX_=0 and a large MALLOC_TRIM_THRESHOLD_).
 """
 import argparse
 import json
@@ -45,7 +45,7 @@ def median_ms(function, repeats):
 
 
 def time_torch(n, density, repeats):
-    """Runs in a process of its own, so that the environment decides how its heap behaves."""
+    """Runs in a child process: the environment at its start sets the heap's behaviour."""
     import torch
 
     torch.manual_seed(1)
@@ -85,7 +85,8 @@ def run_thinwire(arguments, density):
 
 
 def report(arguments):
-    print(f"n = {arguments.n:,}, medians of {arguments.repeats} in ms; x: times slower than thinwire")
+    print(f"n = {arguments.n:,}, medians of {arguments.repeats} in ms; "
+          "x: times slower than thinwire")
     print(f"{'density':>8} {'thinwire':>9} {'floor':>7}  {'torch':<12} {'topk':>9} {'x':>7} "
           f"{'pipeline':>9} {'x':>7}")
     for density in arguments.densities.split(","):

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""Forward and backward of vgg16 in PyTorch on the CPU, and the native trainer's beside it.
+"""Forward and backward of vgg16 on the CPU: PyTorch against the trainer of `thinwire train`.
 
     bench/torch_vgg16.py [--batch B] [--threads T] [--steps S] [--rounds R] [--native PATH]
 
 The network of CIFAR-10 (13 convolutions with bias, batch norm and ReLU, five pools, one linear
-layer; 14,728,266 parameters), training mode, cross entropy, gradients to all parameters. Each round
-runs torch, then the native bench (build/bench/vgg16), so that both see the same machine; printed
-are the samples/s of each (median over a round's steps) and their ratio, round by round, and last
-the medians. Torch runs in the better of its memory formats, with its heap kept (see torch_topk.py).
+layer; 14,728,266 parameters), training mode, cross entropy, gradients of all parameters. Each round
+runs torch, then the native bench (build/bench/vgg16), so that both see the same machine. A line for
+each round has the samples/s of both (medians over its steps) and their ratio; the last line has the
+medians over rounds. Torch runs in its faster memory format, with its heap kept (torch_topk.py).
 """
 import argparse
 import json

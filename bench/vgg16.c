@@ -2,18 +2,17 @@
  *
  *     bench/vgg16 [BATCH [THREADS [STEPS]]]        one JSON object on one line
  *
- * samples_per_s is from the median time of a step. gemm_ms is the floor: the matrix products that the
- * convolutions come down to, by Winograd's way, on as many threads and with nothing around them;
- * of_gemm is that floor over the time of a step. direct_gemm_ms are the products of the same
- * convolutions without Winograd's trick. bench/torch_vgg16.py sets all this beside PyTorch.
+ * samples_per_s follows from the median time of a step. gemm_ms is the floor: the matrix products of
+ * the Winograd convolutions alone, on as many threads. of_gemm is that floor over the time of a step.
+ * direct_gemm_ms are the products of the same convolutions without Winograd. bench/torch_vgg16.py
+ * compares all of this with PyTorch.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "gemm.h"
+#include "layers/matrix.h"
 #include "model.h"
-#include "pass.h"
 
 typedef struct options {
     int batch, threads, steps;
@@ -48,55 +47,52 @@ typedef struct floor_job {
     real *c; /* [2][m][n] */
 } floor_job;
 
-static void floor_task(void *context, int task, void *scratch) {
-    (void)scratch;
-    const floor_job *job = context;
+static void floor_task(const task *t) {
+    const floor_job *job = t->job;
     const shape s = job->s;
     matrix a = s.across ? transposed(job->a, s.m) : plain(job->a, s.k);
-    gemm(s.m, s.n, s.k, a, plain(job->b, s.n), 0, job->c + (task % 2) * (int64_t)s.m * s.n, s.n);
+    gemm(s.m, s.n, s.k, a, plain(job->b, s.n), 0, job->c + (t->index % 2) * (int64_t)s.m * s.n,
+         s.n);
 }
 
 /* `products` products of [rows][in] and [in][out] and their two gradients, rows in tiles. */
-static void run_products(team *t, floor_job *job, int products, int rows, int in, int out) {
+static void run_products(const pass *p, floor_job *job, int products, int rows, int in, int out) {
     const int tile = rows > 256 ? 256 : rows, tasks = products * (rows / tile);
     const shape shapes[] = {{tile, out, in, 0}, {tile, in, out, 0}, {in, out, tile, 1}};
     for (int i = 0; i < 3; i++) {
         job->s = shapes[i];
-        team_run(t, tasks, floor_task, job);
+        pass_run(p, tasks, 1, floor_task, job);
     }
 }
 
 /* All products of one step: 13 convolutions, by 3 x 3 patches or by Winograd's 16 planes of tiles. */
-static void run_floor(team *t, floor_job *job, int batch, int direct) {
+static void run_floor(const pass *p, floor_job *job, int batch, int direct) {
     static const int width[] = {3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512};
     static const int side[] = {32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2};
     for (int i = 0; i < 13; i++) {
         const int pixels = batch * side[i] * side[i];
         if (direct || i == 0)
-            run_products(t, job, 1, pixels, 9 * width[i], width[i + 1]);
+            run_products(p, job, 1, pixels, 9 * width[i], width[i + 1]);
         else
-            run_products(t, job, 16, pixels / 4, width[i], width[i + 1]);
+            run_products(p, job, 16, pixels / 4, width[i], width[i + 1]);
     }
 }
 
 static double measure_floor(options o, int direct, double *times) {
     const size_t most = (size_t)9 * 512 * 512;
-    team *t;
+    const pass p = {.threads = o.threads}; /* of the pool, which the model keeps */
     real *memory = malloc(4 * most * sizeof *memory);
-    if (!memory || team_create(&t, o.threads, 0, 0) != 0) {
-        free(memory);
+    if (!memory)
         return 0;
-    }
     for (size_t i = 0; i < 4 * most; i++)
         memory[i] = (real)(i % 13) * (real)0.1;
     floor_job job = {.a = memory, .b = memory + most, .c = memory + 2 * most};
     for (int i = -1; i < o.steps; i++) {
         double begin = seconds();
-        run_floor(t, &job, o.batch, direct);
+        run_floor(&p, &job, o.batch, direct);
         if (i >= 0)
             times[i] = seconds() - begin;
     }
-    team_free(t);
     free(memory);
     return median(times, o.steps);
 }
@@ -120,7 +116,7 @@ static int measure_steps(model *m, const model_batch *batch, options o, double *
     double *forwards = times + o.steps;
     for (int i = -2; i < o.steps; i++) {
         double begin = seconds();
-        if (model_forward(m, batch, NULL) != MODEL_OK)
+        if (model_forward(m, batch, NULL) != TW_OK)
             return 1;
         double middle = seconds();
         model_backward(m, NULL, NULL);
@@ -135,11 +131,10 @@ static int measure_steps(model *m, const model_batch *batch, options o, double *
 }
 
 static int run(options o) {
-    model_error error;
     model *m;
     model_spec spec = {.name = "vgg16", .max_batch = o.batch, .seed = 1, .threads = o.threads};
-    if (model_create(&m, &spec, &error) != MODEL_OK) {
-        fprintf(stderr, "vgg16: %s\n", error.text);
+    if (model_create(&m, &spec) != TW_OK) {
+        fprintf(stderr, "vgg16: %s\n", tw_last_error());
         return 1;
     }
     model_batch batch = make_batch(m, o.batch);

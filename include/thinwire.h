@@ -1,17 +1,25 @@
-/* thinwire.h - sum gradients over thin wires: send the few values that matter, keep the rest
+/* thinwire.h - sparse allreduce: send the few gradient values that matter, keep the rest
  *
- * Each training step every one of P workers, the ranks, holds a gradient g of n numbers. Thinwire
- * adds it to the residual e of what earlier steps left unsent, picks the k entries of acc = g + e
- * that matter, sums them over all ranks, and keeps everything else for later, so that nothing is
- * lost:
+ * P ranks (worker processes or threads) train together. A tensor is a vector of n numbers that all
+ * ranks have, for instance the weights of one layer. In each step every rank has a gradient of n
+ * numbers for it. Thinwire adds the residual, which is everything that earlier steps did not send.
+ * It selects k entries (index and value) of this sum, adds them up over all ranks, and keeps the
+ * rest as the new residual. Nothing is lost.
  *
- *     gradient[n] -> feedback -> select -> exchange -> commit -> mean gradient[n], or idx/val
- *                    acc = g+e   k of n    over a      e keeps
- *                                          transport   what did not arrive
+ *     gradient[n] -> feedback  -> select -> exchange -> apply -> mean gradient[n], or idx/val
+ *                    acc = g+e    k of n    over a      e keeps
+ *                                           transport   what did not arrive
  *
- * This header is the whole public interface, in reading order: version, errors, parameters;
- * transports, groups, allreduce and their state, which is all that most programs need; then the
- * selector alone, for those who bring their own exchange; information.
+ * Objects
+ *   tw_transport   moves messages between ranks                        section 4
+ *   tw_group       tensors whose gradients are summed over the ranks   sections 5 to 7
+ *   tw_selector    selection without an exchange                       section 8
+ *
+ * Names in this header
+ *   n   elements of a tensor           g     gradient
+ *   k   entries selected per step      e     residual
+ *   P   ranks (nranks)                 acc   g + e
+ *   density: k / n
  *
  * One rank of a training loop, without error handling:
  *
@@ -20,32 +28,34 @@
  *     params.select.density = 0.01;
  *     tw_group *group;
  *     tw_group_create(&group, transport, &params);
- *     tw_group_add(group, n, NULL, NULL);                // tensor 0; others as they come
+ *     tw_group_add(group, n, NULL, NULL);                // tensor 0
  *     tw_group_open(group);
  *     for (;;)
  *         tw_allreduce(group, 0, grad, grad);            // grad becomes the mean over all ranks
  *     tw_group_free(group);
  *
- * Rules that hold for every call
- *   - Glossary: n elements, k selected, density k/n, P ranks (nranks), g gradient, e residual,
- *     acc = g + e.
- *   - A call returns TW_OK (0) or a negative error; tw_last_error() says in words which field was
- *     wrong and what is accepted. After an error nothing has changed, unless the call says otherwise.
- *   - The library never prints, never exits and never aborts.
- *   - A handle may be used by one thread at a time; different handles are independent.
- *   - "Collective" calls must be made by all ranks, in the same order. They end with the same
- *     status on all of them, but for errors that a call lists as this rank's alone, within the
- *     deadline of the group.
- *   - Pointers into the caller's memory may have any alignment.
- *   - The selection depends on the inputs, the parameters and the seed alone: not on the number of
- *     threads, the kernels or the run. (How much work it took, in tw_select_info, does.)
+ * Rules for every call
+ *   - Status. A call returns TW_OK (0) or a negative tw_error. tw_last_error() explains the error.
+ *     A failed call has changed nothing, unless its comment says otherwise.
+ *   - The library never prints, exits or aborts.
+ *   - Threads. One thread at a time may use a handle. Different handles are independent.
+ *   - Collective. All ranks must make a call marked "Collective", in the same order. It returns on
+ *     all ranks within the deadline of the group, with the same status. Its comment lists apart the
+ *     errors that concern one rank alone. Calls without the mark do not wait for other ranks.
+ *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
+ *   - Bad numbers. A step is refused on all ranks if a gradient holds NaN or infinity, or a sum
+ *     overflows. A refused step changes no residual.
+ *   - Repetition. A selection depends on inputs, parameters and seed only. The number of threads
+ *     and the instruction set do not change it.
  *
  * Caveats
- *   - acc is computed in the caller's floating-point environment, also by the library's threads:
- *     with flush-to-zero set, subnormal sums are flushed. Undo a step in the environment in which
- *     it ran.
- *   - Conservation (sent + residual = gradients) is exact up to the rounding of g + e in float32.
- */
+ *   - Conservation (applied + residuals = gradients) is exact except for the rounding of g + e to
+ *     float32.
+ *   - All threads of the library compute in the caller's floating-point environment. With
+ *     flush-to-zero, subnormal sums become 0. Undo a step in the environment in which it ran.
+ *
+ * More headers: thinwire_mpi.h (MPI), thinwire_nccl.h (NCCL), thinwire_sim.h (simulated networks).
+ * docs/glossary.md defines every term. */
 #ifndef THINWIRE_H
 #define THINWIRE_H
 
@@ -68,12 +78,12 @@ extern "C" {
 #define TW_VERSION_MINOR 1
 #define TW_VERSION_PATCH 0
 
-/* The version of the library that is loaded, as "0.1.0". */
+/* The version of the loaded library, for instance "0.1.0". */
 TW_API const char *tw_version(void);
 
 /* ---- 2. Errors ---------------------------------------------------------------------------- */
 
-/* X(name, value, text): the one list that makes the enum and the texts. */
+/* X(name, value, text): the enum and the texts are made from this list. */
 #define TW_ERRORS(X)                                                                               \
     X(TW_OK, 0, "success")                                                                         \
     X(TW_ERR_NULL, -1, "a required pointer is NULL")                                               \
@@ -103,13 +113,14 @@ typedef enum {
 /* The fixed text of an error, for instance "k is outside 1 .. n". Never NULL. */
 TW_API const char *tw_error_text(int error);
 
-/* What went wrong in the calling thread's last failed call: the field, its value and what is
- * accepted. Valid until that thread's next failing call; "" if none failed. */
+/* The details of the calling thread's last failed call: the field, its value and what is accepted,
+ * or the rank at fault. "" if no call of this thread has failed. Valid until a call of this thread
+ * fails again. */
 TW_API const char *tw_last_error(void);
 
 /* ---- 3. Parameters ------------------------------------------------------------------------ */
 
-/* Element type of the gradients. Residuals and results are float32 always. */
+/* Element type of gradients. Residuals and results are always float32. */
 typedef enum {
     TW_F32 = 0,
     TW_F16 = 1,  /* IEEE 754 binary16 */
@@ -118,48 +129,48 @@ typedef enum {
 
 typedef enum {
     TW_FEEDBACK_ON = 0,  /* keep what was not sent and add it to the next gradient */
-    TW_FEEDBACK_OFF = 1, /* select from the gradient itself; the rest is dropped */
+    TW_FEEDBACK_OFF = 1, /* select from the gradient itself and drop the rest */
 } tw_feedback;
 
-/* Where gradients lie and selection runs. */
+/* Where gradients lie and where selection runs. */
 typedef enum {
     TW_CPU = 0,
     TW_CUDA = 1, /* an NVIDIA GPU; see tw_cuda_device() */
 } tw_device;
 
-/* How to select. Zero means default in every field; start from TW_SELECT_PARAMS_INIT. Exactly one
- * of k and density must be given. A value that is not understood is refused, never replaced. */
+/* How to select. Start from TW_SELECT_PARAMS_INIT: zero means default in every field. Set k or
+ * density, not both. A value that the library does not know is refused, never replaced. */
 typedef struct tw_select_params {
-    const char *method; /* NULL: "exact". Names: see tw_select_method() */
-    int64_t k;          /* entries per step, 1 .. n, or 0 to use density */
-    double density;     /* k/n, in (0, 1]; k is rounded to nearest, at least 1 */
+    const char *method; /* NULL: "exact". Names: tw_select_method() */
+    int64_t k;          /* entries per step, 1 .. n; 0: use density */
+    double density;     /* k / n, in (0, 1]; k is rounded to nearest, at least 1 */
     int type;           /* tw_type of the gradient */
     int feedback;       /* tw_feedback */
     int threads;        /* 0: tw_default_threads(); at most 256 */
-    uint64_t seed;      /* random: ranks that share a seed pick the same indices */
+    uint64_t seed;      /* method "random": ranks with equal seeds select equal indices */
 
-    /* With TW_CUDA gradients, results and outputs are memory of one GPU, aligned to their elements,
-     * and work is ordered by a stream. Selections are bit for bit those of the CPU. */
+    /* With TW_CUDA, gradients, results and outputs are memory of one GPU, aligned to their element
+     * type. The stream orders all work. Selections equal the CPU's bit for bit. */
     int device;   /* tw_device */
-    int ordinal;  /* which GPU, as CUDA counts them */
+    int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t in which gradients become ready and results are used; NULL: the
                      default stream */
 
     /* Deep Gradient Compression (Lin et al., 2018) */
-    float momentum;        /* in [0, 1): accumulate u = momentum * u + g instead of g */
-    float clip_norm;       /* > 0: scale g down to this 2-norm first (global norm / sqrt(P)) */
-    int32_t warmup_steps;  /* > 0: density falls exponentially to its final value over these */
+    float momentum;        /* in [0, 1): accumulate u = momentum * u + g, the velocity, not g */
+    float clip_norm;       /* > 0: first scale g down to this 2-norm (global norm / sqrt(P)) */
+    int32_t warmup_steps;  /* > 0: the density falls exponentially during this many steps */
     double warmup_density; /* density of the first warm-up step; 0: 0.25 */
 
-    /* reuse (Ok-Topk, Li and Hoefler, 2022). A count outside k/4 .. 4k, which nudges would take
-     * long to mend, has the threshold found anew at once. */
-    int32_t reuse_period; /* exact threshold every so many steps; 0: 32 */
-    float reuse_low;      /* lower the threshold when count < low * k; 0: 2/3 */
-    float reuse_high;     /* raise it when count > high * k; 0: 5/4 */
-    float reuse_nudge;    /* by this fraction; 0: 0.01 */
+    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). It corrects its threshold in small steps. If
+     * the count leaves k/4 .. 4k, it computes an exact threshold at once. */
+    int32_t reuse_period; /* steps from one exact threshold to the next; 0: 32 */
+    float reuse_low;      /* lower the threshold if count < low * k; 0: 2/3 */
+    float reuse_high;     /* raise it if count > high * k; 0: 5/4 */
+    float reuse_nudge;    /* fraction by which to lower or raise it; 0: 0.01 */
 
-    int32_t gaussian_rounds; /* corrections of the threshold at most; 0: 4 */
-    double dgc_sample;       /* fraction sampled for the threshold, 2048 at least; 0: 0.01 */
+    int32_t gaussian_rounds; /* method "gaussian": corrections of the threshold at most; 0: 4 */
+    double dgc_sample;       /* method "dgc": fraction sampled, 2048 elements at least; 0: 0.01 */
 
     uint32_t reserved[8]; /* zero */
 } tw_select_params;
@@ -172,114 +183,89 @@ typedef struct tw_select_params {
     { 0 }
 #endif
 
-/* Bytes that a selector, or a group of them, takes. All of it is allocated when it is created or
- * opened; a step allocates nothing. */
+/* Bytes of a selector or a group. tw_selector_create or tw_group_open allocates all of them. A step
+ * allocates nothing.
+ *
+ * undo restores the residual after a refused step. On the CPU it is address space of about 5.2 * n
+ * bytes. A step touches 0.2 * n to 0.5 * n of them, and more if gradients suddenly grow 100 times.
+ * On a GPU it is a second residual.
+ *
+ * workspace of a selector on the CPU: 32 * k bytes for results; 32 * k bytes of address space per
+ * thread, of which all threads together touch about 16 * k; n / 250 for samples ("dgc": n / 25,
+ * "random": n / 8). On a GPU: 64 * k + n / 2. */
 typedef struct tw_memory {
-    size_t residual;  /* float32[n], none without feedback */
-    size_t velocity;  /* 2 x float32[n] with momentum */
-    size_t undo;      /* address space to restore the residual of a refused step: about 5.2 n. A
-                         step touches 0.2 to 0.5 n of it, more when gradients suddenly grow by 100
-                         times or more; on a GPU a second residual, float32[n]; none without
-                         feedback */
-    size_t workspace; /* candidates and results: 32 k bytes, and as much address space per thread,
-                         of which all threads together touch about half of one share; plus n/250 for
-                         samples, with "dgc" n/25, with "random" n/8. On a GPU 64 k bytes and n/2 */
-    size_t total;     /* the sum. With TW_CUDA it is the GPU's, but for what passes through the host
-                         in a group's exchange, which is pinned memory there */
+    size_t residual;  /* float32[n]; 0 without feedback */
+    size_t velocity;  /* 2 x float32[n] with momentum, else 0 */
+    size_t undo;      /* 0 without feedback */
+    size_t workspace; /* see tw_group_memory for groups */
+    size_t total;     /* the sum. With TW_CUDA in GPU memory; a group's buffers on the host, which
+                         are pinned, count too */
 } tw_memory;
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
 
-/* One rank's end of a set of P ranks that can send bytes to each other. A transport moves bytes
- * and counts them; it knows nothing of gradients. It carries one group at a time and must outlive
- * it. Four kinds are built in; the header thinwire_mpi.h adds MPI, thinwire_nccl.h lets any of
- * them use NCCL between GPUs. */
+/* One rank's end of a set of P ranks that send messages to each other. A transport moves bytes and
+ * counts them. It knows nothing about gradients. It serves one group at a time and must outlive
+ * that group. The caller frees it with tw_transport_free. */
 typedef struct tw_transport tw_transport;
 
-/* The only rank of a job of one.
+/* A job of one rank.
  * Errors: TW_ERR_NULL; TW_ERR_MEMORY. */
 TW_API int tw_transport_self(tw_transport **transport);
 
-/* Ranks as threads of this process: transports[nranks] gets one end for each rank, to be used and
- * freed by the thread that plays it. nranks is 1 .. 65536.
+/* Ranks as threads of this process.
+ *   transports [nranks] gets one end for each rank. The thread of a rank uses and frees its end.
+ *   nranks     1 .. 65536.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_threads(tw_transport **transports, int nranks);
 
-/* Ranks as processes with connected stream sockets between them, TCP or Unix: sockets[nranks] has
- * one to each other rank; the one at [rank] is not looked at. How they find each other is the
- * caller's affair, and so is whom to trust. The transport closes them when it is freed.
- * Errors, with all sockets left to the caller: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
+/* Ranks as processes that are joined by stream sockets, TCP or Unix.
+ *   sockets [nranks] one connected socket to each other rank; sockets[rank] is ignored.
+ * The caller connects the ranks and decides whom to trust. The transport owns the sockets from now
+ * on and closes them when it is freed. After an error the caller still owns them.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, int rank, int nranks);
 
-/* A network to simulate, as a model of its links. Zero means default where one is named. */
-typedef struct tw_network {
-    double latency;         /* seconds that a message is under way between hosts */
-    double bandwidth;       /* bytes per second of a host's link, each way */
-    int host_ranks;         /* ranks on a host, which share its link evenly; 0: 1 */
-    double local_latency;   /* within a host; 0: as between hosts */
-    double local_bandwidth; /* likewise, of each rank */
-    double jitter;          /* 0 .. 1: latency varies by this fraction, by chance */
-    double slowdown;        /* > 0: the links of rank `straggler` are so many times slower */
-    int straggler;
-    uint64_t seed;        /* of the chance */
-    double overhead;      /* seconds that a rank is busy with a message, sending as well as
-                             receiving */
-    double payload_scale; /* a byte of payload takes the time of so many, to stand for vectors that
-                             are so many times as long; 0: 1 */
-    double computing;     /* a second of CPU time of a rank's own takes so many, and as many times
-                             payload_scale; 0: what ranks compute takes no time */
-} tw_network;
-
-/* As tw_transport_threads, over a network that is not there: every rank has a clock that moves by
- * what its messages would take, and by what it computes if network->computing says so. Without that
- * the same job takes the same time, however its threads are scheduled.
- * Errors: those of tw_transport_threads; TW_ERR_PARAM naming the field of the network. */
-TW_API int tw_transport_simulated(tw_transport **transports, int nranks, const tw_network *network);
-/* Seconds on a rank's clock; 0 where the network is not simulated. To be called by the thread that
- * plays the rank. */
-TW_API double tw_transport_clock(const tw_transport *transport);
-/* Let time pass on a rank's clock: instead of what it has computed since it last used the transport.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when the network is not simulated; TW_ERR_PARAM. */
-TW_API int tw_transport_elapse(tw_transport *transport, double seconds);
-
-/* How the library sends and receives: implement these to lend it a network of your own. All calls
- * of one transport come from one thread at a time. None of them may block, except idle.
+/* The functions of a custom transport: implement them to run Thinwire over your own network. One
+ * thread at a time calls the functions of one transport. Only idle may block.
  *
- * Messages from one rank to another under one tag arrive in the order in which they were sent, and
- * receives match them in the order in which they were started. Sends need not wait for a receive.
- * A message may be empty. A call returns 0, or a negative error; to say more, it may call
- * tw_transport_explain. */
+ * Order: messages from one rank to another with the same tag arrive in the order in which they were
+ * sent. Receives match them in the order in which they were started. A send may complete before its
+ * receive was started. A message may be empty.
+ *
+ * Status: a function returns 0 or a negative tw_error. It may call tw_transport_explain to set the
+ * text of the error. */
 typedef struct tw_transport_calls {
     const char *name; /* for messages to humans; copied */
 
-    /* Start to send data[bytes] to a peer. The data stay as they are until the request is done.
-     * tag is 0 .. 3. *request is for test and cancel, not NULL. */
+    /* Start to send data[bytes] to a peer with a tag 0 .. 3. The library does not change data until
+     * the request is done. *request identifies the request for test and cancel; it is not NULL. */
     int (*send)(void *context, int peer, int tag, const void *data, size_t bytes, void **request);
-    /* Start to receive a message of at most `capacity` bytes from a peer; a longer one is an
+    /* Start to receive a message of at most `capacity` bytes from a peer. A longer message is an
      * error. */
     int (*recv)(void *context, int peer, int tag, void *data, size_t capacity, void **request);
-    /* 1: done, *bytes is the length of the message, the request is gone; 0: still under way;
-     * negative: failed, the request is gone. */
+    /* 1: done; *bytes is the length of the message. 0: not done yet. Negative: failed. After 1 or a
+     * negative result the request no longer exists. */
     int (*test)(void *context, void *request, size_t *bytes);
-    /* Give up a request that is not done: afterwards its data are not touched any more. */
+    /* Give up a request that is not done. Its data must not be touched any more. */
     void (*cancel)(void *context, void *request);
-    /* Wait until something may have happened, at most so long. NULL: the library yields. */
+    /* Wait until a request may have made progress, at most `microseconds`. NULL: the library yields
+     * the CPU instead. */
     void (*idle)(void *context, int64_t microseconds);
     /* The transport is being freed. NULL: nothing to do. */
     void (*close)(void *context);
-    /* The lowest rank that runs on the same host as this one, for "twolevel". NULL: unknown, each
-     * rank may be on a host of its own. */
+    /* The lowest rank on the same host as `rank`; exchange "twolevel" asks. NULL: unknown. */
     int (*host)(void *context, int rank);
 } tw_transport_calls;
 
-/* A transport made of the caller's functions; calls is copied, context is passed back.
- * examples/custom_transport.c is one over socket pairs.
- * Errors: TW_ERR_NULL; TW_ERR_PARAM when rank is outside 0 .. nranks-1; TW_ERR_MEMORY: close is
- * not called then. */
+/* A transport made of the caller's functions. calls is copied; context is passed to each function.
+ * examples/custom_transport.c is a complete one over socket pairs.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM if nranks is outside 1 .. 65536, or rank outside 0 .. nranks-1;
+ * TW_ERR_MEMORY. After an error close is not called. */
 TW_API int tw_transport_custom(tw_transport **transport, const tw_transport_calls *calls,
                                void *context, int rank, int nranks);
 
-/* For the functions of a custom transport: set the text that tw_last_error() will return, as
+/* For the functions of a custom transport: set the text of tw_last_error(), with the arguments of
  * printf, and return TW_ERR_TRANSPORT. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
@@ -287,49 +273,53 @@ __attribute__((format(printf, 1, 2)))
 TW_API int
 tw_transport_explain(const char *format, ...);
 
-/* A message between the memories of GPUs. */
+/* A message between GPU memories. Both ranks know its length. */
 typedef struct tw_device_message {
     int peer;
-    int sending; /* 1: data[bytes] goes there; 0: it comes from there */
-    void *data;
-    size_t bytes; /* both ends know how many */
+    int sending; /* 1: to the peer; 0: from the peer */
+    void *data;  /* [bytes] in GPU memory */
+    size_t bytes;
 } tw_device_message;
 
-/* Queue messages[count] on a cudaStream_t as one: the peers queue theirs, so none of them may wait
- * for another to come first. Returns 0, or a negative error, explained by tw_transport_explain. */
+/* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
+ * complete. The peers queue theirs at the same time. Returns 0 or a negative tw_error; see
+ * tw_transport_explain. */
 typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
                                void *stream);
 
-/* Groups on a GPU: have entries go from GPU to GPU by a way of your own; what ranks tell each other
- * beside still goes by the transport. Without one, entries pass through the host's memory, or, with
- * ranks that are threads, are copied directly. All ranks must have one, or none. Butterfly (with
- * which oktopk serves k < 8P), twolevel, fulltopk and "auto" go through the host all the same.
- * NCCL's is in thinwire_nccl.h.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when the transport has a group. */
+/* For groups on a GPU: use `exchange` to send entries from GPU to GPU. Control messages still use
+ * the transport. All ranks must set it, or none. thinwire_nccl.h sets NCCL.
+ *
+ * Without it, entries pass through host memory; between threads of one process the library copies
+ * them directly. Exchanges "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and
+ * "fulltopk", and scheme "auto", always pass through host memory.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
 
-/* Close and free; its group must be freed before. NULL is fine. */
+/* Close and free. Free its group first. NULL is fine. */
 TW_API void tw_transport_free(tw_transport *transport);
 
-/* What a rank sent and received since its transport was created, in bytes. Payload are the
- * gradient entries, control is all else: counts, histograms, agreement. */
+/* Bytes that a rank has sent and received since its transport was created. Payload is gradient
+ * entries. Control is everything else: counts, histograms, agreement. */
 typedef struct tw_traffic {
     int64_t payload_sent;
     int64_t payload_received;
     int64_t control_sent;
     int64_t control_received;
-    int64_t messages_sent;
+    int64_t messages_sent; /* a count */
 } tw_traffic;
 
-/* Who this is, and what was moved. Each pointer but the first may be NULL.
+/* The name, rank, number of ranks and traffic of a transport. Each pointer except the first may be
+ * NULL.
  * Errors: TW_ERR_NULL. */
 TW_API int tw_transport_info(const tw_transport *transport, const char **name, int *rank,
                              int *nranks, tw_traffic *traffic);
 
 /* ---- 5. Groups ---------------------------------------------------------------------------- */
 
-/* Tensors whose gradients are summed over the ranks of a transport. */
+/* Tensors whose gradients are summed over the ranks of a transport. Life of a group: create, add
+ * tensors, open, any number of steps, free. */
 typedef struct tw_group tw_group;
 
 typedef enum {
@@ -337,30 +327,33 @@ typedef enum {
     TW_SUM = 1,
 } tw_result;
 
+/* Which sums exchange "oktopk" applies. */
 typedef enum {
-    TW_GLOBAL_EXACT = 0, /* oktopk: exactly the k largest of the sums, every step; where extreme
-                            crowding would break the bound, of what the ranks could send */
-    TW_GLOBAL_REUSE = 1, /* oktopk: the sums above the threshold of earlier steps, as long as that
-                            gives 2k/3 .. k of them; else exact. Fewer messages per step */
+    /* Exactly the k largest, in every step. If the entries of all ranks crowd in one region, ranks
+     * hold some back to keep the bound of 6k words; then the k largest of what they send. */
+    TW_GLOBAL_EXACT = 0,
+    /* Those above the threshold of earlier steps, if these are 2k/3 .. k; else as TW_GLOBAL_EXACT.
+     * Fewer messages per step. */
+    TW_GLOBAL_REUSE = 1,
 } tw_global;
 
-/* Zero means default in every field; start from TW_GROUP_PARAMS_INIT. All but timeout and, in
- * select, threads, seed, ordinal and stream must be the same on all ranks. */
+/* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field. All fields
+ * must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and stream. */
 typedef struct tw_group_params {
-    const char *scheme;      /* NULL: "oktopk". Names: see tw_scheme(); "auto": see tw_choice */
-    const char *exchange;    /* NULL: the scheme's. Names: see tw_exchange(), and "auto" */
-    const char *wire;        /* how entries are written: NULL: "raw", with "auto" "raw" or "bf16".
-                                Names: see tw_wire(). What rounding takes away stays in the residual
-                                of the rank that rounds; dense is always raw. Not with momentum on a
-                                GPU */
-    tw_select_params select; /* of tensors that bring none; method NULL: the scheme's */
+    const char *scheme;      /* NULL: "oktopk". Names: tw_scheme(). "auto": see tw_choice */
+    const char *exchange;    /* NULL: the scheme's. Names: tw_exchange(), and "auto" */
+    const char *wire;        /* wire format of entries; NULL: "raw", with "auto" "raw" or "bf16".
+                                Names: tw_wire(). The rank that rounds a value keeps the difference
+                                in its residual. dense is always raw. Momentum on a GPU needs
+                                "raw" */
+    tw_select_params select; /* for tensors that bring none; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
-    double timeout;          /* seconds that a call waits for other ranks; 0: 300 */
-    int64_t bucket;          /* merge started tensors into messages up to this many elements;
-                                0: 4 Mi, with "auto" what suits the network; 1: each tensor alone.
-                                Does not change results of any one exchange, but which rank rounds
-                                a sum where the wire format does */
+    double timeout;          /* deadline of a call in seconds; 0: 300 */
+    int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many
+                                elements; 0: 4 Mi, with "auto" what suits the network; 1: each
+                                tensor alone. Results do not depend on it, with one exception: if
+                                the wire format rounds, it decides which rank rounds a sum */
     uint32_t reserved[8];    /* zero */
 } tw_group_params;
 
@@ -372,327 +365,352 @@ typedef struct tw_group_params {
     { 0 }
 #endif
 
-/* Create a group without tensors. params is copied. Not collective.
- * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_STATE when the transport has a group, or
+/* Create a group without tensors. params is copied. The transport stays the caller's.
+ * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_STATE if the transport has a group, or
  * failed under an earlier one; TW_ERR_MEMORY. On error *group is NULL. */
 TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
-/* Add a tensor of n elements, before tw_group_open. Not collective.
- *   select  as in tw_selector_create; NULL: the group's. Scheme "dense" ignores all but type and
- *           threads.
- *   tensor  gets its number, 0, 1, 2 ...; may be NULL.
- * Add them in the order in which their gradients will be ready: they travel in this order.
+/* Add a tensor of n elements, before tw_group_open.
+ *   select  as in tw_selector_create; NULL: the group's. Scheme "dense" uses only type, threads,
+ *           device, ordinal and stream.
+ *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
+ * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
+ * this order.
  * Errors: TW_ERR_NULL; TW_ERR_STATE after tw_group_open; those of tw_selector_create. */
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
-/* Bytes that tw_group_open will take, or took (with "auto", before opening, at most): residuals,
- * velocities and undo logs of all tensors; workspace is O(k + P) for oktopk, O(k log P + P) for
- * gtopk, butterfly and twolevel, O(kP) where the result itself is (allgather, dsa), 8 MiB at most
- * for dense, on a GPU 8 bytes an element; for fulltopk oktopk's and dense's.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when no tensor was added; TW_ERR_MEMORY. */
+/* Bytes that tw_group_open will allocate or has allocated. Before opening, with "auto", the most
+ * that it may allocate. Residuals, velocities and undo logs are the sums over all tensors.
+ * Workspace:
+ *
+ *     oktopk                      O(k + P)
+ *     gtopk, butterfly, twolevel  O(k log P + P)
+ *     allgather, dsa              O(kP), as their results may have kP entries
+ *     dense                       8 MiB at most; on a GPU 8 bytes per element
+ *     fulltopk                    that of oktopk and that of dense
+ *
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if no tensor was added; TW_ERR_MEMORY. */
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
-/* Compare the parameters of all ranks, allocate everything; with "auto" measure between the ranks,
- * in some ten milliseconds or twenty latencies. Collective.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when there is no tensor or the group is open; TW_ERR_MISMATCH
- * naming the rank and the field that differs; TW_ERR_MEMORY with the rank that ran out;
- * TW_ERR_DEVICE; TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. A failed group can only be
- * freed. */
+/* Compare the parameters of all ranks and allocate everything. With "auto", also measure the
+ * network, for about ten milliseconds or twenty latencies. Collective.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if the group has no tensor or is open; TW_ERR_MISMATCH with the
+ * rank and the field that differs; TW_ERR_MEMORY with the rank that has too little; TW_ERR_DEVICE;
+ * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. After an error the group can only be freed. */
 TW_API int tw_group_open(tw_group *group);
 
-/* Free the group; tensors under way are abandoned. NULL is fine. Not collective. */
+/* Free the group and abandon steps that are in progress. NULL is fine. */
 TW_API void tw_group_free(tw_group *group);
 
 /* ---- 6. Allreduce ------------------------------------------------------------------------- */
 
-/* Sum one tensor's gradient over all ranks. Collective.
- *   grad [n] of the tensor's type; left alone by the library, and to be left alone by the caller
- *        until the call returns.
- *   out  [n] floats: the mean (or sum) of what was applied, zero elsewhere; may be grad itself when
- *        its type is f32, but not that of another tensor. NULL: see tw_group_result. "dense" and
- *        "auto" need it.
- * What was not applied is in the residuals of the ranks. All ranks get bitwise the same numbers.
- * The sum of an element is taken in the order of ranks, whatever the exchange, but for gtopk,
- * butterfly and twolevel: in the order of their trees.
- * Errors, the same on all ranks: TW_ERR_NUMBER when a rank's gradient holds NaN or infinity, or a
- * sum overflows; TW_ERR_NULL for a pointer that is NULL on any rank, TW_ERR_DEVICE for one that is
- * not the memory of the tensor's GPU, or a stream that failed: all residuals are then bit
- * for bit as before and the group goes on; out is as before too, but when a sum overflows: then it
- * holds nothing of use, unless it is grad and the scheme is not "dense", which sums in place.
- * TW_ERR_MISMATCH when ranks exchange different tensors or steps, TW_ERR_TIMEOUT naming the missing
- * ranks, TW_ERR_PROTOCOL, TW_ERR_TRANSPORT, and TW_ERR_DEVICE once entries travel: this rank's
- * residual is as before if the step was not complete here; the group is broken and can only be
- * asked for its state and freed. A call on a broken group gives the error that broke it. On this
- * rank alone: TW_ERR_NULL for the group, TW_ERR_INDEX for a wrong tensor number, TW_ERR_STATE when
- * the group is not open or tensors are under way. */
+/* Sum the gradient of one tensor over all ranks. Collective.
+ *   grad [n] of the tensor's type. Do not change it during the call.
+ *   out  [n] floats: the mean (or the sum) of the applied entries, 0 elsewhere. May be grad itself
+ *        if its type is f32, but not the gradient of another tensor. NULL: the result is read with
+ *        tw_group_result; "dense" and "auto" do not accept NULL.
+ * All ranks get bitwise the same result. The residuals keep what was not applied. Sums are taken in
+ * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
+ *
+ * Errors of all ranks, after which the group goes on and all residuals are bit for bit as before:
+ *   TW_ERR_NUMBER  a gradient holds NaN or infinity, or a sum overflows
+ *   TW_ERR_NULL    a pointer is NULL on some rank
+ *   TW_ERR_DEVICE  a pointer is not memory of the tensor's GPU, or a stream failed
+ * out is unchanged too, with one exception: if a sum overflows, its content is undefined. It is
+ * still unchanged if out is grad and the scheme is not "dense".
+ *
+ * Errors after which the group is broken:
+ *   TW_ERR_MISMATCH   ranks exchange different tensors or steps
+ *   TW_ERR_TIMEOUT    the text names the missing ranks
+ *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
+ *   TW_ERR_DEVICE     after the exchange has begun
+ * This rank's residual is then as before the step, unless the step was complete on this rank. A
+ * broken group can only be asked for its state and freed. Any other call returns the error that
+ * broke it.
+ *
+ * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
+ * TW_ERR_STATE if the group is not open or a background step is in progress. */
 TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *out);
 
-/* The same in the background: start returns at once, wait ends it. Any number of tensors may be
- * under way; they are merged into buckets in the order in which they were added, whatever the order
- * of starting, and a bucket travels when all of its tensors were started or one of them is waited
- * for. grad and out belong to the library from start to wait.
- *   tensor  for tw_allreduce_wait also TW_ALL: all that were started.
- * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE when the group is not open
- * or the tensor is under way; TW_ERR_MEMORY when no thread can be started; the error that broke the
- * group. Of wait: those of tw_allreduce; TW_ERR_STATE when the tensor was not started. If a tensor
- * fails, all that travel with it fail. */
+/* The same in the background: start returns at once, wait waits for the result. Any number of
+ * tensors may be in progress. Collective: all ranks must make the same waits in the same order, and
+ * start the same tensors before each wait. The order of starting may differ.
+ *   tensor     for tw_allreduce_wait also TW_ALL: all that were started.
+ *   grad, out  as in tw_allreduce. They belong to the library from start to wait.
+ * Tensors are merged into buckets in the order in which they were added, whatever the order of
+ * starting. A bucket is exchanged when all its tensors were started, or when one of them is waited
+ * for. If one tensor of a bucket fails, all of them fail.
+ * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
+ * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
+ * group.
+ * Errors of wait: those of tw_allreduce; TW_ERR_STATE if the tensor was not started. */
 #define TW_ALL (-1)
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
 
-/* A sparse vector: count entries, idx ascending, no index twice. */
+/* A sparse vector of `count` entries. idx ascends strictly. */
 typedef struct tw_sparse {
     int64_t count;
     const int32_t *idx; /* [count] */
     const float *val;   /* [count] */
 } tw_sparse;
 
-/* The tensor's last result, sparse; zeros are left out. The arrays belong to the group and stay
- * valid until the tensor's next step begins.
- * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when there was no step yet, the last one failed or
- * was dense, or one is under way. */
+/* The last result of a tensor as a sparse vector without zeros. The group owns the arrays. They are
+ * valid until the next step of the tensor begins.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if there was no step yet, the last one failed or
+ * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
 
-/* About a tensor's last step. Bytes and times are those of the bucket in which it travelled. */
+/* The last step of a tensor. Bytes and times are those of its whole bucket. */
 typedef struct tw_step_info {
-    int64_t step;         /* steps that succeeded so far */
+    int64_t step;         /* successful steps so far */
     int64_t k;            /* entries asked for */
     int64_t selected;     /* entries that this rank selected */
     int64_t applied;      /* entries of the result */
-    const char *exchange; /* that was used: oktopk and fulltopk leave k < 8P to butterfly */
-    const char *wire;     /* likewise */
-    int tensors;          /* in the bucket */
-    tw_traffic traffic;   /* of this rank */
-    double began;         /* seconds on CLOCK_MONOTONIC, or on a simulated network's clock; the
-                             stages follow each other from here */
+    const char *exchange; /* the exchange used; oktopk and fulltopk leave k < 8P to butterfly */
+    const char *wire;     /* the wire format used */
+    int tensors;          /* tensors in the bucket */
+    tw_traffic traffic;   /* of this rank in this step */
+    double began;         /* when it began, in seconds of CLOCK_MONOTONIC or of the simulated clock;
+                             the four stages below follow in this order */
     double select_seconds;
-    double agree_seconds; /* until all ranks were there: waiting for the slowest */
+    double agree_seconds; /* waiting for the slowest rank */
     double exchange_seconds;
     double apply_seconds;
 } tw_step_info;
 
-/* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when a step is under way. */
+/* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress. */
 TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
 
-/* What a group with exchange "auto" does. It measures latency and bandwidth when it is opened,
- * predicts the time of a step for each pair of exchange and wire format, tries those that have a
- * chance for a few steps each, and keeps the fastest; every 64 steps it looks whether that still
- * holds. All ranks always choose alike. Every step is a whole allreduce, whichever way it goes:
- * residuals belong to the tensors, and a dense step sends them along with the gradient, so nothing
- * is lost from one way to another. But which entries are applied depends on the exchange, and so on
- * times: runs repeat bit by bit in simulation only.
+/* Scheme or exchange "auto". A plan is an exchange with a wire format. When the group opens, the
+ * ranks measure the network and predict the time of a step for every candidate plan. The first
+ * steps try the promising plans; then the group keeps the fastest. Every 64 steps it checks its
+ * choice. All ranks choose alike. docs/auto.md explains the model.
  *
- * Candidates are all exchanges but twolevel and fulltopk, each with wire "raw" and "bf16"; a group
- * whose params name an exchange besides scheme "auto", or a wire, keeps to it. The selection is the
- * group's, "exact" unless it says otherwise. Left out are exchanges that would take more than 40
- * bytes of workspace per element (and 64 MiB), and dense for groups with a tensor on a GPU, with
- * momentum or without feedback. */
+ * Nothing is lost when the plan changes: residuals belong to tensors, and a dense step sends them
+ * along with the gradient. But the plan decides which entries are applied, and it depends on
+ * measured times. So runs repeat bit for bit in simulation only.
+ *
+ * Candidates: every exchange except twolevel and fulltopk, with wire "raw" and with "bf16". A group
+ * with scheme "auto" and a named exchange or wire keeps to that name. The selection is the group's,
+ * "exact" by default. Left out:
+ *   - a plan that needs more than 40 bytes of workspace per element, and more than 64 MiB;
+ *   - dense, if a tensor lies on a GPU, has momentum, or has no feedback. */
 #define TW_CANDIDATES 24
 typedef struct tw_candidate {
     const char *exchange;
     const char *wire;
-    double predicted; /* seconds of a step: exchange and application of the slowest rank; not the
-                         selection and the agreement before, which all have in common */
-    double measured;  /* the shortest of the last steps that went this way; 0: not tried */
-    int64_t steps;    /* that went this way */
+    double predicted; /* seconds to exchange and apply, on the slowest rank; selection and agreement
+                         are the same for all plans and not included */
+    double measured;  /* the shortest of its last steps, in seconds; 0: not tried */
+    int64_t steps;    /* steps with this plan so far */
 } tw_candidate;
 
 typedef struct tw_choice {
     const char *select;
     const char *exchange; /* of the next step */
     const char *wire;
-    double predicted, measured; /* as in its tw_candidate */
-    int settled;                /* 1: it was tried, and is the fastest of those that were */
-    int dense_is_faster;        /* 1: than any that sends less, by what was measured or else
-                                   predicted */
-    double latency;             /* seconds that a message is under way */
-    double overhead;            /* seconds that each further message takes of a rank */
-    double bandwidth;           /* bytes per second that a rank gets when all send at once; 0 for a
-                                   rank that is alone */
-    int64_t bucket;             /* elements, see tw_group_params */
+    double predicted, measured; /* as in tw_candidate */
+    int settled;                /* 1: this plan was tried, and is the fastest of those tried */
+    int dense_is_faster;        /* 1: dense beats every sparse plan, by measured time, or by
+                                   predicted time if it was not tried */
+    double latency;             /* seconds from sending a message to receiving it */
+    double overhead;            /* seconds that a rank spends on each further message */
+    double bandwidth;           /* bytes per second of a rank when all ranks send; 0 if P = 1 */
+    int64_t bucket;             /* elements; see tw_group_params */
     int ncandidates;
-    tw_candidate candidates[TW_CANDIDATES]; /* in the order of predicted */
-    char words[200];                        /* dense against the others, for humans */
+    tw_candidate candidates[TW_CANDIDATES]; /* [ncandidates], by predicted time */
+    char words[200];                        /* dense against the others, in words */
 } tw_choice;
 
-/* What was chosen for the steps in which the tensor travels: its bucket, or itself alone. Not
- * collective.
- * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when a step is under way, the group is not open,
+/* The choice for the steps in which this tensor is exchanged.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress, the group is not open,
  * or its exchange is fixed. */
 TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
-/* Copy the tensor's residual out, [n] floats; zeros without feedback.
- * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE when the group is not open or the step is under
- * way; TW_ERR_DEVICE. */
+/* ---- 7. State of a group ------------------------------------------------------------------ */
+
+/* Copy the residual of a tensor to residual[n] on the host. Zeros without feedback.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if the group is not open or a step is in
+ * progress; TW_ERR_DEVICE. */
 TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
-/* Write this rank's state (residuals, velocities, thresholds, step counters) to a file, whole or
- * not at all: a file of that name stays until the new one is complete. Not collective.
+/* Write this rank's state to a file: residuals, velocities, thresholds and step counters. An
+ * existing file of that name is replaced only when the new one is complete.
  * Errors: TW_ERR_NULL; TW_ERR_STATE; TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 TW_API int tw_group_save(tw_group *group, const char *path);
 
-/* Go on from saved states. Collective. The group may have another number of ranks than the one
- * that was saved: then every rank names the files that it takes over, each file being taken by
- * exactly one rank, and what it takes is added up. With as many ranks as before, each naming its
- * own file, the run continues bit for bit; "auto" chooses anew.
- *   paths [npaths]; npaths may be 0 for ranks that take none.
- * Errors, the same on all ranks, with nothing changed on any: TW_ERR_FILE; TW_ERR_DAMAGED;
- * TW_ERR_MISMATCH naming the field (tensors, n, momentum ...), or the saved rank that nobody or
- * more than one took; TW_ERR_NUMBER when what a rank takes overflows as it is added up; TW_ERR_NULL
- * for a path; TW_ERR_PARAM when npaths is negative; TW_ERR_MEMORY. With TW_ERR_TIMEOUT,
- * TW_ERR_TRANSPORT and TW_ERR_PROTOCOL the group is broken, as by tw_allreduce; with TW_ERR_DEVICE
- * its residuals are of no use either. On this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE;
- * the error that broke the group. */
+/* Continue from saved states. Collective.
+ *   paths [npaths] the files that this rank takes; npaths may be 0.
+ * Each file of the saved run must be taken by exactly one rank. With as many ranks as before, each
+ * with its own file, the run continues bit for bit ("auto" chooses anew). With another number of
+ * ranks, a rank that takes several files adds up their residuals, and one that takes none starts
+ * with zeros.
+ * Errors of all ranks, after which nothing has changed on any:
+ *   TW_ERR_FILE, TW_ERR_DAMAGED, TW_ERR_MEMORY
+ *   TW_ERR_MISMATCH  with the field that differs (tensors, n, momentum ...), or with the saved rank
+ *                    that nobody took or that several ranks took
+ *   TW_ERR_NUMBER    the sum of the residuals that a rank takes overflows
+ *   TW_ERR_NULL      a path is NULL
+ *   TW_ERR_PARAM     npaths is negative
+ * Errors after which the group is broken, as in tw_allreduce: TW_ERR_TIMEOUT; TW_ERR_TRANSPORT;
+ * TW_ERR_PROTOCOL; TW_ERR_DEVICE, which also leaves the residuals undefined.
+ * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE; the error that broke the
+ * group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
-/* ---- 7. The selector alone ---------------------------------------------------------------- */
+/* ---- 8. The selector alone ---------------------------------------------------------------- */
 
-/* What a group runs for each tensor, for programs that bring their own exchange:
+/* What a group runs for each tensor, for programs with an exchange of their own:
  *
  *     tw_selector_create(&selector, n, &params);
  *     for (;;) {
  *         tw_sparse sparse;
- *         tw_selector_run(selector, grad, &sparse);      // sparse.idx[], sparse.val[]: send these
+ *         tw_selector_run(selector, grad, &sparse);      // send sparse.idx[] and sparse.val[]
  *         tw_selector_commit(selector, NULL, 0);         // all sent: they leave the residual
  *     }
  *     tw_selector_free(selector);
- */
+ *
+ * A step is open from tw_selector_run to tw_selector_commit or tw_selector_undo. */
 typedef struct tw_selector tw_selector;
 
-/* What tw_selector_create would take with these parameters.
- * Errors: as tw_selector_create. */
+/* Bytes that tw_selector_create would allocate.
+ * Errors: those of tw_selector_create. */
 TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory);
 
-/* Create a selector for vectors of n elements, residual zero. params is copied.
- * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_K and TW_ERR_DENSITY (also when both or none are
- * given); TW_ERR_NAME for an unknown method, or for a THINWIRE_KERNELS that this machine lacks;
- * TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE when the GPU cannot be used. On error *selector is
+/* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_K and TW_ERR_DENSITY, also if both or none are given;
+ * TW_ERR_NAME for an unknown method, or if THINWIRE_KERNELS names kernels that this machine lacks;
+ * TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE if the GPU cannot be used. On error *selector is
  * NULL. */
 TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params);
 
 /* Free everything. NULL is fine. */
 TW_API void tw_selector_free(tw_selector *selector);
 
-/* Fold grad into the residual and select: acc = grad + residual, sparse = the selected entries.
- *   grad   [n] of the selector's type; not changed, and to be left alone until commit or undo.
- *   sparse the selection, acc at idx; the arrays belong to the selector and stay valid until its
- *          next call. "exact" gives exactly min(k, non-zeros) entries, the largest
- *          magnitudes, of equal magnitudes the smaller index. "random" gives k. The threshold
- *          methods give what passes their threshold, or the best k if that is more than 4k.
- * The step is now open: end it with tw_selector_commit or tw_selector_undo. Without feedback there
- * is nothing to lose: the next run ends it too.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step with feedback is open; TW_ERR_NUMBER when grad
- * holds NaN or infinity or the sum overflows: tw_last_error() names the first such index,
- * tw_selector_info has it as bad_index, and the residual is bit for bit as before; TW_ERR_DEVICE
- * when grad is not memory of the GPU, or the step cannot be queued. */
+/* Compute acc = grad + residual, select from it, and open the step.
+ *   grad   [n] of the selector's type. Do not change it before commit or undo.
+ *   sparse the selected entries of acc. The selector owns the arrays; they are valid until its next
+ *          call.
+ * Method "exact" returns exactly min(k, non-zeros) entries: the largest magnitudes, and of equal
+ * ones the smaller index. "random" returns k. The threshold methods return what passes their
+ * threshold, or the k largest if more than 4k pass. Without feedback the step need not be ended:
+ * the next run ends it too.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_NUMBER if grad holds
+ * NaN or infinity, or the sum overflows; TW_ERR_DEVICE if grad is not memory of the GPU, or the
+ * step cannot be queued. After TW_ERR_NUMBER the residual is bit for bit as before, and bad_index
+ * of tw_selector_info is the first index at fault. */
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
-/* With TW_CUDA, tw_selector_run returns as soon as the step is queued on the stream: idx and val are
- * the GPU's memory, and count is -1. This waits for the step and fills in the count. On the CPU
- * nothing is left to wait for.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open; TW_ERR_NUMBER as tw_selector_run: the
- * step is then closed; TW_ERR_DEVICE when the stream failed. */
+/* Wait for a step on a GPU. On a GPU tw_selector_run returns as soon as the step is queued on the
+ * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. On
+ * the CPU it returns at once.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, which
+ * closes the step; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
 
-/* End the step: the sent entries leave the residual (and the velocity), all else stays in it.
- *   idx [count] ascending indices that were sent, a subset of the selection, with TW_CUDA in the
- *       GPU's memory; NULL with count 0: the whole selection. To commit nothing, pass a non-NULL
- *       idx and 0.
- * With TW_CUDA a whole selection may be committed without waiting for it: if the step turns out to
- * be refused, nothing has changed but the step counter.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open (never without feedback); TW_ERR_INDEX
- * when idx holds an index that was not selected, or is not ascending, and TW_ERR_DEVICE: the step
- * stays open. */
+/* End the step. The sent entries leave the residual and the velocity; all others stay.
+ *   idx [count] the indices that were sent, ascending, a subset of the selection; on a GPU in its
+ *       memory. NULL with count 0: the whole selection. To commit nothing, pass count 0 and an idx
+ *       that is not NULL.
+ * On a GPU the whole selection may be committed without tw_selector_wait. If the step is refused
+ * later, nothing but the step counter has changed.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open (never without feedback); TW_ERR_INDEX if
+ * idx does not ascend or holds an index that was not selected; TW_ERR_DEVICE. After the last two
+ * the step stays open. */
 TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t count);
 
-/* Take the step back: residual and velocity are bit for bit as before tw_selector_run.
- *   grad [n] the same numbers that were given to tw_selector_run.
- * For steps that fail after selection, for instance because another rank found a NaN. Whatever the
- * step learned goes too: the next one gives what it would have given without this one.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when no step is open. */
+/* Undo the step: residual and velocity are bit for bit as before tw_selector_run.
+ *   grad [n] the numbers that were given to tw_selector_run.
+ * For a step that fails after selection, for instance because another rank found a NaN. The
+ * selector also forgets what it learned in this step.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open. */
 TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 
-/* Copy the residual out, [n] floats in the host's memory. Zeros without feedback.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open; TW_ERR_DEVICE. */
+/* Copy the residual to residual[n] on the host. Zeros without feedback.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if a step is open; TW_ERR_DEVICE. */
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
-/* Replace the residual by [n] finite floats in the host's memory. The threshold is learned anew in
- * the next step; velocity and step counter stay.
- * Errors: TW_ERR_NULL; TW_ERR_STATE when a step is open or feedback is off; TW_ERR_NUMBER;
+/* Replace the residual by residual[n], finite floats on the host. The next step learns its
+ * threshold anew. Velocity and step counter stay.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if a step is open or feedback is off; TW_ERR_NUMBER;
  * TW_ERR_DEVICE. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);
 
-/* About the last step that ran. */
+/* The last step. */
 typedef struct tw_select_info {
-    int64_t step;       /* steps committed so far (without feedback: steps run) */
-    int64_t k;          /* entries asked for in the last step (falls during warm-up) */
+    int64_t step;       /* steps committed so far; without feedback: steps run */
+    int64_t k;          /* entries asked for; falls during warm-up */
     int64_t count;      /* entries selected */
-    int64_t candidates; /* entries collected by the pass, among which was selected */
-    int32_t rescans;    /* further reads of the vector because a guess missed */
-    float threshold;    /* smallest magnitude selected, 0 if none */
-    int64_t bad_index;  /* first NaN or infinity when the last step was refused, else -1 */
-    int64_t refused;    /* steps refused so far; on a GPU also those that were committed unseen */
+    int64_t candidates; /* entries that the pass collected, from which the selection was made */
+    int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
+    float threshold;    /* smallest selected magnitude; 0 if none */
+    int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
+    int64_t refused;    /* steps refused so far; on a GPU also those committed without waiting */
 } tw_select_info;
 
-/* With TW_CUDA this waits for the step. Errors: TW_ERR_NULL; TW_ERR_DEVICE. */
+/* On a GPU this waits for the step. candidates and rescans tell how much work the step took: they
+ * may depend on threads and instruction set.
+ * Errors: TW_ERR_NULL; TW_ERR_DEVICE. */
 TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
 
-/* ---- 8. Information ----------------------------------------------------------------------- */
+/* ---- 9. Information ----------------------------------------------------------------------- */
 
-/* The schemes by position from 0: name, the selection method and the exchange that it pairs ("auto"
- * for the scheme of that name), one line of description. Returns TW_ERR_NAME past the last one.
- * Each pointer may be NULL. */
+/* The tables of the library. Ask for position 0, 1, 2 ... until the call returns TW_ERR_NAME. Each
+ * pointer may be NULL. The strings belong to the library and stay valid. */
+
+/* Schemes: name, selection method, exchange ("auto" for scheme "auto"), description. */
 TW_API int tw_scheme(int position, const char **name, const char **select, const char **exchange,
                      const char **description);
 
-/* The exchanges by position from 0: name and one line of description. Returns TW_ERR_NAME past the
- * last one. Either pointer may be NULL. */
+/* Exchanges: name, description. */
 TW_API int tw_exchange(int position, const char **name, const char **description);
 
-/* The wire formats by position from 0: name and one line of description. Returns TW_ERR_NAME past
- * the last one. Either pointer may be NULL. */
+/* Wire formats: name, description. */
 TW_API int tw_wire(int position, const char **name, const char **description);
 
-/* What the papers say that an exchange costs: payload words (of 4 bytes) that a rank sends, and
- * receives, per step at least and at most. An entry is two words, index and value. For oktopk
- * `most` is 6k, which this library never exceeds; on supports that are spread evenly 6k(P-1)/P.
+/* Transports: name, description. */
+TW_API int tw_transport_kind(int position, const char **name, const char **description);
+
+/* What the papers say an exchange costs: payload words that a rank sends per step, at least and at
+ * most. It receives as many. A word is 4 bytes; an entry is two words. oktopk: `most` is 6k, which
+ * this library never exceeds; on evenly spread supports it needs 6k(P-1)/P at most.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */
 typedef struct tw_cost {
     double least;
     double most;
+    double latencies; /* messages that wait for each other, where every message of a rank does */
 } tw_cost;
 TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost);
 
-/* The methods by position from 0: name and one line of description. Returns TW_ERR_NAME past the
- * last one. Either pointer may be NULL. */
+/* Selection methods: name, description. */
 TW_API int tw_select_method(int position, const char **name, const char **description);
 
-/* Name of the kernels in use: "avx512", "avx2" or "ref", the fastest that this CPU runs, or what
- * the environment variable THINWIRE_KERNELS says. */
+/* The kernels in use: "avx512", "avx2" or "ref". The fastest that this CPU runs, or what the
+ * environment variable THINWIRE_KERNELS names. */
 TW_API const char *tw_kernels(void);
 
-/* The kernels that this build has, by position from 0, and whether this CPU runs them. Returns
- * TW_ERR_NAME past the last one. Either pointer may be NULL. */
+/* The kernels of this build: name, and 1 if this CPU runs them. A table like those above. */
 TW_API int tw_kernels_at(int position, const char **name, int *usable);
 
-/* Threads used when a parameter struct says 0: the environment variable THINWIRE_THREADS, or the
- * cores that this process may run on. */
+/* The number of threads if a parameter says 0: the environment variable THINWIRE_THREADS, or the
+ * cores that this process may use. */
 TW_API int tw_default_threads(void);
 
-/* The bare pass sum[i] += add[i] with the kernels and threads that selection uses. Error feedback
- * needs this pass in any case: it is the floor that selection is measured against.
+/* The bare pass sum[i] += add[i], with the kernels and threads of selection. Error feedback needs
+ * this pass in any case. So it is the floor that selection is measured against.
  *   sum, add [n]; threads as in tw_select_params.
- * Threads are started for the call unless a selector with as many exists.
+ * Starts threads for this call, unless a selector with as many threads exists.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 
-/* The same on a GPU: sum and add are its memory, stream is a cudaStream_t. Returns when queued.
+/* The same on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
 
-/* The GPUs that this build can use, from ordinal 0. The name is valid until the thread's next call.
- * Errors: TW_ERR_DEVICE when there is no such GPU, or none at all: tw_last_error() says why. */
+/* The name of a GPU that this build can use, from ordinal 0. Valid until this thread calls again.
+ * Errors: TW_ERR_DEVICE if there is no such GPU; tw_last_error() says why. */
 TW_API int tw_cuda_device(int ordinal, const char **name);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* clock.h - time that only goes forward, for deadlines and durations */
+/* clock.h - monotonic time for deadlines and durations, and CPU time */
 #ifndef TW_BASE_CLOCK_H
 #define TW_BASE_CLOCK_H
 
@@ -7,14 +7,14 @@
 
 #define TW__SECOND INT64_C(1000000000)
 
-/* Nanoseconds since some moment in the past. */
+/* Nanoseconds since an arbitrary start. */
 static inline int64_t tw__clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * TW__SECOND + now.tv_nsec;
 }
 
-/* The same as seconds, for durations. */
+/* The same in seconds. */
 static inline double tw__seconds(void) {
     return 1e-9 * (double)tw__clock();
 }

@@ -1,13 +1,16 @@
-/* error.c - error texts, fixed and per thread; see error.h */
+/* error.c - error codes and texts, and the version; see error.h */
 #include "base/error.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 static _Thread_local char last_error[512];
+static const char unknown[] = "unknown error";
 
 int tw__fail(int error, const char *format, ...) {
     va_list args;
+    assert(error <= 0); /* TW_OK only sets the text */
     va_start(args, format);
     vsnprintf(last_error, sizeof last_error, format, args);
     va_end(args);
@@ -15,14 +18,7 @@ int tw__fail(int error, const char *format, ...) {
 }
 
 int tw__known_error(int error) {
-    switch (error) {
-#define TW_ERROR_CASE(name, value, text) case name:
-        TW_ERRORS(TW_ERROR_CASE)
-#undef TW_ERROR_CASE
-        return error != TW_OK ? error : TW_ERR_PROTOCOL;
-    default:
-        return TW_ERR_PROTOCOL;
-    }
+    return error != TW_OK && tw_error_text(error) != unknown ? error : TW_ERR_PROTOCOL;
 }
 
 int tw__fail_name(const char *field, const char *value, const char *(*name_at)(int position)) {
@@ -36,6 +32,7 @@ int tw__fail_name(const char *field, const char *value, const char *(*name_at)(i
 }
 
 int tw__fail_number(int64_t index) {
+    assert(index >= 0);
     return tw__fail(TW_ERR_NUMBER,
                     "grad: element %lld is NaN or infinite, or overflows with the residual; "
                     "skip this step or lower the loss scale",
@@ -54,7 +51,7 @@ const char *tw_error_text(int error) {
         TW_ERRORS(TW_ERROR_CASE)
 #undef TW_ERROR_CASE
     default:
-        return "unknown error";
+        return unknown;
     }
 }
 

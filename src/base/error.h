@@ -1,7 +1,7 @@
-/* error.h - how a failing call explains itself
+/* error.h - status codes and the text of the last error
  *
- * A function that fails returns tw__fail(TW_ERR_..., "field: ..."): the text waits in the calling
- * thread for tw_last_error(). TW_TRY passes an error on unchanged. */
+ * A function that fails returns tw__fail(TW_ERR_..., "field: ..."), which keeps the text for
+ * tw_last_error() in the calling thread. TW_TRY returns an error unchanged. */
 #ifndef TW_BASE_ERROR_H
 #define TW_BASE_ERROR_H
 
@@ -16,13 +16,14 @@ __attribute__((format(printf, 2, 3)))
 #endif
 int tw__fail(int error, const char *format, ...);
 
-/* What another rank says that its error is; TW_ERR_PROTOCOL where there is none such. */
+/* An error code that came from another rank: itself if it is one, else TW_ERR_PROTOCOL. */
 int tw__known_error(int error);
 
-/* TW_ERR_NAME about this value of a field; name_at gives what is accepted, NULL past the last. */
+/* TW_ERR_NAME: `value` is not accepted for `field`. name_at lists the accepted names, NULL past the
+ * last. */
 int tw__fail_name(const char *field, const char *value, const char *(*name_at)(int position));
 
-/* TW_ERR_NUMBER about this element of a gradient. */
+/* TW_ERR_NUMBER: this element of the gradient is NaN or infinite, or overflows. */
 int tw__fail_number(int64_t index);
 
 #define TW_TRY(call)                                                                               \

@@ -15,10 +15,11 @@ static size_t alignment_of(size_t bytes) {
 
 size_t tw__footprint(size_t bytes) {
     size_t alignment = alignment_of(bytes);
+    assert(bytes <= SIZE_MAX - alignment);
     return bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
 }
 
-/* Huge pages or not is a wish: where the system does not know it, nothing is lost but speed. */
+/* Only a hint: a system that ignores it is slower, not wrong. */
 static void advise(void *memory, size_t bytes, int huge) {
 #if defined(__linux__)
     if (bytes >= HUGE_PAGE)

@@ -1,11 +1,12 @@
 /* pool.c - the thread pool; see pool.h
  *
- * One job at a time, described on its caller's stack. The mutex guards everything but the counter
- * from which items are taken. A worker joins a job while it has places and items left; the caller
- * unhooks the job, then waits for those who joined. */
+ * The pool has one job at a time, on its caller's stack. The mutex guards all but the counter of
+ * items. A worker joins a job that may have another worker and has items left. The caller closes
+ * the job, then waits for the workers that joined. */
 #include "base/pool.h"
 #include "base/error.h"
 
+#include <assert.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,19 +19,19 @@ typedef struct job {
     tw__task *task;
     void *context;
     int64_t items;
-    _Atomic int64_t next; /* first item that nobody has taken */
-    fenv_t environment;   /* the caller's: rounding and flushing are its choice */
-    int places;           /* workers that may join, the caller not counted */
+    _Atomic int64_t next; /* first item that is not taken */
+    fenv_t environment;   /* the caller's rounding and flushing modes */
+    int most;             /* workers that may join, without the caller */
     int joined;           /* workers that joined so far */
-    int active;           /* of these, still at work */
+    int active;           /* of these, still working */
 } job;
 
 static struct {
-    pthread_mutex_t handles_mutex; /* held while threads come and go; workers never take it */
+    pthread_mutex_t handles_mutex; /* held while threads start and end; workers never take it */
     int handles;
     pthread_mutex_t mutex;
-    pthread_cond_t wake; /* a job came, or the end */
-    pthread_cond_t idle; /* a job's last worker left */
+    pthread_cond_t wake; /* there is a job, or the pool ends */
+    pthread_cond_t idle; /* a job's last worker is done */
     job *job;            /* open to workers, or NULL */
     int started;         /* threads[0 .. started-1] run */
     int ending;
@@ -50,7 +51,7 @@ static void work(job *j, int worker) {
 }
 
 static int joinable(const job *j) {
-    return j != NULL && j->joined < j->places &&
+    return j != NULL && j->joined < j->most &&
            atomic_load_explicit(&j->next, memory_order_relaxed) < j->items;
 }
 
@@ -64,11 +65,13 @@ static void *worker_main(void *unused) {
             break;
         job *j = pool.job;
         int worker = ++j->joined;
+        assert(worker <= j->most && worker < TW__MAX_THREADS);
         j->active++;
         pthread_mutex_unlock(&pool.mutex);
         fesetenv(&j->environment);
         work(j, worker);
         pthread_mutex_lock(&pool.mutex);
+        assert(j->active > 0 && j->active <= j->joined);
         if (--j->active == 0)
             pthread_cond_broadcast(&pool.idle);
     }
@@ -76,7 +79,7 @@ static void *worker_main(void *unused) {
     return NULL;
 }
 
-/* Offers the job to the workers. Returns 0 when the pool is busy with another one. */
+/* Offers the job to the workers. Returns 0 if the pool has another job. */
 static int open_job(job *j) {
     pthread_mutex_lock(&pool.mutex);
     int idle = pool.job == NULL && pool.started > 0;
@@ -90,6 +93,7 @@ static int open_job(job *j) {
 
 static void close_job(job *j) {
     pthread_mutex_lock(&pool.mutex);
+    assert(pool.job == j && j->next >= j->items);
     pool.job = NULL;
     while (j->active > 0)
         pthread_cond_wait(&pool.idle, &pool.mutex);
@@ -97,7 +101,8 @@ static void close_job(job *j) {
 }
 
 void tw__pool_run(int threads, int64_t items, tw__task *task, void *context) {
-    job j = {.task = task, .context = context, .items = items, .places = threads - 1};
+    assert(threads >= 1 && threads <= TW__MAX_THREADS && items >= 0 && task != NULL);
+    job j = {.task = task, .context = context, .items = items, .most = threads - 1};
     fegetenv(&j.environment);
     int shared = threads > 1 && items > 1 && open_job(&j);
     work(&j, 0);
@@ -105,7 +110,7 @@ void tw__pool_run(int threads, int64_t items, tw__task *task, void *context) {
         close_job(&j);
 }
 
-/* In a forked child the threads are gone and the mutex may be held by one of them. */
+/* A forked child has no workers, and one of them may have held the mutex. */
 static void reset_after_fork(void) {
     pthread_mutex_init(&pool.handles_mutex, NULL);
     pthread_mutex_init(&pool.mutex, NULL);
@@ -120,9 +125,10 @@ static void watch_fork(void) {
     pthread_atfork(NULL, NULL, reset_after_fork);
 }
 
-/* The new threads block all signals: those are the application's business. */
+/* The new threads block all signals, which belong to the application. */
 static void start_threads(int wanted) {
     sigset_t all, before;
+    assert(wanted < TW__MAX_THREADS);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&pool.mutex);
@@ -157,6 +163,7 @@ void tw__pool_retain(int threads) {
 
 void tw__pool_release(void) {
     pthread_mutex_lock(&pool.handles_mutex);
+    assert(pool.handles > 0);
     if (--pool.handles == 0)
         end_threads();
     pthread_mutex_unlock(&pool.handles_mutex);
@@ -172,9 +179,8 @@ static int usable_cores(void) {
 }
 
 int tw_default_threads(void) {
-    int threads = 0;
-    if (tw__threads(0, &threads) != TW_OK)
-        threads = usable_cores();
+    int threads = usable_cores();
+    (void)tw__threads(0, &threads);
     return threads;
 }
 
@@ -184,20 +190,17 @@ static int in_range(long threads) {
 
 int tw__threads(int asked, int *threads) {
     const char *text = getenv("THINWIRE_THREADS");
-    if (asked != 0) {
-        if (!in_range(asked))
-            return tw__fail(TW_ERR_PARAM, "threads: %d; accepted are 0 (default) and 1 .. %d",
-                            asked, TW__MAX_THREADS);
-        *threads = asked;
-    } else if (text != NULL && *text != '\0') {
-        char *end = NULL;
-        long value = strtol(text, &end, 10);
-        if (*end != '\0' || !in_range(value))
-            return tw__fail(TW_ERR_PARAM, "THINWIRE_THREADS: '%s'; accepted are 1 .. %d", text,
-                            TW__MAX_THREADS);
-        *threads = (int)value;
-    } else {
-        *threads = usable_cores();
-    }
+    char *end = NULL;
+    if (asked != 0 && !in_range(asked))
+        return tw__fail(TW_ERR_PARAM, "threads: %d; accepted are 0 (default) and 1 .. %d", asked,
+                        TW__MAX_THREADS);
+    *threads = asked != 0 ? asked : usable_cores();
+    if (asked != 0 || text == NULL || *text == '\0')
+        return TW_OK;
+    long value = strtol(text, &end, 10);
+    if (*end != '\0' || !in_range(value))
+        return tw__fail(TW_ERR_PARAM, "THINWIRE_THREADS: '%s'; accepted are 1 .. %d", text,
+                        TW__MAX_THREADS);
+    *threads = (int)value;
     return TW_OK;
 }

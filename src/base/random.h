@@ -1,7 +1,7 @@
 /* random.h - random numbers as a function of key and counter
  *
- * No state: draw i under a key is the same on every machine and in any order. The mixing is that of
- * splitmix64 (Steele, Lea and Flood, 2014). */
+ * There is no state: number i of a key is the same on every machine and in any order. The mixing is
+ * that of splitmix64 (Steele, Lea and Flood, 2014). */
 #ifndef TW_BASE_RANDOM_H
 #define TW_BASE_RANDOM_H
 
@@ -16,12 +16,13 @@ TW__HOST_DEVICE static inline uint64_t tw__random(uint64_t key, uint64_t counter
     return x ^ (x >> 31);
 }
 
-/* One more value into a hash. */
+/* A hash of `hash` and one more value. */
 TW__HOST_DEVICE static inline uint64_t tw__mix(uint64_t hash, uint64_t value) {
     return tw__random(hash ^ value, hash);
 }
 
-/* Below `bound` (< 2^31): the upper part of 64 random bits times bound; biased by 2^-33 at most. */
+/* A number below `bound` (< 2^31): the upper part of 64 random bits times bound. Its bias is 2^-33
+ * at most. */
 TW__HOST_DEVICE static inline uint64_t tw__random_below(uint64_t key, uint64_t counter,
                                                         uint64_t bound) {
     uint64_t random = tw__random(key, counter);

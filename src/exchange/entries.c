@@ -1,8 +1,27 @@
-/* entries.c - lists of entries, wherever they lie; see entries.h */
+/* entries.c - lists of entries, in any backend's memory; see entries.h */
 #include "exchange/entries.h"
+
+#include <assert.h>
+
+#ifndef NDEBUG
+int tw__list_is_sorted(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi) {
+    tw__bad_entry misfit = {.at = -1};
+    if (list->count > 0)
+        (void)w->calls->find_misfit(w->context, list, lo, hi, &misfit);
+    return misfit.at < 0;
+}
+
+static int ascend(const int64_t *bounds, int64_t count) {
+    for (int64_t i = 1; i < count; i++)
+        if (bounds[i] < bounds[i - 1])
+            return 0;
+    return 1;
+}
+#endif
 
 int tw__list_cut(const tw__lists *w, const tw__list *list, const int64_t *bounds, int64_t count,
                  int64_t *positions, tw__list *parts) {
+    assert(ascend(bounds, count));
     if (list->count > 0)
         TW_TRY(w->calls->cut(w->context, list, bounds, count, positions));
     for (int64_t i = 0; i + 1 < count; i++)
@@ -35,6 +54,7 @@ int tw__list_check(const tw__lists *w, const tw__list *list, int64_t lo, int64_t
 int tw__list_split_best(const tw__lists *w, const tw__list *list, int64_t best, tw__entry *kept,
                         tw__entry *dropped, int64_t *nkept) {
     tw__edge edge = {UINT32_MAX, 0};
+    assert(best >= 0 && list->count >= 0);
     *nkept = list->count;
     if (best >= list->count)
         return list->at == kept ? TW_OK : w->calls->move(w->context, kept, list->at, list->count);
@@ -67,5 +87,12 @@ int tw__list_finite(const tw__lists *w, const tw__list *list, int *yes) {
     if (list->count > 0)
         TW_TRY(w->calls->count(w->context, list, TW__INFINITY_BITS - 1, &above, &equal));
     *yes = above == 0;
+    return TW_OK;
+}
+
+int tw__list_append(const tw__lists *w, tw__list *to, const tw__list *from) {
+    if (from->count > 0)
+        TW_TRY(w->calls->move(w->context, to->at + to->count, from->at, from->count));
+    to->count += from->count;
     return TW_OK;
 }

@@ -1,19 +1,28 @@
-/* entries.h - sparse vectors as they travel: index and value side by side
+/* entries.h - sparse vectors as they travel: lists of entries, each an index and a value
  *
- * Lists are sorted by index and hold none twice, so any range of indices is one stretch of memory
- * that can be sent as it lies. They lie in the host's memory or in a GPU's, and whoever works on
- * them works there: exchanges are written against the calls here and know neither.
+ * A list is sorted by index and holds none twice. So any range of indices is one stretch of memory,
+ * which can be sent from where it lies. Lists lie in the memory of a backend, and its table of calls
+ * works on them there. Exchanges are written against these calls and do not know the backend.
  *
- *   entries.c        what is the same for both
- *   entries_host.c   lists in the host's memory
- *   cuda/lists.cu    lists in a GPU's */
+ *   entries.c                 what all backends share
+ *   backend/cpu/lists.c       the calls for the host's memory
+ *
+ * Entries, pointers to them and buffers for messages are memory of the backend. Everything else is
+ * memory of the host. */
 #ifndef TW_ENTRIES_H
 #define TW_ENTRIES_H
 
-#include "base/arena.h"
-#include "backend/host_device.h"
-#include "base/error.h"
 #include "backend/cpu/kernels.h"
+#include "backend/host_device.h"
+#include "base/memory.h"
+#include "base/error.h"
+
+/* Which backends have a row of a table: bit b stands for backend b (tw_device). Every row works on
+ * the CPU; a mask of 0 says that it works there alone. */
+#define TW__ALL_BACKENDS (~0u)
+static inline int tw__has_backend(unsigned backends, int backend) {
+    return backend == TW_CPU || (backends >> backend & 1u) != 0;
+}
 
 typedef struct tw__entry {
     int32_t idx;
@@ -31,7 +40,7 @@ typedef struct tw__edge {
     int64_t ties;
 } tw__edge;
 
-/* Whether an entry of this value is taken; the ties are used up in the order of asking. */
+/* Whether an entry of this value is taken. Ties are used up in the order of the calls. */
 static inline int tw__edge_takes(tw__edge *e, float value) {
     uint32_t magnitude = tw__magnitude(value);
     int tie = magnitude == e->bits;
@@ -44,14 +53,14 @@ static inline int tw__edge_takes(tw__edge *e, float value) {
 typedef struct tw__bad_entry {
     int64_t at; /* its position; -1: there is none */
     int64_t idx;
-    int64_t least; /* what its index had to be at least */
+    int64_t least; /* the smallest index that would have been right */
 } tw__bad_entry;
 
 /* Below half of the last place of the largest float: can be added to any other without overflow. */
 #define TW__HARMLESS 0x1p103f
 
-/* Bins of magnitudes lo .. hi-1: the first one ends at base, each further one is 2^shift wide, the
- * last one takes in all that is left. */
+/* Bins of the magnitudes lo .. hi-1. Bin 0 ends at base, each further one is 2^shift wide, and the
+ * last one takes the rest. */
 #define TW__BINS 256
 typedef struct tw__bins {
     uint32_t lo, hi;
@@ -66,15 +75,14 @@ TW__HOST_DEVICE static inline uint32_t tw__bin_of(const tw__bins *b, uint32_t bi
     return bin < TW__BINS ? bin : TW__BINS - 1;
 }
 
-/* The work on lists. All calls end what they do before they return; the status is TW_OK or, on a
- * GPU, TW_ERR_DEVICE. */
+/* A backend's work on lists. Every call is done when it returns. Errors: TW_ERR_DEVICE. */
 typedef struct tw__list_calls {
-    /* positions[count]: how many entries lie below each of the ascending bounds. */
+    /* positions[count]: the number of entries below each of the ascending bounds. */
     int (*cut)(void *context, const tw__list *list, const int64_t *bounds, int64_t count,
                int64_t *positions);
     int (*find_misfit)(void *context, const tw__list *list, int64_t lo, int64_t hi,
                        tw__bad_entry *misfit);
-    /* What takes the `best` largest magnitudes, 1 .. count-1 of them. */
+    /* The edge that takes the `best` largest magnitudes, 1 .. count-1 of them. */
     int (*find_edge)(void *context, const tw__list *list, int64_t best, tw__edge *edge);
     /* What the edge takes goes to kept, the rest to dropped if that is not NULL, in order. kept may
      * be list->at or lie before it. */
@@ -87,37 +95,41 @@ typedef struct tw__list_calls {
                  int64_t *equal);
     /* counts[TW__BINS] of the magnitudes in each bin. */
     int (*count_bins)(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts);
-    /* The magnitudes lo .. hi-1, in any order, to bits[room] in the host's memory; *count is how
-     * many there are, also where that is more than room. */
-    int (*pick)(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
+    /* The magnitudes lo .. hi-1, in any order, to bits[capacity] in the host's memory. *count is
+     * their number, also where it exceeds the capacity. */
+    int (*pick)(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t capacity,
                 uint32_t *bits, int64_t *count);
-    /* Entries from one place to another, which may overlap. */
+    /* Copy entries; the two stretches may overlap. */
     int (*move)(void *context, tw__entry *to, const tw__entry *from, int64_t count);
     /* The list's values to val[count], and from there. */
     int (*get_values)(void *context, const tw__list *list, float *val);
     int (*set_values)(void *context, const tw__list *list, const float *val);
-    /* What of each value is left without val[i], appended to out; zeros are left out. */
+    /* Each value minus val[i], appended to out; zeros are left out. */
     int (*subtract)(void *context, const tw__list *list, const float *val, tw__list *out);
-    /* A few bytes from where lists lie to the host's memory, and back. */
+    /* A few bytes from the backend's memory to the host's, and back. */
     int (*peek)(void *context, const void *from, size_t bytes, void *to);
     int (*poke)(void *context, void *to, const void *from, size_t bytes);
     /* The entry's value becomes NaN. */
     int (*spoil)(void *context, tw__entry *entry);
     /* Entries of lo .. lo+range-1 as a plain vector, and the non-zeros of one as entries. *count is
-     * how many there are; where that is more than room, nothing is written. */
+     * their number; where it exceeds the capacity, nothing is written. */
     int (*spread)(void *context, const tw__list *list, int64_t lo, float *plain, int64_t range);
-    int (*collect)(void *context, const float *plain, int64_t lo, int64_t range, int64_t room,
+    int (*collect)(void *context, const float *plain, int64_t lo, int64_t range, int64_t capacity,
                    tw__entry *to, int64_t *count);
 } tw__list_calls;
 
+/* The calls, with the context that they, tw__wire_calls and tw__dense_calls of a backend share. */
 typedef struct tw__lists {
     const tw__list_calls *calls;
     void *context;
 } tw__lists;
 
-/* For lists in the host's memory; context: tw__lists_host_memory(nruns) bytes. */
-extern const tw__list_calls tw__lists_host;
-size_t tw__lists_host_memory(int nruns);
+/* For asserts: whether indices ascend strictly within lo .. hi-1. Reads the whole list. */
+#ifdef NDEBUG
+#define tw__list_is_sorted(lists, list, lo, hi) 1
+#else
+int tw__list_is_sorted(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi);
+#endif
 
 /* The parts between consecutive bounds: parts[count - 1]. positions[count] is scratch. */
 int tw__list_cut(const tw__lists *w, const tw__list *list, const int64_t *bounds, int64_t count,
@@ -127,18 +139,18 @@ int tw__list_cut(const tw__lists *w, const tw__list *list, const int64_t *bounds
 int tw__list_between(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi,
                      tw__list *part);
 
-/* What another rank sent: indices must ascend strictly and lie in lo .. hi-1.
+/* Check a list that another rank sent: indices ascend strictly and lie in lo .. hi-1.
  * Errors: TW_ERR_PROTOCOL naming the rank. */
 int tw__list_check(const tw__lists *w, const tw__list *list, int64_t lo, int64_t hi, int rank);
 
 /* Part the entries: the `best` largest magnitudes, ties to the smaller index, go to kept, the
  * others to dropped, unless that is NULL, both in index order. kept may be list->at or lie before
- * it; without dropped it needs room for one more than are kept. *nkept says how many. */
+ * it. Without dropped it needs room for one entry more than are kept. *nkept is their number. */
 int tw__list_split_best(const tw__lists *w, const tw__list *list, int64_t best, tw__entry *kept,
                         tw__entry *dropped, int64_t *nkept);
 
-/* Entries with magnitude bits above `bits`, and the first `ties` of those with exactly these bits,
- * in place. */
+/* Keep the entries with magnitude bits above `bits`, and the first `ties` of those with exactly these
+ * bits, in place. */
 int tw__list_keep_above(const tw__lists *w, tw__list *list, uint32_t bits, int64_t ties);
 
 /* Sum runs[nruns], the values of each index in the order of runs; zero sums are left out. out has
@@ -153,6 +165,9 @@ int tw__list_intersect(const tw__lists *w, const tw__list *a, const tw__list *b,
 
 /* *yes says whether all values are finite. */
 int tw__list_finite(const tw__lists *w, const tw__list *list, int *yes);
+
+/* Append a list. */
+int tw__list_append(const tw__lists *w, tw__list *to, const tw__list *from);
 
 /* In the host's memory alone: put entries with indices 0 .. span-1 in index order; those of the same
  * index stay in theirs. scratch has room for all. */

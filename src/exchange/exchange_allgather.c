@@ -1,8 +1,13 @@
 /* exchange_allgather.c - everyone sends everything to everyone, and all sum alike
  *
  * TopkA and Gaussiank of the papers. The result is the union of the selections: nothing is dropped,
- * and it grows with P. Cost: 2k(P-1) words each way. */
+ * and it grows with P. Cost: 2k(P-1) words each way.
+ *
+ * Example, P = 2, k = 2: ranks select {1: 4, 6: -1} and {1: 1, 7: 3}; all get {1: 5, 6: -1, 7: 3}. */
 #include "exchange/exchange.h"
+
+#include <assert.h>
+#include <math.h>
 
 typedef struct space {
     tw__buffer *out;     /* [nranks] */
@@ -10,10 +15,11 @@ typedef struct space {
     tw__list *runs;      /* [nranks] */
     tw__entry *received; /* [nranks][most] */
     tw__entry *result;   /* [applied] */
-    char *sent, *mail;   /* letters: the own one, and [nranks] of others */
+    char *sent;          /* the own message, packed */
+    char *packed;        /* [nranks] messages of others */
     float *rounded;      /* [most] */
     tw__entry *kept;     /* [most] */
-    void *rotation;
+    void *alltoall;
 } space;
 
 static int64_t applied(const tw__shape *s) {
@@ -21,12 +27,12 @@ static int64_t applied(const tw__shape *s) {
     return all < s->span ? all : s->span;
 }
 
-static size_t letter(const tw__shape *s) {
-    return tw__pack_room(s->wire, s->most, 1);
+static size_t message_capacity(const tw__shape *s) {
+    return tw__pack_capacity(s->wire, s->most, 1);
 }
 
-static space layout(tw__arenas *room, const tw__shape *s) {
-    tw__arena *host = &room->host, *lists = &room->lists;
+static space layout(tw__arenas *arenas, const tw__shape *s) {
+    tw__arena *host = &arenas->host, *lists = &arenas->lists;
     int64_t rounds = s->wire != NULL ? s->most : 0;
     return (space){
         .out = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
@@ -34,24 +40,25 @@ static space layout(tw__arenas *room, const tw__shape *s) {
         .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
         .received = tw__arena_take(lists, s->most * s->nranks, sizeof(tw__entry)),
         .result = tw__arena_take(lists, applied(s), sizeof(tw__entry)),
-        .sent = tw__arena_take(lists, 1, letter(s)),
-        .mail = tw__arena_take(lists, s->nranks, letter(s)),
+        .sent = tw__arena_take(lists, 1, message_capacity(s)),
+        .packed = tw__arena_take(lists, s->nranks, message_capacity(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
         .kept = tw__arena_take(lists, rounds, sizeof(tw__entry)),
-        .rotation = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
+        .alltoall = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__arenas *room) {
-    layout(room, shape);
+static void memory(const tw__shape *shape, tw__arenas *arenas) {
+    layout(arenas, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
     (void)n;
-    return (tw_cost){2.0 * k * (nranks - 1.0), 2.0 * k * (nranks - 1.0)};
+    double words = 2.0 * k * (nranks - 1.0);
+    return (tw_cost){words, words, log2(nranks)};
 }
 
-static tw__cost_terms effort(const tw__shape *s) {
+static tw__cost_terms terms(const tw__shape *s) {
     double others = s->nranks - 1.0, all = (double)s->k * s->nranks;
     return (tw__cost_terms){
         .rounds = tw__gather_rounds(s),
@@ -64,16 +71,13 @@ static tw__cost_terms effort(const tw__shape *s) {
 
 static int gather(tw__job *job, space *w) {
     const tw__shape *s = &job->shape;
-    char *mail = w->sent;
+    char *sent = w->sent;
     tw__buffer own;
-    TW_TRY(tw__pack_list(job, &job->own, 0, s->span, &mail, w->rounded, &own));
-    for (int r = 0; r < s->nranks; r++) {
-        tw__entry *room = w->received + r * s->most;
-        w->in[r] = (tw__buffer){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
-                                                        : (void *)room,
-                                .capacity = tw__pack_bound(s->wire, s->most, 0, s->span)};
-    }
-    TW_TRY(tw__job_gather(job, &own, w->out, w->in, w->rotation));
+    TW_TRY(tw__pack_list(job, &job->own, 0, s->span, &sent, w->rounded, &own));
+    for (int r = 0; r < s->nranks; r++)
+        w->in[r] = tw__pack_receive(s->wire, s->most, 0, s->span, w->received + r * s->most,
+                                    w->packed + (size_t)r * message_capacity(s));
+    TW_TRY(tw__job_gather(job, &own, w->out, w->in, w->alltoall));
     for (int r = 0; r < s->nranks; r++)
         TW_TRY(tw__unpack_list(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
                                w->received + r * s->most, &w->runs[r]));
@@ -81,10 +85,11 @@ static int gather(tw__job *job, space *w) {
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->room, &job->shape);
+    space w = layout(&job->arenas, &job->shape);
     TW_TRY(gather(job, &w));
     job->result.at = w.result;
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
+    assert(job->result.count <= applied(&job->shape));
     job->left = job->own;
     job->kept.at = w.kept;
     return tw__pack_remainders(job, &job->own, w.rounded, &job->kept);
@@ -93,8 +98,9 @@ static int run(tw__job *job) {
 const tw__exchange tw__exchange_allgather = {
     .name = "allgather",
     .description = "all entries to all ranks, summed there; grows with P",
+    .backends = TW__ALL_BACKENDS,
     .cost = cost,
-    .effort = effort,
+    .terms = terms,
     .memory = memory,
     .applied = applied,
     .run = run,

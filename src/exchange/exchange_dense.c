@@ -1,20 +1,25 @@
 /* exchange_dense.c - every value of every rank: reduce-scatter, then allgather
  *
- * What the sparse exchanges are measured against. Rank j sums range j of the index space, in pieces
- * that fit a fixed workspace: each rank sends its piece of every range to the range's rank, which
- * adds them in the order of ranks and sends the sum back to all. Cost: 2n(P-1)/P words.
+ * What the sparse exchanges are measured against. Rank j sums range j of the index space. Each rank
+ * sends its piece of every range to the range's rank, which adds them in the order of ranks and sends
+ * the sum back to all. Cost: 2n(P-1)/P words.
  *
- * Pieces follow each other through the network, or links would stand still while ranks wait for the
- * last values of a piece. With DEPTH = 1, in every turn:
+ * Example, P = 2, n = 4: ranks have (1 2 3 4) and (10 20 30 40). Rank 0 sends (3 4) and sums range 0,
+ * (11 22); rank 1 sends (10 20) and sums range 1, (33 44). Each sends its sums to the other.
  *
- *     piece i      values set off
- *     piece i-1    values are all there: summed, sums set off
- *     piece i-2    sums are all there: written to the output
+ * A backend says how much workspace this may take (tw__dense_calls.slot_floats). Where a range does
+ * not fit it is cut into pieces. They follow each other through the network, or links would stand
+ * still while ranks wait for the last values of a piece. With DEPTH = 1, in every turn:
+ *
+ *     piece i      its values are sent
+ *     piece i-1    its values have arrived: they are summed, the sums are sent
+ *     piece i-2    its sums have arrived: they are written to the output
  *
  * Sums are written only after all ranks' values of the same piece were read, so the output may be
- * the gradient's own memory. On a GPU dense_gpu.c takes over. */
+ * the gradient's own memory. */
 #include "exchange/exchange.h"
 
+#include <assert.h>
 #include <math.h>
 
 /* Turns that a piece travels before it is waited for. n = 14,728,266, P = 8, 100 Mbit/s over TCP, as
@@ -22,32 +27,40 @@
  * which makes pieces shorter; the line itself takes 8.25 s. */
 #define DEPTH 1
 #define SLOTS (2 * DEPTH + 1) /* pieces under way */
-#define WORKSPACE 250000      /* floats of a slot for the pieces of all ranks: 1 MB, twice */
 
 /* A piece under way. */
 typedef struct slot {
     tw__buffer *out; /* [nranks] */
     tw__buffer *in;  /* [nranks] */
-    float *pieces;   /* [nranks][piece]: own values of every range, later the sums */
+    float *values;   /* [nranks][piece]: own values of every range, later the sums */
     float *received; /* [nranks][piece] */
     void *recvs;
-    tw__alltoall rotation;
-    int busy;     /* its rotation is under way */
+    tw__alltoall alltoall;
+    int busy;     /* its alltoall is under way */
     int64_t done; /* elements of each range before this piece */
 } slot;
 
 typedef struct space {
+    int64_t piece;  /* elements of a range that a slot holds */
+    int64_t pieces; /* of the longest range */
+    int nslots;
     slot slots[SLOTS];
-    tw__alltoall *latest; /* begun last: its sends go before others may begin; NULL: none */
+    tw__alltoall *latest; /* begun last: its sends must have started before another one begins */
 } space;
 
 static int64_t longest_range(const tw__shape *s) {
     return tw__longest_part(s->span, s->nranks);
 }
 
-static int64_t piece(const tw__shape *s) {
-    int64_t fits = WORKSPACE / s->nranks;
-    return fits < longest_range(s) ? (fits < 1 ? 1 : fits) : longest_range(s);
+static int64_t piece_of(const tw__shape *s) {
+    int64_t fits = s->dense_floats / s->nranks;
+    if (s->dense_floats == 0 || fits >= longest_range(s))
+        return longest_range(s);
+    return fits < 1 ? 1 : fits;
+}
+
+static int64_t pieces_of(const tw__shape *s) {
+    return s->span > 0 ? (longest_range(s) + piece_of(s) - 1) / piece_of(s) : 0;
 }
 
 static int64_t applied(const tw__shape *s) {
@@ -55,198 +68,189 @@ static int64_t applied(const tw__shape *s) {
     return 0; /* the result is written to the segments' out */
 }
 
-static space layout(tw__arena *arena, const tw__shape *s) {
-    space w = {0};
-    for (int i = 0; i < SLOTS; i++)
+static space layout(tw__arenas *arenas, const tw__shape *s) {
+    space w = {.piece = piece_of(s), .pieces = pieces_of(s)};
+    w.nslots = w.pieces < SLOTS ? (int)w.pieces : SLOTS;
+    for (int i = 0; i < w.nslots; i++)
         w.slots[i] = (slot){
-            .out = tw__arena_take(arena, s->nranks, sizeof(tw__buffer)),
-            .in = tw__arena_take(arena, s->nranks, sizeof(tw__buffer)),
-            .pieces = tw__arena_take(arena, s->nranks * piece(s), sizeof(float)),
-            .received = tw__arena_take(arena, s->nranks * piece(s), sizeof(float)),
-            .recvs = tw__arena_take(arena, 1, tw__alltoall_memory(s->nranks)),
+            .out = tw__arena_take(&arenas->host, s->nranks, sizeof(tw__buffer)),
+            .in = tw__arena_take(&arenas->host, s->nranks, sizeof(tw__buffer)),
+            .recvs = tw__arena_take(&arenas->host, 1, tw__alltoall_memory(s->nranks)),
+            .values = tw__arena_take(&arenas->lists, s->nranks * w.piece, sizeof(float)),
+            .received = tw__arena_take(&arenas->lists, s->nranks * w.piece, sizeof(float)),
         };
     return w;
 }
 
-static void memory(const tw__shape *shape, tw__arenas *room) {
-    if (shape->on_gpu)
-        tw__dense_gpu_memory(shape, room);
-    else
-        layout(&room->host, shape);
+static void memory(const tw__shape *shape, tw__arenas *arenas) {
+    layout(arenas, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
     (void)k;
     double words = 2.0 * n * (nranks - 1.0) / nranks;
-    return (tw_cost){words, words};
+    return (tw_cost){words, words, 2.0 * log2(nranks)};
 }
 
-static tw__cost_terms effort(const tw__shape *s) {
-    double others = s->nranks - 1.0, span = (double)s->span;
-    double pieces = ceil((double)longest_range(s) / (double)piece(s));
+static tw__cost_terms terms(const tw__shape *s) {
+    double others = s->nranks - 1.0, span = (double)s->span, pieces = (double)pieces_of(s);
     return (tw__cost_terms){
         .rounds = 2.0 * pieces,
         .messages = 2.0 * pieces * others,
         .bytes = 8.0 * span * others / s->nranks,
-        .elements = 4.0 * span, /* to the pieces, their sum, from the pieces, all zero again */
+        .elements = 4.0 * span, /* loaded, summed, stored; and the residual is cleared */
     };
 }
 
-/* Calls visit for what each segment has of the indices lo .. lo+len-1. `at` is the place of index
- * lo in a piece. */
-typedef void visit_segment(const tw__job *job, const tw__segment *segment, int64_t first,
-                           int64_t len, float *at);
+/* ---- values and pieces */
 
-static void each_segment(const tw__job *job, int64_t lo, int64_t len, float *at,
-                         visit_segment *visit) {
+static int load(const tw__job *job, const tw__segment *s, int64_t first, int64_t len, float *to) {
+    const char *grad = s->grad;
+    return job->dense->load(job->lists.context, to, grad + (s->type == TW_F32 ? 4 : 2) * first,
+                            s->type, len);
+}
+
+static int store(const tw__job *job, const tw__segment *s, int64_t first, int64_t len,
+                 float *from) {
+    return job->dense->store(job->lists.context, (char *)s->out + 4 * first, from, len);
+}
+
+/* Calls visit for what each segment has of the indices lo .. lo+len-1. values[0] is that of lo. */
+typedef int visit_segment(const tw__job *job, const tw__segment *segment, int64_t first,
+                          int64_t len, float *values);
+
+static int each_segment(const tw__job *job, int64_t lo, int64_t len, float *values,
+                        visit_segment *visit) {
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw__segment *s = &job->segments[i];
         int64_t from = lo > s->base ? lo : s->base;
         int64_t to = lo + len < s->base + s->n ? lo + len : s->base + s->n;
         if (from < to)
-            visit(job, s, from - s->base, to - from, at + (from - lo));
+            TW_TRY(visit(job, s, from - s->base, to - from, values + (from - lo)));
     }
+    return TW_OK;
 }
 
-static void load(const tw__job *job, const tw__segment *s, int64_t first, int64_t len, float *to) {
-    const char *grad = s->grad;
-    if (s->type == TW_F32)
-        memcpy(to, grad + 4 * first, sizeof *to * (size_t)len);
-    else if (s->type == TW_F16)
-        job->kernels->widen_f16(to, grad + 2 * first, len);
-    else
-        job->kernels->widen_bf16(to, grad + 2 * first, len);
+/* The slot's piece of range r: its indices, and where its values are. One piece for all lies as the
+ * index space does. */
+typedef struct stretch {
+    int64_t lo, len;
+    float *values;
+} stretch;
+
+static stretch stretch_of(const tw__job *job, const space *w, const slot *s, int r) {
+    int64_t start = tw__part_start(job->shape.span, r, job->shape.nranks);
+    int64_t left = tw__part_start(job->shape.span, r + 1, job->shape.nranks) - start - s->done;
+    assert(s->done < w->piece * w->pieces);
+    return (stretch){.lo = start + s->done,
+                     .len = left < 0          ? 0
+                            : left < w->piece ? left
+                                              : w->piece,
+                     .values = s->values + (w->pieces == 1 ? start : r * w->piece)};
 }
 
-static void store(const tw__job *job, const tw__segment *s, int64_t first, int64_t len,
-                  float *from) {
-    (void)job;
-    memcpy((char *)s->out + 4 * first, from, sizeof *from * (size_t)len);
+static int each_piece(const tw__job *job, const space *w, const slot *s, visit_segment *visit) {
+    if (w->pieces == 1)
+        return each_segment(job, 0, job->shape.span, s->values, visit);
+    for (int r = 0; r < job->shape.nranks; r++) {
+        stretch part = stretch_of(job, w, s, r);
+        TW_TRY(each_segment(job, part.lo, part.len, part.values, visit));
+    }
+    return TW_OK;
 }
 
-/* The part of range r that the step from `done` elements on is about. */
-static void part_of(const tw__job *job, int r, int64_t done, int64_t *lo, int64_t *len) {
-    int64_t end = tw__part_start(job->shape.span, r + 1, job->shape.nranks);
-    int64_t rest;
-    *lo = tw__part_start(job->shape.span, r, job->shape.nranks) + done;
-    rest = end - *lo;
-    *len = rest < 0 ? 0 : rest < piece(&job->shape) ? rest : piece(&job->shape);
+static tw__buffer buffer_of(float *values, int64_t len) {
+    return (tw__buffer){values, sizeof *values * (size_t)len, sizeof *values * (size_t)len};
 }
 
-static int check_bytes(const tw__buffer *parcel, int rank) {
-    if (parcel->bytes == parcel->capacity)
-        return TW_OK;
-    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes where %zu were expected", rank,
-                    parcel->bytes, parcel->capacity);
-}
+/* ---- a piece under way */
 
-/* ---- a piece on its way */
-
-/* Sets off what the slot has laid out, after all that was begun before. */
-static int set_off(tw__job *job, space *w, slot *s) {
+/* Sends what the slot has laid out, after all that was begun before. */
+static int begin(tw__job *job, space *w, slot *s) {
+    assert(!s->busy);
     if (w->latest != NULL)
         TW_TRY(tw__alltoall_flush(w->latest));
     w->latest = NULL;
-    TW_TRY(tw__alltoall_begin(&s->rotation, job->transport, TW__PAYLOAD, s->out, s->in, s->recvs));
-    w->latest = &s->rotation;
+    TW_TRY(tw__alltoall_begin(&s->alltoall, job->transport, job->kind, s->out, s->in, s->recvs));
+    w->latest = &s->alltoall;
     s->busy = 1;
     return TW_OK;
 }
 
-static int arrive(tw__job *job, space *w, slot *s) {
-    if (w->latest == &s->rotation)
+static int end(tw__job *job, space *w, slot *s) {
+    assert(s->busy);
+    if (w->latest == &s->alltoall)
         w->latest = NULL;
     s->busy = 0;
-    TW_TRY(tw__alltoall_end(&s->rotation));
-    for (int r = 0; r < job->shape.nranks; r++)
-        if (r != job->rank)
-            TW_TRY(check_bytes(&s->in[r], r));
-    return TW_OK;
+    TW_TRY(tw__alltoall_end(&s->alltoall));
+    return tw__job_check_lengths(job, s->in);
 }
 
 static int send_values(tw__job *job, space *w, slot *s, int64_t done) {
-    int64_t lo, mine, most = piece(&job->shape);
     s->done = done;
-    part_of(job, job->rank, done, &lo, &mine);
+    int64_t mine = stretch_of(job, w, s, job->rank).len;
+    TW_TRY(each_piece(job, w, s, load));
     for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t len;
-        float *at = s->pieces + r * most;
-        part_of(job, r, done, &lo, &len);
-        each_segment(job, lo, len, at, load);
-        s->out[r] = (tw__buffer){at, sizeof *at * (size_t)len, 0};
-        s->in[r] =
-            (tw__buffer){.data = s->received + r * most, .capacity = sizeof(float) * (size_t)mine};
+        stretch part = stretch_of(job, w, s, r);
+        s->out[r] = buffer_of(part.values, part.len);
+        s->in[r] = buffer_of(s->received + r * w->piece, mine);
     }
-    return set_off(job, w, s);
+    return begin(job, w, s);
 }
 
-/* Every rank's values of this rank's piece are there; their sum takes the place of its own. */
-static void add_values(tw__job *job, slot *s) {
-    int64_t lo, mine;
-    part_of(job, job->rank, s->done, &lo, &mine);
-    float *own = s->out[job->rank].data;
-    float *sum = job->rank == 0 ? own : s->in[0].data;
-    for (int r = 1; r < job->shape.nranks; r++)
-        job->kernels->add(sum, r == job->rank ? own : s->in[r].data, mine);
-    for (int64_t i = 0; i < mine; i++)
-        own[i] = sum[i] / job->divisor;
-}
-
+/* Every rank's values of this rank's piece have arrived. Their sum replaces the own values. */
 static int send_sums(tw__job *job, space *w, slot *s) {
-    TW_TRY(arrive(job, w, s));
-    add_values(job, s);
+    stretch own = stretch_of(job, w, s, job->rank);
+    TW_TRY(end(job, w, s));
+    TW_TRY(job->dense->sum(job->lists.context, own.values, s->received, w->piece, job->rank,
+                           job->shape.nranks, own.len, job->divisor));
     for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t lo, len;
-        float *at = s->pieces + r * piece(&job->shape);
-        part_of(job, r, s->done, &lo, &len);
-        s->in[r] = (tw__buffer){.data = at, .capacity = sizeof *at * (size_t)len};
-        s->out[r] = s->out[job->rank];
+        stretch part = stretch_of(job, w, s, r);
+        s->in[r] = buffer_of(part.values, part.len);
+        s->out[r] = buffer_of(own.values, own.len);
     }
-    return set_off(job, w, s);
+    return begin(job, w, s);
 }
 
 static int write_sums(tw__job *job, space *w, slot *s) {
-    TW_TRY(arrive(job, w, s));
-    for (int r = 0; r < job->shape.nranks; r++) {
-        int64_t lo, len;
-        part_of(job, r, s->done, &lo, &len);
-        each_segment(job, lo, len, s->pieces + r * piece(&job->shape), store);
-    }
-    return TW_OK;
+    TW_TRY(end(job, w, s));
+    return each_piece(job, w, s, store);
 }
 
 /* ---- the map */
 
-/* One turn: a piece comes in, one goes on, one is done. */
-static int turn(tw__job *job, space *w, int64_t at, int64_t pieces) {
-    if (at < pieces)
-        TW_TRY(send_values(job, w, &w->slots[at % SLOTS], at * piece(&job->shape)));
-    if (at >= DEPTH && at - DEPTH < pieces)
-        TW_TRY(send_sums(job, w, &w->slots[(at - DEPTH) % SLOTS]));
+static slot *slot_of(space *w, int64_t piece) {
+    return &w->slots[piece % w->nslots];
+}
+
+/* One turn: values of a piece are sent, sums of another, a third one is done. */
+static int turn(tw__job *job, space *w, int64_t at) {
+    if (at < w->pieces)
+        TW_TRY(send_values(job, w, slot_of(w, at), at * w->piece));
+    if (at >= DEPTH && at - DEPTH < w->pieces)
+        TW_TRY(send_sums(job, w, slot_of(w, at - DEPTH)));
     if (at >= 2 * DEPTH)
-        TW_TRY(write_sums(job, w, &w->slots[(at - 2 * DEPTH) % SLOTS]));
+        TW_TRY(write_sums(job, w, slot_of(w, at - 2 * DEPTH)));
     return TW_OK;
 }
 
 static int run(tw__job *job) {
-    if (job->shape.on_gpu)
-        return tw__dense_gpu_run(job);
-    space w = layout(&job->room.host, &job->shape);
-    int64_t pieces = (longest_range(&job->shape) + piece(&job->shape) - 1) / piece(&job->shape);
+    space w = layout(&job->arenas, &job->shape);
     int error = TW_OK;
-    for (int64_t at = 0; at < pieces + 2 * DEPTH && error == TW_OK; at++)
-        error = turn(job, &w, at, pieces);
-    for (int i = 0; i < SLOTS && error != TW_OK; i++)
+    for (int64_t at = 0; at < w.pieces + 2 * DEPTH && w.pieces > 0 && error == TW_OK; at++)
+        error = turn(job, &w, at);
+    for (int i = 0; i < w.nslots && error != TW_OK; i++)
         if (w.slots[i].busy)
-            tw__alltoall_cancel(&w.slots[i].rotation);
+            tw__alltoall_cancel(&w.slots[i].alltoall);
     return error;
 }
 
 const tw__exchange tw__exchange_dense = {
     .name = "dense",
     .description = "every value: reduce-scatter and allgather",
+    .backends = TW__ALL_BACKENDS,
     .cost = cost,
-    .effort = effort,
+    .terms = terms,
     .memory = memory,
     .applied = applied,
     .run = run,

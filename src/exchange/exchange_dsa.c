@@ -1,15 +1,24 @@
 /* exchange_dsa.c - each rank sums one range of indices, then all gather the sums
  *
- * TopkDSA of the papers, after SparCML (Renggli et al., 2019): the index space is split into P
- * equal ranges, range j is summed by rank j and sent to all, as entries or, when those would be
+ * TopkDSA of the papers, after SparCML (Renggli et al., 2019). The index space is split into P
+ * equal ranges. Rank j sums range j and sends the sums to all: as entries or, when those would be
  * longer, as a plain vector. The result is the union of the selections, as with allgather. Cost:
  * 4k(P-1)/P words when supports agree, at most (2k+n)(P-1)/P. Nothing balances the ranges: when
  * all entries lie in one, its rank receives them all.
  *
- * Example, P = 2, n = 8: rank 0 selects {1, 6}, rank 1 selects {1, 2, 3}. Rank 0 sums range 0..3
- * and sends it as 4 floats, since {1, 2, 3} would take 6 words; rank 1 sends {6} as an entry. */
+ * Example, P = 2, n = 8, ranges 0 .. 3 and 4 .. 7. Numbers are values, dots are not selected:
+ *
+ *     selected by rank 0    . 4 . .   . . -1 .      split:  rank 0 sends {6: -1}, rank 1 sends
+ *     selected by rank 1    . 1 2 5   . .  . .              {1: 1, 2: 2, 3: 5}
+ *     sums                  . 5 2 5   . . -1 .      gather: rank 0 sends its range as 4 floats, since
+ *                                                           3 entries would take 6 words; rank 1
+ *                                                           sends the entry {6: -1}
+ *
+ * A message of as many floats as the range has elements is a vector: entries are sent only while
+ * they are shorter. In a wire format sums travel as lists; it has a short form for crowded ranges. */
 #include "exchange/exchange.h"
 
+#include <assert.h>
 #include <math.h>
 
 typedef struct space {
@@ -21,10 +30,11 @@ typedef struct space {
     float *plain;        /* [words] the same as a vector, where that is shorter */
     float *gathered;     /* [nranks][words]: the sums of others, in either form */
     tw__entry *result;   /* [applied] */
-    char *sent, *mail;   /* letters: own ones, and [nranks] of others */
+    char *sent;          /* own messages, packed */
+    char *packed;        /* [nranks] messages of others */
     float *rounded;      /* of own entries, and of own sums */
     tw__entry *kept[3];  /* remainders of these, and both together */
-    void *rotation;
+    void *alltoall;
     int64_t *starts;    /* [nranks + 1] of ranges */
     int64_t *positions; /* [nranks + 1] */
 } space;
@@ -54,13 +64,13 @@ static int64_t most_sums(const tw__shape *s) {
     return all < longest_range(s) ? all : longest_range(s);
 }
 
-/* A letter about a range: entries for it, or its sums. */
-static size_t letter(const tw__shape *s) {
-    return tw__pack_room(s->wire, most_sums(s), 1);
+/* Of a packed message about a range: entries for it, or its sums. */
+static size_t message_capacity(const tw__shape *s) {
+    return tw__pack_capacity(s->wire, most_sums(s), 1);
 }
 
-static space layout(tw__arenas *room, const tw__shape *s) {
-    tw__arena *host = &room->host, *lists = &room->lists;
+static space layout(tw__arenas *arenas, const tw__shape *s) {
+    tw__arena *host = &arenas->host, *lists = &arenas->lists;
     int64_t sums = most_sums(s);
     int64_t rounds = s->wire != NULL ? s->most + sums : 0;
     return (space){
@@ -72,42 +82,47 @@ static space layout(tw__arenas *room, const tw__shape *s) {
         .plain = tw__arena_take(lists, words(s), sizeof(float)),
         .gathered = tw__arena_take(lists, s->nranks * words(s), sizeof(float)),
         .result = tw__arena_take(lists, applied(s) + 1, sizeof(tw__entry)),
-        .sent = tw__arena_take(lists, 1, tw__pack_room(s->wire, s->most + sums, s->nranks + 1)),
-        .mail = tw__arena_take(lists, s->nranks, letter(s)),
+        .sent = tw__arena_take(lists, 1, tw__pack_capacity(s->wire, s->most + sums, s->nranks + 1)),
+        .packed = tw__arena_take(lists, s->nranks, message_capacity(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
         .kept = {tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry)),
                  tw__arena_take(lists, rounds, sizeof(tw__entry))},
-        .rotation = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
+        .alltoall = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
         .starts = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
         .positions = tw__arena_take(host, s->nranks + 1, sizeof(int64_t)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__arenas *room) {
-    layout(room, shape);
+static void memory(const tw__shape *shape, tw__arenas *arenas) {
+    layout(arenas, shape);
 }
 
 /* Sums go on as entries, or whole where that is less. */
 static tw_cost cost(double n, double k, double nranks) {
     double others = (nranks - 1.0) / nranks;
-    return (tw_cost){(2.0 * k + fmin(2.0 * k, n)) * others, (2.0 * k + n) * others};
+    return (tw_cost){(2.0 * k + fmin(2.0 * k, n)) * others, (2.0 * k + n) * others,
+                     nranks + 2.0 * log2(nranks)};
 }
 
-static tw__cost_terms effort(const tw__shape *s) {
+static tw__cost_terms terms(const tw__shape *s) {
     double others = s->nranks - 1.0, sums = tw__expected_union(s);
     int64_t range = longest_range(s), held = (int64_t)(sums / s->nranks) + 1;
-    double there = (double)tw__pack_bytes(s->wire, s->k / s->nranks + 1, 0, range);
-    double back = (double)tw__pack_bytes(s->wire, held, 0, range);
-    if (s->wire == NULL && back > 4.0 * (double)range)
-        back = 4.0 * (double)range;
+    double split = (double)tw__pack_bytes(s->wire, s->k / s->nranks + 1, 0, range);
+    double gathered = (double)tw__pack_bytes(s->wire, held, 0, range);
+    if (s->wire == NULL && gathered > 4.0 * (double)range)
+        gathered = 4.0 * (double)range;
     return (tw__cost_terms){
         .rounds = 1.0 + tw__gather_rounds(s),
         .messages = 2.0 * others,
-        .bytes = others * (there + back),
+        .bytes = others * (split + gathered),
         .entries = s->wire != NULL ? 2.0 * (double)s->k + sums : 0.0,
         .merged = (double)s->k + sums,
     };
+}
+
+static char *message_of(const space *w, const tw__shape *s, int rank) {
+    return w->packed + (size_t)rank * message_capacity(s);
 }
 
 static int64_t range_start(const tw__job *job, int rank) {
@@ -115,7 +130,7 @@ static int64_t range_start(const tw__job *job, int rank) {
 }
 
 /* Entries go to the rank that sums their range; own ones stay. */
-static int split(tw__job *job, space *w, char **mail) {
+static int split(tw__job *job, space *w, char **sent) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
     for (int r = 0; r <= s->nranks; r++)
@@ -124,15 +139,14 @@ static int split(tw__job *job, space *w, char **mail) {
     for (int r = 0; r < s->nranks; r++) {
         float *rounded = w->rounded + (w->runs[r].at - job->own.at);
         if (r == job->rank)
-            TW_TRY(tw__pack_keep(job, &w->runs[r], rounded));
+            TW_TRY(tw__pack_keep_values(job, &w->runs[r], rounded));
         else
-            TW_TRY(tw__pack_list(job, &w->runs[r], w->starts[r], w->starts[r + 1], mail, rounded,
+            TW_TRY(tw__pack_list(job, &w->runs[r], w->starts[r], w->starts[r + 1], sent, rounded,
                                  &w->out[r]));
-        w->in[r] = (tw__buffer){.data = s->wire != NULL ? (void *)(w->mail + (size_t)r * letter(s))
-                                                        : (void *)(w->received + r * piece(s)),
-                                .capacity = tw__pack_bound(s->wire, piece(s), lo, hi)};
+        w->in[r] = tw__pack_receive(s->wire, piece(s), lo, hi, w->received + r * piece(s),
+                                    message_of(w, s, r));
     }
-    TW_TRY(tw__alltoall_run(job->transport, job->cargo, w->out, w->in, w->rotation));
+    TW_TRY(tw__alltoall_run(job->transport, job->kind, w->out, w->in, w->alltoall));
     for (int r = 0; r < s->nranks; r++)
         if (r != job->rank)
             TW_TRY(tw__unpack_list(job, &w->in[r], lo, hi, piece(s), r, w->received + r * piece(s),
@@ -140,78 +154,68 @@ static int split(tw__job *job, space *w, char **mail) {
     return TW_OK;
 }
 
-/* Entries are sent as such while that is shorter: then a message of the range's length is plain. */
-static int pack(const tw__job *job, const tw__list *sums, int64_t lo, int64_t range, float *plain,
-                tw__buffer *parcel) {
-    *parcel = (tw__buffer){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
+/* As entries, or as a vector. */
+static int pack_sums(const tw__job *job, const tw__list *sums, int64_t lo, int64_t range,
+                     float *plain, tw__buffer *message) {
+    *message = (tw__buffer){sums->at, sizeof(tw__entry) * (size_t)sums->count, 0};
     if (2 * sums->count < range)
         return TW_OK;
-    *parcel = (tw__buffer){plain, sizeof *plain * (size_t)range, 0};
+    *message = (tw__buffer){plain, sizeof *plain * (size_t)range, 0};
     return job->lists.calls->spread(job->lists.context, sums, lo, plain, range);
 }
 
-static int no_room(int rank, int64_t sums, int64_t room) {
-    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums where %lld are possible", rank,
-                    (long long)sums, (long long)room);
-}
-
 /* Appends what rank r sent of its range, unless that is more than ranks can have selected. */
-static int unpack(tw__job *job, const tw__buffer *parcel, int r) {
+static int unpack_sums(tw__job *job, const tw__buffer *message, int r) {
     int64_t lo = range_start(job, r), range = range_start(job, r + 1) - lo;
-    int64_t room = applied(&job->shape) - job->result.count;
+    int64_t most = applied(&job->shape) - job->result.count;
     tw__entry *to = job->result.at + job->result.count;
     tw__list entries;
-    if (parcel->bytes == sizeof(float) * (size_t)range) {
-        TW_TRY(job->lists.calls->collect(job->lists.context, parcel->data, lo, range, room, to,
+    if (message->bytes == sizeof(float) * (size_t)range) {
+        TW_TRY(job->lists.calls->collect(job->lists.context, message->data, lo, range, most, to,
                                          &entries.count));
     } else {
-        TW_TRY(tw__buffer_list(parcel, r, &entries));
+        TW_TRY(tw__unpack_raw(message, r, &entries));
         TW_TRY(tw__list_check(&job->lists, &entries, lo, lo + range, r));
-        if (entries.count <= room)
+        if (entries.count <= most)
             TW_TRY(job->lists.calls->move(job->lists.context, to, entries.at, entries.count));
     }
-    if (entries.count > room)
-        return no_room(r, entries.count, room);
+    if (entries.count > most)
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld sums where %lld are possible", r,
+                        (long long)entries.count, (long long)most);
     job->result.count += entries.count;
     return TW_OK;
 }
 
-static int gather(tw__job *job, space *w, const tw__list *sums) {
+static int gather_raw(tw__job *job, space *w, const tw__list *sums) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), range = range_start(job, job->rank + 1) - lo;
     tw__buffer mine;
-    TW_TRY(pack(job, sums, lo, range, w->plain, &mine));
-    for (int r = 0; r < s->nranks; r++) {
+    TW_TRY(pack_sums(job, sums, lo, range, w->plain, &mine));
+    for (int r = 0; r < s->nranks; r++)
         w->in[r] = (tw__buffer){.data = w->gathered + r * words(s),
                                 .capacity = sizeof(float) * (size_t)words(s)};
-    }
-    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->alltoall));
     for (int r = 0; r < s->nranks; r++)
-        TW_TRY(unpack(job, r == job->rank ? &mine : &w->in[r], r));
+        TW_TRY(unpack_sums(job, r == job->rank ? &mine : &w->in[r], r));
     return TW_OK;
 }
 
-/* The same as letters: a wire format has a form for crowded ranges of its own. */
-static int gather_letters(tw__job *job, space *w, const tw__list *sums, char **mail) {
+static int gather_packed(tw__job *job, space *w, const tw__list *sums, char **sent) {
     const tw__shape *s = &job->shape;
     int64_t lo = range_start(job, job->rank), hi = range_start(job, job->rank + 1);
     tw__buffer mine;
-    TW_TRY(tw__pack_list(job, sums, lo, hi, mail, w->rounded + s->most, &mine));
+    TW_TRY(tw__pack_list(job, sums, lo, hi, sent, w->rounded + s->most, &mine));
     for (int r = 0; r < s->nranks; r++) {
         int64_t from = range_start(job, r), to = range_start(job, r + 1);
-        w->in[r] = (tw__buffer){.data = w->mail + (size_t)r * letter(s),
-                                .capacity = tw__pack_bound(s->wire, most_sums(s), from, to)};
+        w->in[r] = tw__pack_receive(s->wire, most_sums(s), from, to, NULL, message_of(w, s, r));
     }
-    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->rotation));
+    TW_TRY(tw__job_gather(job, &mine, w->out, w->in, w->alltoall));
     for (int r = 0; r < s->nranks; r++) {
         tw__list part, *result = &job->result;
-        int64_t room = applied(s) - result->count;
         TW_TRY(tw__unpack_list(job, r == job->rank ? &mine : &w->in[r], range_start(job, r),
-                               range_start(job, r + 1), room, r, result->at + result->count,
-                               &part));
-        TW_TRY(job->lists.calls->move(job->lists.context, result->at + result->count, part.at,
-                                      part.count));
-        result->count += part.count;
+                               range_start(job, r + 1), applied(s) - result->count, r,
+                               result->at + result->count, &part));
+        TW_TRY(tw__list_append(&job->lists, result, &part));
     }
     return TW_OK;
 }
@@ -226,24 +230,26 @@ static int keep_remainders(tw__job *job, space *w, const tw__list *sums) {
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->room, &job->shape);
+    space w = layout(&job->arenas, &job->shape);
     tw__list sums = {w.sums, 0};
-    char *mail = w.sent;
-    TW_TRY(split(job, &w, &mail));
+    char *sent = w.sent;
+    TW_TRY(split(job, &w, &sent));
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &sums));
+    assert(sums.count <= most_sums(&job->shape));
     job->result = (tw__list){w.result, 0};
     job->left = job->own;
     if (job->shape.wire == NULL)
-        return gather(job, &w, &sums);
-    TW_TRY(gather_letters(job, &w, &sums, &mail));
+        return gather_raw(job, &w, &sums);
+    TW_TRY(gather_packed(job, &w, &sums, &sent));
     return keep_remainders(job, &w, &sums);
 }
 
 const tw__exchange tw__exchange_dsa = {
     .name = "dsa",
     .description = "each rank sums a range of indices, then all gather (SparCML)",
+    .backends = TW__ALL_BACKENDS,
     .cost = cost,
-    .effort = effort,
+    .terms = terms,
     .memory = memory,
     .applied = applied,
     .run = run,

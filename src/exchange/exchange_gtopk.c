@@ -3,17 +3,25 @@
  * gTop-k (Shi et al., 2019), for any P and without loss. Lists travel up a binomial tree towards
  * rank 0: at distance d = 1, 2, 4 ... rank r sends to r - d if r is an odd multiple of d, and
  * otherwise merges the list of r + d, if there is one, into its own and keeps the k largest sums.
- * Then rank 0's list goes down the same way. Cost: 4k log2 P words on the longest path; rank 0
- * receives 2k log2 P and sends as much.
+ * Then rank 0's list goes down the same tree. With P = 5:
  *
- * Whoever drops a sum at a merge keeps it in its residual, with all that other ranks contributed to
- * it: they count their entries as sent. The published code loses a sum whose index reaches the root
- * by another branch.
+ *     d = 1    0 <- 1    2 <- 3    4         up, then the same down in reverse order
+ *     d = 2    0 <----- 2         4
+ *     d = 4    0 <--------------- 4
+ *
+ * Cost: 4k log2 P words on the longest path; rank 0 receives 2k log2 P and sends as much.
+ *
+ * The rank that drops a sum at a merge keeps it in its residual, with all that other ranks
+ * contributed: they count their entries as sent. The published code loses a sum whose index reaches
+ * the root by another branch.
  *
  * Example, P = 3, k = 1: rank 0 has {4: 2}, rank 1 {4: 1}, rank 2 {7: -5}. d = 1: rank 0 merges
- * rank 1's to {4: 3}. d = 2: rank 0 merges rank 2's to {4: 3, 7: -5}, keeps {7: -5} and has 3 more
- * at index 4 of its residual: its own 2 and the 1 of rank 1. */
+ * rank 1's to {4: 3}. d = 2: rank 0 merges rank 2's to {4: 3, 7: -5}, keeps {7: -5} and adds 3 to
+ * index 4 of its residual: its own 2 and the 1 of rank 1. */
 #include "exchange/exchange.h"
+
+#include <assert.h>
+#include <math.h>
 
 typedef struct space {
     tw__entry *list;     /* [k]: this rank's list */
@@ -22,7 +30,7 @@ typedef struct space {
     tw__entry *dropped;  /* [levels][k] */
     tw__entry *kept;     /* [levels * k] */
     tw__list *drops;     /* [levels + 1]: what each merge dropped, and what rounding took */
-    char *mail[2];       /* a letter sent, a letter received */
+    char *packed[2];     /* a message sent, a message received */
     float *rounded;      /* [k] */
 } space;
 
@@ -38,8 +46,8 @@ static int64_t applied(const tw__shape *s) {
     return s->k;
 }
 
-static space layout(tw__arenas *room, const tw__shape *s) {
-    tw__arena *host = &room->host, *lists = &room->lists;
+static space layout(tw__arenas *arenas, const tw__shape *s) {
+    tw__arena *host = &arenas->host, *lists = &arenas->lists;
     int64_t merges = levels(s->nranks), rounds = s->wire != NULL;
     return (space){
         .list = tw__arena_take(lists, s->k, sizeof(tw__entry)),
@@ -48,24 +56,24 @@ static space layout(tw__arenas *room, const tw__shape *s) {
         .dropped = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
         .kept = tw__arena_take(lists, (merges + rounds) * s->k, sizeof(tw__entry)),
         .drops = tw__arena_take(host, merges + 1, sizeof(tw__list)),
-        .mail = {tw__arena_take(lists, 1, tw__pack_room(s->wire, s->k, 1)),
-                 tw__arena_take(lists, 1, tw__pack_room(s->wire, s->k, 1))},
+        .packed = {tw__arena_take(lists, 1, tw__pack_capacity(s->wire, s->k, 1)),
+                   tw__arena_take(lists, 1, tw__pack_capacity(s->wire, s->k, 1))},
         .rounded = tw__arena_take(lists, rounds * s->k, sizeof(float)),
     };
 }
 
-static void memory(const tw__shape *shape, tw__arenas *room) {
-    layout(room, shape);
+static void memory(const tw__shape *shape, tw__arenas *arenas) {
+    layout(arenas, shape);
 }
 
 static tw_cost cost(double n, double k, double nranks) {
     (void)n;
     double most = 4.0 * k * levels((int)nranks);
-    return (tw_cost){nranks > 1.0 ? 2.0 * k : 0.0, most};
+    return (tw_cost){nranks > 1.0 ? 2.0 * k : 0.0, most, 2.0 * log2(nranks)};
 }
 
-/* The way from the farthest rank to rank 0 and back. */
-static tw__cost_terms effort(const tw__shape *s) {
+/* From the farthest rank to rank 0 and back. */
+static tw__cost_terms terms(const tw__shape *s) {
     double hops = 2.0 * levels(s->nranks);
     return (tw__cost_terms){
         .rounds = hops,
@@ -76,91 +84,79 @@ static tw__cost_terms effort(const tw__shape *s) {
     };
 }
 
-/* *letter is what arrived, for passing it on; in a wire format it lies in the mail. */
-static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__buffer *letter) {
+/* Receives to list->at[k]. *message is what arrived, for passing it on. */
+static int receive_list(tw__job *job, space *w, int peer, tw__list *list, tw__buffer *message) {
     const tw__shape *s = &job->shape;
-    void *at = s->wire != NULL ? (void *)w->mail[1] : (void *)list->at;
-    tw__message message;
-    TW_TRY(tw__transport_recv(job->transport, peer, job->cargo, at,
-                              tw__pack_bound(s->wire, s->k, 0, s->span), &message));
-    TW_TRY(tw__transport_wait(job->transport, &message, 1));
-    *letter = (tw__buffer){at, message.bytes, 0};
-    tw__entry *room = list->at;
-    TW_TRY(tw__unpack_list(job, letter, 0, s->span, s->k, peer, room, list));
-    if (list->at != room) /* a plain letter */
-        TW_TRY(job->lists.calls->move(job->lists.context, room, list->at, list->count));
-    list->at = room;
+    tw__entry *entries = list->at;
+    tw__message under_way;
+    *message = tw__pack_receive(s->wire, s->k, 0, s->span, entries, w->packed[1]);
+    TW_TRY(tw__transport_recv(job->transport, peer, job->kind, message->data, message->capacity,
+                              &under_way));
+    TW_TRY(tw__transport_wait(job->transport, &under_way, 1));
+    message->bytes = under_way.bytes;
+    TW_TRY(tw__unpack_list(job, message, 0, s->span, s->k, peer, entries, list));
+    if (list->at != entries) /* plain entries within a packed message */
+        TW_TRY(job->lists.calls->move(job->lists.context, entries, list->at, list->count));
+    list->at = entries;
     return tw__job_check_list(job, list, peer);
 }
 
-static int send_letter(tw__job *job, int peer, const tw__buffer *letter) {
-    tw__message message;
-    TW_TRY(tw__transport_send(job->transport, peer, job->cargo, letter->data, letter->bytes,
-                              &message));
-    return tw__transport_wait(job->transport, &message, 1);
+static int send_message(tw__job *job, int peer, const tw__buffer *message) {
+    tw__message under_way;
+    TW_TRY(tw__transport_send(job->transport, peer, job->kind, message->data, message->bytes,
+                              &under_way));
+    return tw__transport_wait(job->transport, &under_way, 1);
 }
 
-/* Writes the list; what rounding takes away is dropped here, after `merges` others. */
-static int write_list(tw__job *job, space *w, tw__list *list, int merges, tw__buffer *letter) {
-    char *mail = w->mail[0];
+/* Packs the list. What rounding takes away is one more list of drops, after those of the merges. */
+static int pack(tw__job *job, space *w, tw__list *list, int merges, tw__buffer *message) {
+    char *packed = w->packed[0];
     tw__list *remainders = &w->drops[merges];
     *remainders = (tw__list){w->dropped + merges * job->shape.k, 0};
-    TW_TRY(tw__pack_list(job, list, 0, job->shape.span, &mail, w->rounded, letter));
+    TW_TRY(tw__pack_list(job, list, 0, job->shape.span, &packed, w->rounded, message));
     TW_TRY(tw__pack_remainders(job, list, w->rounded, remainders));
-    return tw__pack_round(job, list, w->rounded);
+    return tw__pack_set_rounded(job, list, w->rounded);
 }
 
-/* Of the merged list, each segment's k best go to list, the others to dropped. */
-static int select_again(tw__job *job, const tw__list *merged, tw__list *list, tw__list *dropped) {
-    list->count = dropped->count = 0;
-    const tw__list *parts = job->parts[0];
-    TW_TRY(tw__job_cut(job, merged, job->parts[0]));
-    for (int i = 0; i < job->shape.nsegments; i++) {
-        int64_t kept;
-        TW_TRY(tw__list_split_best(&job->lists, &parts[i], job->segments[i].k,
-                                   list->at + list->count, dropped->at + dropped->count, &kept));
-        list->count += kept;
-        dropped->count += parts[i].count - kept;
-    }
-    return TW_OK;
-}
-
-/* This rank has merged all that it will, and writes it: what it dropped becomes what it keeps. Where
- * that cannot be held in a float, a NaN in the list tells all ranks to refuse the step: it outranks
- * all sums, so it reaches the result. */
-static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__buffer *letter) {
+/* This rank's last merge is done: it packs its list, and keeps what it dropped. Where a float cannot
+ * hold that, a NaN in the list tells all ranks to refuse the step. It outranks all sums, so it
+ * reaches the result. */
+static int end_merging(tw__job *job, space *w, tw__list *list, int merges, tw__buffer *message) {
     int yes = 0;
-    TW_TRY(write_list(job, w, list, merges, letter));
+    assert(merges <= levels(job->shape.nranks));
+    TW_TRY(pack(job, w, list, merges, message));
     job->kept.at = w->kept;
     job->left = job->own;
     TW_TRY(tw__list_reduce(&job->lists, w->drops, merges + 1, &job->kept));
     TW_TRY(tw__job_overflows(job, &yes));
     if (yes && list->count > 0) {
         TW_TRY(job->lists.calls->spoil(job->lists.context, list->at));
-        TW_TRY(write_list(job, w, list, merges, letter));
+        TW_TRY(pack(job, w, list, merges, message));
     }
     return TW_OK;
 }
 
 /* Up the tree. Afterwards rank 0's list is the result. */
-static int merge_up(tw__job *job, space *w, tw__list *list, tw__buffer *letter) {
+static int merge_up(tw__job *job, space *w, tw__list *list, tw__buffer *message) {
     int merges = 0;
     for (int d = 1; d < job->shape.nranks; d *= 2) {
         if (job->rank % (2 * d) != 0) {
-            TW_TRY(end_merging(job, w, list, merges, letter));
-            return send_letter(job, job->rank - d, letter);
+            TW_TRY(end_merging(job, w, list, merges, message));
+            return send_message(job, job->rank - d, message);
         }
         if (job->rank + d >= job->shape.nranks)
             continue;
         tw__list received = {w->received, 0}, merged = {w->merged, 0};
         tw__list *dropped = &w->drops[merges];
-        dropped->at = w->dropped + merges * job->shape.k;
-        TW_TRY(receive_list(job, w, job->rank + d, &received, letter));
+        *dropped = (tw__list){w->dropped + merges * job->shape.k, 0};
+        TW_TRY(receive_list(job, w, job->rank + d, &received, message));
         TW_TRY(tw__list_merge(&job->lists, list, &received, &merged));
-        TW_TRY(select_again(job, &merged, list, dropped));
+        assert(merged.count <= 2 * job->shape.k);
+        list->count = 0;
+        TW_TRY(tw__job_split_best(job, &merged, list, dropped));
         merges++;
     }
-    return end_merging(job, w, list, merges, letter);
+    return end_merging(job, w, list, merges, message);
 }
 
 /* The distance at which this rank sent its list up; beyond all for rank 0. */
@@ -171,33 +167,35 @@ static int parent_distance(const tw__job *job) {
     return d;
 }
 
-/* Rank 0's letter; the others pass it on as it came, to one after the other: the first has the most
- * to pass on itself, and would have to wait for all if they shared the link. */
-static int broadcast(tw__job *job, space *w, tw__list *list, tw__buffer *letter) {
+/* Rank 0's message. The others pass it on unchanged, to one rank after the other: the first one has
+ * the most to pass on itself, and would be late if all shared the link. */
+static int broadcast(tw__job *job, space *w, tw__list *list, tw__buffer *message) {
     int d = parent_distance(job);
     if (job->rank != 0)
-        TW_TRY(receive_list(job, w, job->rank - d, list, letter));
+        TW_TRY(receive_list(job, w, job->rank - d, list, message));
     for (d /= 2; d >= 1; d /= 2)
         if (job->rank + d < job->shape.nranks)
-            TW_TRY(send_letter(job, job->rank + d, letter));
+            TW_TRY(send_message(job, job->rank + d, message));
     return TW_OK;
 }
 
 static int run(tw__job *job) {
-    space w = layout(&job->room, &job->shape);
-    job->result = (tw__list){w.list, job->own.count};
-    TW_TRY(job->lists.calls->move(job->lists.context, w.list, job->own.at, job->own.count));
-    tw__buffer letter = {0};
-    TW_TRY(merge_up(job, &w, &job->result, &letter));
-    return broadcast(job, &w, &job->result, &letter);
+    space w = layout(&job->arenas, &job->shape);
+    tw__buffer message = {0};
+    assert(job->own.count <= job->shape.k);
+    job->result = (tw__list){w.list, 0};
+    TW_TRY(tw__list_append(&job->lists, &job->result, &job->own));
+    TW_TRY(merge_up(job, &w, &job->result, &message));
+    return broadcast(job, &w, &job->result, &message);
 }
 
 const tw__exchange tw__exchange_gtopk = {
     .name = "gtopk",
     .description = "merges up a tree, the k largest sums each time, then a broadcast (gTop-k)",
+    .backends = TW__ALL_BACKENDS,
     .best_k = 1,
     .cost = cost,
-    .effort = effort,
+    .terms = terms,
     .memory = memory,
     .applied = applied,
     .run = run,

@@ -1,111 +1,114 @@
-/* letter.c - lists as messages: as they lie, or coded
+/* pack.c - lists to messages and back: raw, or in a wire format
  *
- * Raw entries are sent from where they are and used where they arrive. In a wire format a letter is
- * a word that says how it is written, then the coded list: or the entries themselves, where values
- * are so large that what rounding leaves could not be added to a residual, or where a NaN tells
- * other ranks to refuse the step. */
-#include "exchange/exchange.h"
+ * A raw message is the list as it lies in memory, 8 bytes an entry. A packed message begins with a
+ * word that says how the rest is written:
+ *
+ *     CODED  | header, indices and values of the wire format (docs/wire_format.md)
+ *     PLAIN  | raw entries: a value is so large that its rounding remainder could overflow a
+ *            | residual, or is a NaN that tells other ranks to refuse the step */
+#include "exchange/job.h"
 
-typedef enum { PLAIN = 1, CODED = 2 } writing;
-#define HEAD 8 /* bytes; entries behind it stay aligned */
+#include <assert.h>
 
-/* A coded entry takes a plain index, a plain value and its part of a level at most. A multiple of
- * HEAD, so that rooms can follow each other. */
-size_t tw__pack_room(const tw__wire *wire, int64_t entries, int64_t letters) {
+enum { PLAIN = 1, CODED = 2 };
+#define WORD 8 /* bytes; entries behind it stay aligned */
+
+/* A coded entry takes a plain index, a plain value and its part of a block's levels at most. A
+ * multiple of WORD, so that stretches for messages can follow each other. */
+size_t tw__pack_capacity(const tw__wire *wire, int64_t entries, int64_t messages) {
     if (wire == NULL)
         return 0;
-    return (size_t)(entries * 8 + entries / 128 * 8 + letters * 128);
+    return (size_t)(entries * 8 + entries / 128 * 8 + messages * 128);
 }
 
 size_t tw__pack_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi) {
     size_t plain = sizeof(tw__entry) * (size_t)count;
-    if (wire == NULL)
-        return plain;
-    size_t coded = tw__wire_bound(wire, count, lo, hi);
-    return HEAD + (coded > plain ? coded : plain);
+    size_t coded = wire != NULL ? tw__wire_bound(wire, count, lo, hi) : 0;
+    return wire != NULL ? WORD + (coded > plain ? coded : plain) : plain;
 }
 
 size_t tw__pack_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi) {
-    if (wire == NULL)
-        return sizeof(tw__entry) * (size_t)count;
-    return HEAD + tw__wire_bound(wire, count, lo, hi);
+    return wire != NULL ? WORD + tw__wire_bound(wire, count, lo, hi)
+                        : sizeof(tw__entry) * (size_t)count;
 }
 
-/* The list as it lies. */
-static int write_plain(const tw__job *job, const tw__list *list, char *letter, float *rounded) {
+static int write_plain(const tw__job *job, const tw__list *list, char *message, float *rounded) {
     const tw__list_calls *calls = job->lists.calls;
     const uint64_t word = PLAIN;
-    TW_TRY(calls->poke(job->lists.context, letter, &word, HEAD));
-    TW_TRY(calls->move(job->lists.context, (tw__entry *)(void *)(letter + HEAD), list->at,
+    TW_TRY(calls->poke(job->lists.context, message, &word, WORD));
+    TW_TRY(calls->move(job->lists.context, (tw__entry *)(void *)(message + WORD), list->at,
                        list->count));
     return calls->get_values(job->lists.context, list, rounded);
 }
 
-int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **mail,
-                  float *rounded, tw__buffer *parcel) {
+int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **memory,
+                  float *rounded, tw__buffer *message) {
     size_t plain = sizeof(tw__entry) * (size_t)list->count;
     int huge = 0;
-    *parcel = (tw__buffer){list->at, plain, 0};
+    assert(tw__list_is_sorted(&job->lists, list, lo, hi));
+    *message = (tw__buffer){list->at, plain, 0};
     if (job->shape.wire == NULL)
         return TW_OK;
+    assert((uintptr_t)*memory % WORD == 0);
     tw__wire_message m = tw__wire_plan(job->shape.wire, list->count, lo, hi);
     m.head[1] = m.head[0];
     m.head[0] = CODED;
-    m.head_bytes += HEAD;
-    TW_TRY(job->codec->encode(job->lists.context, job->kernels, &m, list, *mail, rounded, &huge));
+    m.head_bytes += WORD;
+    TW_TRY(job->codec->encode(job->lists.context, &m, list, *memory, rounded, &huge));
     if (huge)
-        TW_TRY(write_plain(job, list, *mail, rounded));
-    *parcel = (tw__buffer){*mail, HEAD + (huge ? plain : m.bytes), 0};
-    *mail += (parcel->bytes + HEAD - 1) / HEAD * HEAD;
+        TW_TRY(write_plain(job, list, *memory, rounded));
+    *message = (tw__buffer){*memory, WORD + (huge ? plain : m.bytes), 0};
+    assert(message->bytes <= tw__pack_bound(job->shape.wire, list->count, lo, hi));
+    *memory += (message->bytes + WORD - 1) / WORD * WORD;
     return TW_OK;
 }
 
-static int too_many(int rank, int64_t count, int64_t most) {
-    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries where %lld are possible", rank,
-                    (long long)count, (long long)most);
+tw__buffer tw__pack_receive(const tw__wire *wire, int64_t most, int64_t lo, int64_t hi,
+                            tw__entry *entries, char *packed) {
+    return (tw__buffer){.data = wire != NULL ? (void *)packed : (void *)entries,
+                        .capacity = tw__pack_bound(wire, most, lo, hi)};
 }
 
-/* Entries as they lie: to be used there. */
-static int read_entries(const tw__job *job, const tw__buffer *parcel, int64_t lo, int64_t hi,
+int tw__unpack_raw(const tw__buffer *message, int rank, tw__list *list) {
+    *list = (tw__list){message->data, (int64_t)(message->bytes / sizeof(tw__entry))};
+    if (message->bytes % sizeof(tw__entry) != 0)
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %zu bytes, which are no whole entries",
+                        rank, message->bytes);
+    return TW_OK;
+}
+
+static int unpack_plain(const tw__job *job, const tw__buffer *message, int64_t lo, int64_t hi,
                         int64_t most, int rank, tw__list *list) {
-    TW_TRY(tw__buffer_list(parcel, rank, list));
+    TW_TRY(tw__unpack_raw(message, rank, list));
     if (list->count > most)
-        return too_many(rank, list->count, most);
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries where %lld are possible", rank,
+                        (long long)list->count, (long long)most);
     return tw__list_check(&job->lists, list, lo, hi, rank);
 }
 
-/* What a letter begins with, as far as it goes. */
-typedef struct opening {
-    uint64_t word;
-    uint8_t header[TW__WIRE_HEADER];
-} opening;
-
-static int read_coded(const tw__job *job, const tw__buffer *rest, const opening *o, int64_t lo,
-                      int64_t hi, int64_t most, int rank, tw__list *list) {
+int tw__unpack_list(const tw__job *job, const tw__buffer *message, int64_t lo, int64_t hi,
+                    int64_t most, int rank, tw__entry *entries, tw__list *list) {
+    struct {
+        uint64_t word;
+        uint8_t header[TW__WIRE_HEADER];
+    } head = {0};
     tw__wire_message m;
-    TW_TRY(tw__wire_open(o->header, rest->bytes, lo, hi, most, rank, &m));
-    list->count = m.count;
-    return job->codec->decode(job->lists.context, job->kernels, &m,
-                              (const char *)rest->data + m.head_bytes, list->at, rank);
-}
-
-int tw__unpack_list(const tw__job *job, const tw__buffer *parcel, int64_t lo, int64_t hi,
-                    int64_t most, int rank, tw__entry *room, tw__list *list) {
-    opening o = {0};
     if (job->shape.wire == NULL)
-        return read_entries(job, parcel, lo, hi, most, rank, list);
-    if (parcel->bytes < HEAD)
-        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a letter of %zu bytes", rank,
-                        parcel->bytes);
-    size_t begins = parcel->bytes < sizeof o ? parcel->bytes : sizeof o;
-    TW_TRY(job->lists.calls->peek(job->lists.context, parcel->data, begins, &o));
-    tw__buffer rest = {(char *)parcel->data + HEAD, parcel->bytes - HEAD, 0};
-    *list = (tw__list){room, 0};
-    if (o.word == CODED)
-        return read_coded(job, &rest, &o, lo, hi, most, rank, list);
-    if (o.word != PLAIN)
-        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a letter of an unknown kind", rank);
-    return read_entries(job, &rest, lo, hi, most, rank, list);
+        return unpack_plain(job, message, lo, hi, most, rank, list);
+    if (message->bytes < WORD)
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a message of %zu bytes", rank,
+                        message->bytes);
+    size_t head_bytes = message->bytes < sizeof head ? message->bytes : sizeof head;
+    TW_TRY(job->lists.calls->peek(job->lists.context, message->data, head_bytes, &head));
+    tw__buffer rest = {(char *)message->data + WORD, message->bytes - WORD, 0};
+    if (head.word == PLAIN)
+        return unpack_plain(job, &rest, lo, hi, most, rank, list);
+    if (head.word != CODED)
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a message of an unknown kind", rank);
+    TW_TRY(tw__wire_open(head.header, rest.bytes, lo, hi, most, rank, &m));
+    *list = (tw__list){entries, m.count};
+    return job->codec->decode(job->lists.context, &m, (const char *)rest.data + m.head_bytes,
+                              entries, rank);
 }
 
 int tw__pack_remainders(const tw__job *job, const tw__list *list, const float *rounded,
@@ -115,13 +118,13 @@ int tw__pack_remainders(const tw__job *job, const tw__list *list, const float *r
     return job->lists.calls->subtract(job->lists.context, list, rounded, out);
 }
 
-int tw__pack_round(const tw__job *job, const tw__list *list, const float *rounded) {
+int tw__pack_set_rounded(const tw__job *job, const tw__list *list, const float *rounded) {
     if (job->shape.wire == NULL)
         return TW_OK;
     return job->lists.calls->set_values(job->lists.context, list, rounded);
 }
 
-int tw__pack_keep(const tw__job *job, const tw__list *list, float *rounded) {
+int tw__pack_keep_values(const tw__job *job, const tw__list *list, float *rounded) {
     if (job->shape.wire == NULL)
         return TW_OK;
     return job->lists.calls->get_values(job->lists.context, list, rounded);

@@ -2,9 +2,9 @@
  *
  * Parameters travel as rows of 64-bit values with names: the first difference, in the order of
  * fields and then of ranks, is what every rank reports. */
-#include "base/arena.h"
+#include "base/memory.h"
 #include "base/random.h"
-#include "group/group.h"
+#include "group/step.h"
 #include "select/methods.h"
 
 #include <stdio.h>
@@ -90,7 +90,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         g->params.global,
         g->params.bucket,
         g->ntensors,
-        tw__transport_device(g->transport, &context) != NULL,
+        tw__transport_device_exchange(g->transport, &context) != NULL,
     };
     memcpy(values, all, sizeof all);
 }
@@ -226,6 +226,7 @@ static void *records_of(const tw_group *g) {
 }
 
 int tw__agree_error(tw_group *g, int error) {
+    assert(error <= TW_OK && g->agree != NULL);
     error_record *records = records_of(g), *mine = &records[g->rank];
     memset(mine, 0, sizeof *mine);
     mine->error = error;
@@ -250,10 +251,10 @@ typedef struct step_record {
     double seconds; /* that an earlier step took */
 } step_record;
 
-static uint64_t signature(const tw_group *g, const int *members, int count) {
+static uint64_t signature(const tw__step *s) {
     uint64_t hash = 0;
-    for (int i = 0; i < count; i++)
-        hash = tw__mix(hash, (uint64_t)members[i] << 40 ^ (uint64_t)g->tensors[members[i]].steps);
+    for (int i = 0; i < s->count; i++)
+        hash = tw__mix(hash, (uint64_t)s->members[i] << 40 ^ (uint64_t)tw__member(s, i)->steps);
     return hash;
 }
 
@@ -272,12 +273,13 @@ static int explain(const step_record *record, int rank, const char *own) {
                     own != NULL ? own : tw_error_text(tw__known_error(record->error)));
 }
 
-int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members, int count,
-                   double *seconds) {
+static int compare_steps(const tw__step *s, int error, double *slowest) {
+    tw_group *g = s->g;
     step_record *records = records_of(g);
+    assert(sizeof *records <= sizeof(error_record)); /* they share the memory */
     char own[TW__TEXT];
     snprintf(own, sizeof own, "%s", tw_last_error());
-    records[g->rank] = (step_record){error, tensor, index, signature(g, members, count), *seconds};
+    records[g->rank] = (step_record){error, s->error_tensor, s->bad_index, signature(s), *slowest};
     TW_TRY(tw__allgather(g->transport, records, sizeof *records, g->agree));
     for (int r = 0; r < g->nranks; r++)
         if (records[r].call != records[0].call)
@@ -289,6 +291,18 @@ int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int 
         if (records[r].error != TW_OK)
             return explain(&records[r], r, r == g->rank ? own : NULL);
     for (int r = 0; r < g->nranks; r++)
-        *seconds = records[r].seconds > *seconds ? records[r].seconds : *seconds;
+        *slowest = records[r].seconds > *slowest ? records[r].seconds : *slowest;
     return TW_OK;
+}
+
+int tw__agree_step(tw__step *s, int error) {
+    tw_group *g = s->g;
+    double selected = tw__transport_seconds(g->transport);
+    double slowest = tw__auto_pending(g, s->members);
+    error = compare_steps(s, error, &slowest);
+    if (error == TW_OK)
+        tw__auto_learn(g, s->members, slowest);
+    s->agreed = tw__transport_seconds(g->transport);
+    s->info.agree_seconds = s->agreed - selected;
+    return error;
 }

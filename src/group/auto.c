@@ -4,49 +4,48 @@
 #include "select/methods.h"
 #include "wire/wire.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Steps that a way is tried for. The first one touches memory that none has touched before. */
+/* Steps of a trial. The first one touches memory that no step has touched before. */
 #define TRIAL 3
-/* Steps after which the time of the way in use is taken anew. */
+/* Steps after which the time of the plan in use is measured again. */
 #define RENEWAL 64
-/* A way is tried if the model gives it at most so many times the time of the best one measured: in
+/* A plan is tried if its predicted time is at most this many times the best measured one: in
  * simulation it is off by a tenth at most (docs/auto.md). */
 #define CHANCE 1.5
-/* Workspace that a way may take: so much, or so many bytes per element of all tensors. Of those
+/* Workspace that a plan may take: this much, or this many bytes per element of all tensors. Of those
  * that gather k entries of each rank this leaves out what dense would beat. */
 #define ROOM ((size_t)64 << 20)
 #define ROOM_PER_ELEMENT 40 /* bytes: butterfly takes 36 at density 0.1 and P = 64 */
 
-/* Seconds of computing, on one core of a 2.x GHz server (thinwire bench wire, bench select): for an
- * entry coded or decoded, for one merged, for an element read or written. They tell ways apart only
- * on fast networks, and there trials have the last word. */
+/* Seconds of computing on one core of a 2.x GHz server (thinwire bench wire, bench select): per entry
+ * coded or decoded, per entry merged, per element read or written. They tell plans apart only on fast
+ * networks, where trials decide anyway. */
 #define PER_ENTRY 4e-9
 #define PER_MERGED 6e-9
 #define PER_ELEMENT 0.4e-9
 
-/* ---- ways */
+/* ---- plans */
 
 /* Dense sends gradient and residual: from where a selector on the CPU adds them. With momentum it
  * would clear all velocities. */
-int tw__auto_sends_whole(const tw_select_params *p) {
-    return p->device == TW_CPU && p->feedback == TW_FEEDBACK_ON && p->momentum == 0.0f;
+int tw__auto_sends_whole(const tw_select_params *p, const tw__backend *backend) {
+    return backend->fold != NULL && p->feedback == TW_FEEDBACK_ON && p->momentum == 0.0f;
 }
 
 static int may_be_dense(const tw_group *g) {
-    for (int t = 0; t < g->ntensors; t++) {
-        const tw_select_params *p = &g->tensors[t].params;
-        if (!tw__auto_sends_whole(p))
+    for (int t = 0; t < g->ntensors; t++)
+        if (!tw__auto_sends_whole(&g->tensors[t].params, g->tensors[t].backend))
             return 0;
-    }
     return 1;
 }
 
 static int may_be_coded(const tw_group *g) {
     for (int t = 0; t < g->ntensors; t++)
-        if (tw__on_gpu(&g->tensors[t]) && g->tensors[t].params.momentum != 0.0f)
+        if (!g->tensors[t].backend->coded_momentum && g->tensors[t].params.momentum != 0.0f)
             return 0;
     return 1;
 }
@@ -54,93 +53,93 @@ static int may_be_coded(const tw_group *g) {
 /* An exchange that leaves all tensors to another one is that other one. */
 static int serves_any(const tw_group *g, const tw__exchange *exchange) {
     for (int t = 0; t < g->ntensors; t++)
-        if (tw__exchange_suits(exchange, tw__k_max(&g->tensors[t].params, g->tensors[t].n),
-                               g->nranks))
+        if (tw__exchange_for(exchange, tw__k_max(&g->tensors[t].params, g->tensors[t].n),
+                             g->nranks) == exchange)
             return 1;
     return 0;
 }
 
-static int fits(const tw_group *g, const tw__plan *way) {
+static int fits(const tw_group *g, const tw__plan *plan) {
     int64_t elements = 0;
     for (int t = 0; t < g->ntensors; t++)
         elements += g->tensors[t].n;
     size_t room = ROOM_PER_ELEMENT * (size_t)elements;
-    tw__workspace needs = tw__allreduce_memory(g, way, 0, g->ntensors);
-    return needs.host + needs.here + needs.there <= (room > ROOM ? room : ROOM);
+    tw__workspace needs = tw__allreduce_memory(g, plan, 0, g->ntensors);
+    return needs.host + needs.lists[0] + needs.lists[1] <= (room > ROOM ? room : ROOM);
 }
 
-static void add_way(const tw_group *g, tw__plans *ways, const tw__exchange *exchange,
-                    const tw__wire *wire) {
-    tw__plan way = {exchange, wire};
-    if (g->exchange == NULL && !(serves_any(g, exchange) && fits(g, &way)))
+static void add_plan(const tw_group *g, tw__plans *plans, const tw__exchange *exchange,
+                     const tw__wire *wire) {
+    tw__plan plan = {exchange, wire};
+    if (g->exchange == NULL && !(serves_any(g, exchange) && fits(g, &plan)))
         return;
-    if (ways->count < TW__PLANS)
-        ways->at[ways->count++] = way;
+    if (plans->count < TW__PLANS)
+        plans->at[plans->count++] = plan;
 }
 
 /* Both formats, or the one that was asked for. */
-static void add_wires(const tw_group *g, tw__plans *ways, const tw__exchange *exchange) {
+static void add_wires(const tw_group *g, tw__plans *plans, const tw__exchange *exchange) {
     if (g->any_wire) {
-        add_way(g, ways, exchange, NULL);
+        add_plan(g, plans, exchange, NULL);
         if (may_be_coded(g))
-            add_way(g, ways, exchange, tw__wire_find("bf16"));
+            add_plan(g, plans, exchange, tw__wire_find("bf16"));
         return;
     }
-    add_way(g, ways, exchange, g->wire);
+    add_plan(g, plans, exchange, g->wire);
 }
 
-void tw__auto_plans(const tw_group *g, tw__plans *ways) {
+void tw__auto_plans(const tw_group *g, tw__plans *plans) {
     const tw__exchange *exchange;
-    *ways = (tw__plans){0};
+    *plans = (tw__plans){0};
     if (!g->automatic) {
-        *ways = (tw__plans){1, {{g->exchange, g->wire}}};
+        *plans = (tw__plans){1, {{g->exchange, g->wire}}};
         return;
     }
     for (int i = 0; (exchange = tw__exchange_at(i)) != NULL; i++) {
-        if (g->exchange != NULL ? exchange != g->exchange : exchange->effort == NULL)
+        if (g->exchange != NULL ? exchange != g->exchange : exchange->terms == NULL)
             continue;
         if (exchange != &tw__exchange_dense)
-            add_wires(g, ways, exchange);
+            add_wires(g, plans, exchange);
         else if (may_be_dense(g))
-            add_way(g, ways, exchange, NULL);
+            add_plan(g, plans, exchange, NULL);
     }
-    if (ways->count == 0) /* nothing fits: what needs the least */
-        *ways = (tw__plans){1, {{&tw__exchange_butterfly, g->wire}}};
+    if (plans->count == 0) /* nothing fits: what needs the least */
+        *plans = (tw__plans){1, {{tw__exchange_oktopk.fallback, g->wire}}};
 }
 
 /* ---- the model */
 
-static tw__cost_terms effort_of(const tw__exchange *exchange, const tw__shape *shape) {
-    int known = exchange->effort != NULL && shape->nsegments > 0 && shape->nranks > 1;
-    return known ? exchange->effort(shape) : (tw__cost_terms){0};
+static tw__cost_terms terms_of(const tw__exchange *exchange, const tw__shape *shape) {
+    int known = shape->nsegments > 0 && shape->nranks > 1 && exchange->terms != NULL;
+    return known ? exchange->terms(shape) : (tw__cost_terms){0};
 }
 
-static double computing(const tw_group *g, const tw__cost_terms *effort) {
+static double computing(const tw_group *g, const tw__cost_terms *terms) {
     return tw__transport_computing(g->transport) *
-           (PER_ENTRY * effort->entries + PER_MERGED * effort->merged +
-            PER_ELEMENT * effort->elements);
+           (PER_ENTRY * terms->entries + PER_MERGED * terms->merged +
+            PER_ELEMENT * terms->elements);
 }
 
-/* Adding up, selecting, and zeroing what was sent takes two passes whichever way. */
+/* Adding up, selecting, and zeroing what was sent takes two passes with any plan. */
 static double passes(const tw_group *g, const int *members, int count) {
-    tw__cost_terms effort = {0};
+    tw__cost_terms terms = {0};
     for (int i = 0; i < count; i++)
-        effort.elements += 2.0 * (double)g->tensors[members[i]].n;
-    return computing(g, &effort);
+        terms.elements += 2.0 * (double)g->tensors[members[i]].n;
+    return computing(g, &terms);
 }
 
-/* Seconds of a step of these tensors this way, after their selection, at the k of their steps now.
+/* Seconds of a step of these tensors with this plan, after their selection, at their present k.
  * *fixed of these would stay if the tensors were small; may be NULL. */
-static double predict(const tw_group *g, const tw__plan *way, const int *members, int count,
+static double predict(const tw_group *g, const tw__plan *plan, const int *members, int count,
                       double *fixed) {
-    const tw__exchange *exchanges[2] = {way->exchange, &tw__exchange_butterfly};
+    const tw__exchange *exchanges[2] = {plan->exchange, plan->exchange->fallback};
     tw__shape shapes[2];
     double seconds = 0.0, waiting = 0.0;
-    tw__allreduce_shapes(g, way, members, count, shapes);
+    tw__allreduce_shapes(g, plan, members, count, shapes);
     for (int j = 0; j < 2; j++) {
-        tw__cost_terms effort = effort_of(exchanges[j], &shapes[j]);
-        waiting += effort.rounds * g->probe.latency + effort.messages * g->probe.overhead;
-        seconds += effort.bytes * g->probe.byte + computing(g, &effort);
+        tw__cost_terms terms = terms_of(exchanges[j], &shapes[j]);
+        waiting += terms.rounds * g->probe.latency + terms.messages * g->probe.overhead;
+        seconds += terms.bytes * g->probe.byte + computing(g, &terms);
     }
     if (fixed != NULL)
         *fixed = waiting;
@@ -153,8 +152,8 @@ static double predict(const tw_group *g, const tw__plan *way, const int *members
  * them expose variable/m + m * fixed, which is least for m = sqrt(variable / fixed). */
 static int64_t bucket_for(const tw_group *g, const int *all) {
     double fixed = 0.0, best = 0.0, elements = 0.0, buckets = 1.0;
-    for (int w = 0; w < g->ways.count; w++) {
-        double waiting, seconds = predict(g, &g->ways.at[w], all, g->ntensors, &waiting);
+    for (int w = 0; w < g->plans.count; w++) {
+        double waiting, seconds = predict(g, &g->plans.at[w], all, g->ntensors, &waiting);
         if (w == 0 || seconds < best) {
             best = seconds;
             fixed = waiting;
@@ -170,7 +169,7 @@ static int64_t bucket_for(const tw_group *g, const int *all) {
 }
 
 int tw__auto_open(tw_group *g) {
-    tw__auto_plans(g, &g->ways);
+    tw__auto_plans(g, &g->plans);
     if (!g->automatic)
         return TW_OK;
     TW_TRY(tw__probe_measure(g->transport, &g->probe));
@@ -187,24 +186,24 @@ int tw__auto_open(tw_group *g) {
 /* ---- plans */
 
 /* Forget what was tried, and begin with what the model prefers. */
-static void predict_all(const tw_group *g, tw__auto_steps *plan, const int *members, int count) {
-    *plan = (tw__auto_steps){.count = count, .last = -1};
-    for (int w = 0; w < g->ways.count; w++) {
-        tw__trial *trial = &plan->trials[w];
-        trial->predicted = predict(g, &g->ways.at[w], members, count, NULL);
-        if (trial->predicted < plan->trials[plan->now].predicted)
-            plan->now = w;
+static void predict_all(const tw_group *g, tw__tuner *tuner, const int *members, int count) {
+    *tuner = (tw__tuner){.count = count, .last = -1};
+    for (int w = 0; w < g->plans.count; w++) {
+        tw__trial *trial = &tuner->trials[w];
+        trial->predicted = predict(g, &g->plans.at[w], members, count, NULL);
+        if (trial->predicted < tuner->trials[tuner->now].predicted)
+            tuner->now = w;
     }
 }
 
-void tw__auto_plan(tw_group *g) {
+void tw__auto_predict(tw_group *g) {
     for (int b = 0; b < g->nbuckets && g->automatic; b++) {
         int first = g->buckets[b].first, count = g->buckets[b].count;
         for (int i = 0; i < count; i++) {
             g->members[i] = first + i;
             g->tensors[first + i].leader = first;
         }
-        predict_all(g, &g->tensors[first].plan, g->members, count);
+        predict_all(g, &g->tensors[first].tuner, g->members, count);
     }
 }
 
@@ -218,71 +217,74 @@ static int warms_up(const tw_group *g, const int *members, int count) {
 }
 
 const tw__plan *tw__auto_begin(tw_group *g, const int *members, int count) {
-    tw__auto_steps *plan = &g->tensors[members[0]].plan;
+    tw__tuner *tuner = &g->tensors[members[0]].tuner;
     if (!g->automatic)
-        return &g->ways.at[0];
-    if (plan->count != count || warms_up(g, members, count))
-        predict_all(g, plan, members, count);
+        return &g->plans.at[0];
+    if (tuner->count != count || warms_up(g, members, count))
+        predict_all(g, tuner, members, count);
     for (int i = 0; i < count; i++)
         g->tensors[members[i]].leader = members[0];
-    return &g->ways.at[plan->now];
+    assert(tuner->now >= 0 && tuner->now < g->plans.count);
+    return &g->plans.at[tuner->now];
 }
 
 double tw__auto_pending(const tw_group *g, const int *members) {
-    const tw__auto_steps *plan = &g->tensors[members[0]].plan;
-    return g->automatic && plan->last >= 0 ? plan->seconds : -1.0;
+    const tw__tuner *tuner = &g->tensors[members[0]].tuner;
+    return g->automatic && tuner->last >= 0 ? tuner->seconds : -1.0;
 }
 
-void tw__auto_note(tw_group *g, const int *members, const tw__plan *way, double seconds) {
-    tw__auto_steps *plan = &g->tensors[members[0]].plan;
-    plan->last = (int)(way - g->ways.at);
-    plan->seconds = seconds;
+void tw__auto_note(tw_group *g, const int *members, const tw__plan *plan, double seconds) {
+    tw__tuner *tuner = &g->tensors[members[0]].tuner;
+    assert(plan >= g->plans.at && plan < g->plans.at + g->plans.count);
+    tuner->last = (int)(plan - g->plans.at);
+    tuner->seconds = seconds;
 }
 
 /* A model that predicts too much, as after a probe on a busy machine, does so for all. */
-static int has_chance(const tw__trial *hope, const tw__trial *best) {
+static int is_promising(const tw__trial *untried, const tw__trial *best) {
     double scale = fmin(1.0, best->measured / best->predicted);
-    return hope->predicted * scale <= CHANCE * best->measured;
+    return untried->predicted * scale <= CHANCE * best->measured;
 }
 
-/* The fastest measured, or an untried way that the model gives a chance beside it. */
-static int next_way(const tw_group *g, const tw__auto_steps *plan) {
-    int best = plan->now, hope = -1;
-    for (int w = 0; w < g->ways.count; w++) {
-        const tw__trial *t = &plan->trials[w];
-        if (t->measured > 0.0 && t->measured < plan->trials[best].measured)
+/* The fastest measured, or an untried plan that the model gives a chance beside it. */
+static int next_plan(const tw_group *g, const tw__tuner *tuner) {
+    int best = tuner->now, untried = -1;
+    for (int w = 0; w < g->plans.count; w++) {
+        const tw__trial *t = &tuner->trials[w];
+        if (t->measured > 0.0 && t->measured < tuner->trials[best].measured)
             best = w;
-        if (t->measured == 0.0 && (hope < 0 || t->predicted < plan->trials[hope].predicted))
-            hope = w;
+        if (t->measured == 0.0 && (untried < 0 || t->predicted < tuner->trials[untried].predicted))
+            untried = w;
     }
-    int worth = hope >= 0 && has_chance(&plan->trials[hope], &plan->trials[best]);
-    return worth ? hope : best;
+    int worth = untried >= 0 && is_promising(&tuner->trials[untried], &tuner->trials[best]);
+    return worth ? untried : best;
 }
 
-/* A step that was under way when the way changed does not count. */
+/* A step that was under way when the plan changed does not count. */
 void tw__auto_learn(tw_group *g, const int *members, double slowest) {
-    tw__auto_steps *plan = &g->tensors[members[0]].plan;
-    int way = plan->last;
-    plan->last = -1;
-    if (!g->automatic || way < 0)
+    tw__tuner *tuner = &g->tensors[members[0]].tuner;
+    int plan = tuner->last;
+    tuner->last = -1;
+    if (!g->automatic || plan < 0)
         return;
-    tw__trial *trial = &plan->trials[way];
+    assert(plan < g->plans.count && slowest >= 0.0);
+    tw__trial *trial = &tuner->trials[plan];
     trial->steps++;
-    if (way != plan->now)
+    if (plan != tuner->now)
         return;
-    if (plan->window == 0 || slowest < plan->least)
-        plan->least = slowest;
-    if (++plan->window < (trial->measured == 0.0 ? TRIAL : RENEWAL))
+    if (tuner->window == 0 || slowest < tuner->least)
+        tuner->least = slowest;
+    if (++tuner->window < (trial->measured == 0.0 ? TRIAL : RENEWAL))
         return;
-    trial->measured = fmax(plan->least, 1e-12); /* 0 means: not tried */
-    plan->window = 0;
-    plan->now = next_way(g, plan);
+    trial->measured = fmax(tuner->least, 1e-12); /* 0 means: not tried */
+    tuner->window = 0;
+    tuner->now = next_plan(g, tuner);
 }
 
 /* ---- public */
 
-static const char *wire_name(const tw__plan *way) {
-    return way->wire != NULL ? way->wire->name : "raw";
+static const char *wire_name(const tw__plan *plan) {
+    return plan->wire != NULL ? plan->wire->name : "raw";
 }
 
 static int by_prediction(const void *left, const void *right) {
@@ -320,12 +322,12 @@ static void compare_with_dense(tw_choice *c) {
 }
 
 static void fill_choice(const tw_group *g, const tw__tensor *t, tw_choice *c) {
-    const tw__auto_steps *plan = &g->tensors[t->leader].plan;
-    const tw__trial *now = &plan->trials[plan->now];
-    const tw__plan *way = &g->ways.at[plan->now];
+    const tw__tuner *tuner = &g->tensors[t->leader].tuner;
+    const tw__trial *now = &tuner->trials[tuner->now];
+    const tw__plan *plan = &g->plans.at[tuner->now];
     *c = (tw_choice){.select = t->method->name,
-                     .exchange = way->exchange->name,
-                     .wire = wire_name(way),
+                     .exchange = plan->exchange->name,
+                     .wire = wire_name(plan),
                      .predicted = now->predicted,
                      .measured = now->measured,
                      .settled = now->measured > 0.0,
@@ -333,11 +335,11 @@ static void fill_choice(const tw_group *g, const tw__tensor *t, tw_choice *c) {
                      .overhead = g->probe.overhead,
                      .bandwidth = g->probe.byte > 0.0 ? 1.0 / g->probe.byte : 0.0,
                      .bucket = g->params.bucket,
-                     .ncandidates = g->ways.count};
-    for (int w = 0; w < g->ways.count; w++)
-        c->candidates[w] = (tw_candidate){g->ways.at[w].exchange->name, wire_name(&g->ways.at[w]),
-                                          plan->trials[w].predicted, plan->trials[w].measured,
-                                          plan->trials[w].steps};
+                     .ncandidates = g->plans.count};
+    for (int w = 0; w < g->plans.count; w++)
+        c->candidates[w] = (tw_candidate){g->plans.at[w].exchange->name, wire_name(&g->plans.at[w]),
+                                          tuner->trials[w].predicted, tuner->trials[w].measured,
+                                          tuner->trials[w].steps};
     qsort(c->candidates, (size_t)c->ncandidates, sizeof c->candidates[0], by_prediction);
     compare_with_dense(c);
 }

@@ -1,18 +1,19 @@
 /* auto.h - the exchange and wire format that take the least time here
  *
- * Ways are the pairs of exchange and wire format that a group may use. The model predicts what a
- * step takes each way, from what the ranks measured (probe.h) and from the exchange's effort; then
- * steps try the promising ones, and the fastest stays:
+ * A plan is a pair of exchange and wire format. The model predicts the time of a step with each plan,
+ * from what the ranks measured (probe.h) and from the exchange's cost terms. Then steps try the
+ * promising plans, and the fastest stays:
  *
- *     predict all -> try the best -> try others that the model gives a chance -> keep the fastest
- *                    3 steps each                                                renewed every 64
+ *     predict all -> try the best -> try others that are promising -> keep the fastest
+ *                    3 steps each                                     measured again every 64
  *
- * Every step is a whole allreduce whichever way it goes, so trying costs nothing but time. All
- * ranks go by the same numbers: how long each one's last step took travels with the agreement on
- * the next one, and the slowest counts. docs/auto.md derives the model. */
+ * Every step is a whole allreduce with any plan, so trying costs nothing but time. All ranks go by the
+ * same numbers: each rank's time of the last step travels with the agreement on the next one, and the
+ * slowest counts. docs/auto.md derives the model. */
 #ifndef TW_AUTO_H
 #define TW_AUTO_H
 
+#include "backend/backend.h"
 #include "exchange/exchange.h"
 #include "group/probe.h"
 
@@ -23,38 +24,40 @@ typedef struct tw__plans {
     tw__plan at[TW__PLANS];
 } tw__plans;
 
-/* What is known of a way, for the steps of one plan. */
+/* What is known of a plan, for the steps of one tuner. */
 typedef struct tw__trial {
     double predicted; /* seconds of a step, selection apart */
     double measured;  /* 0: not tried */
-    int64_t steps;    /* that went this way */
+    int64_t steps;    /* with this plan */
 } tw__trial;
 
-/* Of the steps that begin with a tensor. */
-typedef struct tw__auto_steps {
-    int count;      /* tensors of these steps; 0: none was planned */
-    int now;        /* the way of the next step */
-    int last;       /* the way of the last step, while its time is not agreed on; -1: none */
-    double seconds; /* that it took on this rank */
-    int64_t window; /* steps counted of the way under way */
+/* The choice for the steps that begin with one tensor. */
+typedef struct tw__tuner {
+    int count;      /* tensors of these steps; 0: nothing was predicted yet */
+    int now;        /* the plan of the next step */
+    int last;       /* the plan of the last step, until ranks have agreed on its time; -1: none */
+    double seconds; /* of the last step on this rank */
+    int64_t window; /* steps of the present trial */
     double least;   /* the shortest of them */
     tw__trial trials[TW__PLANS];
-} tw__auto_steps;
+} tw__tuner;
 
-/* The ways that the group may use: one, unless it is to choose. Needs its tensors. */
-void tw__auto_plans(const tw_group *g, tw__plans *ways);
+/* The plans that the group may use: one, unless it is to choose. Needs its tensors. */
+void tw__auto_plans(const tw_group *g, tw__plans *plans);
 /* Whether a tensor may be sent whole now and then: gradient and residual together. */
-int tw__auto_sends_whole(const tw_select_params *p);
+int tw__auto_sends_whole(const tw_select_params *p, const tw__backend *backend);
 /* Measure between the ranks, choose the size of buckets. Collective. */
 int tw__auto_open(tw_group *g);
 /* Predict the steps of all buckets, once there are buckets. */
-void tw__auto_plan(tw_group *g);
+void tw__auto_predict(tw_group *g);
 
-/* A step of these tensors: its way; then the time of the one before, which all ranks agree on
- * (negative: none); then what it took here, selection apart, which is the same whichever way. */
+/* A step of these tensors begins: the plan that it takes. */
 const tw__plan *tw__auto_begin(tw_group *g, const int *members, int count);
+/* The seconds of their last step, on which ranks have not agreed yet; negative: none. */
 double tw__auto_pending(const tw_group *g, const int *members);
+/* All ranks agree on them: the slowest rank's. */
 void tw__auto_learn(tw_group *g, const int *members, double slowest);
-void tw__auto_note(tw_group *g, const int *members, const tw__plan *way, double seconds);
+/* A step took so long on this rank, its selection apart: that is the same with any plan. */
+void tw__auto_note(tw_group *g, const int *members, const tw__plan *plan, double seconds);
 
 #endif

@@ -21,12 +21,14 @@
 
 /* Runs the tensors of one launch. Called with the mutex held; lets go of it meanwhile. */
 static void run_launch(tw_group *g, int64_t launch) {
+    assert(launch < g->worker.launched);
     const tw__launch *queued = &g->worker.queue[launch % g->ntensors];
     const tw__bucket *bucket = &g->buckets[queued->bucket];
     int count = 0;
     for (int t = bucket->first; t < bucket->first + bucket->count; t++)
         if (g->tensors[t].progress == TW__LAUNCHED && g->tensors[t].launch == launch)
             g->members[count++] = t;
+    assert(count > 0);
     fesetenv(&queued->environment);
     pthread_mutex_unlock(&g->worker.mutex);
     int error = g->broken;
@@ -37,6 +39,7 @@ static void run_launch(tw_group *g, int64_t launch) {
     pthread_mutex_lock(&g->worker.mutex);
     for (int i = 0; i < count; i++) {
         tw__tensor *t = &g->tensors[g->members[i]];
+        assert(t->progress == TW__LAUNCHED && !t->open);
         t->status = error;
         if (error != TW_OK)
             snprintf(t->text, sizeof t->text, "%s", tw_last_error());
@@ -91,7 +94,7 @@ void tw__background_end(tw_group *g) {
     if (!w->running)
         return;
     if (tw__background_busy(g, TW_ALL))
-        tw__transport_abandon(g->transport); /* a step that waits for others ends at once */
+        tw__transport_interrupt(g->transport); /* a step that waits for others ends at once */
     pthread_mutex_lock(&w->mutex);
     w->ending = 1;
     pthread_cond_broadcast(&w->changed);
@@ -124,6 +127,7 @@ static void launch_next(tw_group *g) {
                 g->tensors[t].launch = w->launched;
             }
         bucket->started = 0;
+        assert(w->launched - w->done < g->ntensors); /* the queue has room */
         tw__launch *launch = &w->queue[w->launched++ % g->ntensors];
         launch->bucket = w->cursor;
         fegetenv(&launch->environment);
@@ -142,6 +146,7 @@ static void launch_complete(tw_group *g) {
 }
 
 static void launch_up_to(tw_group *g, int bucket) {
+    assert(bucket >= 0 && bucket < g->nbuckets);
     while (g->worker.cursor != bucket)
         launch_next(g);
     launch_next(g);
@@ -154,11 +159,10 @@ static int start_locked(tw_group *g, int tensor, const void *grad, float *out) {
     if (t->progress != TW__IDLE)
         return tw__fail(TW_ERR_STATE, "tensor %d is under way; call tw_allreduce_wait first",
                         tensor);
-    tw__group_mark(g, tensor);
+    tw__group_begin_tensor(g, tensor, grad, out);
     t->progress = TW__STARTED;
-    t->grad = grad;
-    t->out = out;
     g->buckets[t->bucket].started++;
+    assert(g->buckets[t->bucket].started <= g->buckets[t->bucket].count);
     launch_complete(g);
     return TW_OK;
 }
@@ -176,6 +180,7 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
 /* Waits for one tensor that was started. */
 static int wait_one(tw_group *g, int tensor) {
     tw__tensor *t = &g->tensors[tensor];
+    assert(t->progress != TW__IDLE);
     if (t->progress == TW__STARTED)
         launch_up_to(g, t->bucket);
     while (t->progress != TW__FINISHED)

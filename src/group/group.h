@@ -1,20 +1,24 @@
-/* group.h - what a group holds, and the stages of its step
+/* group.h - what a group holds
  *
- *   group.c       create, add, open, free: the tensors and their memory
+ *   group.c       create, add tensors, checks, information
+ *   open.c        buckets, memory, open, free
  *   agree.c       ranks compare parameters and errors, so that all end alike
+ *   allreduce.c   the map: one step of some tensors (step.h)
  *   auto.c        which exchange and wire format, where the group is to choose
- *   allreduce.c   the map: one step of some tensors, select -> agree -> exchange -> apply (step.h)
  *   background.c  start and wait: a thread that runs steps in the order of buckets
  *   state.c       save and load; state_file.c the file of one rank
  */
 #ifndef TW_GROUP_H
 #define TW_GROUP_H
 
-#include "group/auto.h"
-#include "backend/cuda/device_transport.h"
+#include "backend/device_transport.h"
+#include "backend/extent.h"
+#include "base/memory.h"
 #include "exchange/exchange.h"
+#include "group/auto.h"
 #include "select/selector.h"
 
+#include <assert.h>
 #include <fenv.h>
 #include <pthread.h>
 
@@ -32,6 +36,7 @@ typedef struct tw__tensor {
     int64_t n;
     tw_select_params params; /* resolved */
     const struct tw__method *method;
+    const tw__backend *backend;
     tw_selector *selector; /* NULL with dense */
     tw__entries result;    /* of the last step; cap 0 with dense */
     int has_result;
@@ -39,22 +44,23 @@ typedef struct tw__tensor {
     uint32_t threshold;        /* oktopk: global threshold to reuse, 0 if none */
     uint32_t threshold_before; /* as it was when the step began */
     int bucket;
-    tw__auto_steps plan; /* auto: of the steps that begin with this tensor */
-    int leader;          /* the tensor with which this one's steps begin */
+    tw__tuner tuner; /* auto: of the steps that begin with this tensor */
+    int leader;      /* the tensor with which this one's steps begin */
 
     /* The step under way. */
     tw__progress progress;
-    int64_t launch;   /* number of the launch that took it */
-    const void *grad; /* [n], the caller's */
-    float *out;       /* [n], the caller's, or NULL */
-    int64_t cleared;  /* so many elements of out were made zero by now */
-    int64_t early;    /* so many sums were put there since */
-    int64_t selected;
-    int open;         /* its selector holds an open step */
-    void *ready;      /* on a GPU: the event at which the gradient is there */
-    int marked;       /* whether that could be recorded: all ranks are told in the step */
-    void *dense_grad; /* dense on a GPU: [n] of the type, pinned */
-    float *dense_out; /* [n], pinned; with auto: where sums wait while out is the gradient */
+    int64_t launch;    /* number of the launch that took it */
+    const void *grad;  /* [n], the caller's */
+    float *out;        /* [n], the caller's, or NULL */
+    void *ready;       /* the event at which the gradient is there */
+    int marked;        /* the error of recording it: all ranks are told in the step */
+    int64_t selected;  /* entries; -1 while a device has not told */
+    int open;          /* its selector holds an open step */
+    int64_t cleared;   /* elements of out that were made zero while entries travelled */
+    int64_t placed;    /* sums that were put there since */
+    const float *acc;  /* dense with a selector: [n] gradient and residual */
+    void *staged_grad; /* dense: [n] of the type, the host's copy of a device's gradient; or NULL */
+    float *staged_out; /* dense: [n] where sums wait for the way to out; or NULL */
     int status;
     char text[TW__TEXT]; /* of an error in the background */
     tw_step_info info;
@@ -88,12 +94,21 @@ typedef struct tw__worker_thread {
     int cursor;        /* the next bucket to launch */
 } tw__worker_thread;
 
+/* Where lists may lie during an exchange. */
+enum { TW__HOST_LISTS, TW__DEVICE_LISTS };
+
 /* Bytes of a step's workspace. */
 typedef struct tw__workspace {
-    size_t host;  /* bookkeeping */
-    size_t here;  /* entries in the host's memory */
-    size_t there; /* and on the GPU */
+    size_t host;     /* bookkeeping */
+    size_t lists[2]; /* entries in the host's memory, and in the device's */
 } tw__workspace;
+
+/* Memory for lists, and who works on it. */
+typedef struct tw__list_memory {
+    const tw__backend *backend;
+    void *context; /* of its lists, codec and dense calls */
+    void *memory;
+} tw__list_memory;
 
 struct tw_group {
     tw_transport *transport;
@@ -103,11 +118,12 @@ struct tw_group {
     int any_wire;                 /* the wire format too */
     const tw__exchange *exchange; /* NULL: any */
     const tw__wire *wire;         /* NULL: raw */
-    tw__plans ways;               /* once it is open: what it chooses from, or the one that it is */
+    tw__plans plans; /* once it is open: the plans to choose from, or the one that it has */
     tw__probe probe;
-    const tw__kernels *kernels;
-    tw__device_stream *lane;       /* NULL unless tensors lie on a GPU */
-    tw__device_transport *carrier; /* NULL unless entries stay there */
+    const tw__backend *backend; /* of its tensors; where some lie on a device, the device's */
+    tw__stream *stream;         /* of the backend */
+    int resident;               /* lists stay in the device's memory during an exchange */
+    tw__device_transport *device_transport; /* moves them between ranks; NULL unless resident */
     int rank;
     int nranks;
 
@@ -125,16 +141,11 @@ struct tw_group {
 
     /* Workspace of a step. */
     tw__workspace workspace;
-    void *host_memory;     /* bookkeeping */
-    void *lists_memory;    /* entries; with a GPU, pinned */
-    void *memory_there;    /* entries on the GPU */
-    int resident;          /* entries stay on the GPU */
-    tw__lists lists;       /* who works on them */
-    tw__lists lists_there; /* on the GPU */
-    int *members;          /* [widest]: tensors of the step */
-    tw__segment *segments; /* [2][widest] */
-    int *owners;           /* [2][widest]: the tensor of each segment */
-    float *scratch;        /* [TW__BLOCK] */
+    void *host_memory;        /* bookkeeping */
+    tw__list_memory lists[2]; /* TW__HOST_LISTS, TW__DEVICE_LISTS: none unless resident */
+    int *members;             /* [widest]: tensors of the step */
+    tw__segment *segments;    /* [2][widest] */
+    int *owners;              /* [2][widest]: the tensor of each segment */
     tw__worker_thread worker;
 };
 
@@ -142,27 +153,26 @@ struct tw_group {
 
 /* Compare group and tensors over all ranks. Errors: TW_ERR_MISMATCH, the same on all. */
 int tw__agree_params(tw_group *g);
-/* Every rank brings its error, TW_OK or the result of a failed call whose text is in
- * tw_last_error. Returns the error of the lowest rank that has one, with its text, on all. */
+/* Every rank brings its error: TW_OK, or that of a failed call, whose text is in tw_last_error.
+ * Returns the error of the lowest rank that has one, with its text, on all ranks. */
 int tw__agree_error(tw_group *g, int error);
-/* The same for a step, without room for texts: `tensor` and `index` say what was wrong. Also
- * compares which tensors the ranks are about to exchange. *seconds becomes the largest of all
- * ranks'. */
-int tw__agree_step(tw_group *g, int error, int tensor, int64_t index, const int *members, int count,
-                   double *seconds);
+/* Bytes of tw_group.agree. */
 size_t tw__agree_memory(int nranks);
 
 /* ---- allreduce.c */
 
 /* One step of these tensors, ascending, whose grad and out are set. */
 int tw__allreduce_run(tw_group *g, const int *members, int count);
-/* Memory of a step of tensors first .. first+count-1 this way, all on board or each alone. */
-tw__workspace tw__allreduce_memory(const tw_group *g, const tw__plan *way, int first, int count);
-/* Entries that a tensor's result can have, any of these ways. */
-int64_t tw__allreduce_applied(const tw_group *g, const tw__plans *ways, const tw__tensor *tensor);
-/* The jobs of a step of these tensors: shapes[0] is what the way's exchange takes, shapes[1] what it
- * leaves to butterfly. */
-void tw__allreduce_shapes(const tw_group *g, const tw__plan *way, const int *members, int count,
+
+/* ---- step_jobs.c */
+
+/* Memory of a step of tensors first .. first+count-1 with this plan, all together or each alone. */
+tw__workspace tw__allreduce_memory(const tw_group *g, const tw__plan *plan, int first, int count);
+/* Entries that a tensor's result can have, with any of these plans. */
+int64_t tw__allreduce_applied(const tw_group *g, const tw__plans *plans, const tw__tensor *tensor);
+/* The jobs of a step of these tensors: shapes[0] is what the plan's exchange takes, shapes[1] what it
+ * leaves to its fallback. */
+void tw__allreduce_shapes(const tw_group *g, const tw__plan *plan, const int *members, int count,
                           tw__shape shapes[2]);
 
 /* ---- background.c */
@@ -179,11 +189,17 @@ int tw__group_check_open(const tw_group *g);
 int tw__group_check(const tw_group *g, int tensor);
 /* The same for a tensor that is not under way, of a group that may be broken. */
 int tw__group_check_idle(tw_group *g, int tensor);
-static inline int tw__on_gpu(const tw__tensor *t) {
-    return t->params.device == TW_CUDA;
-}
+/* Whether its exchange is dense and stays so. */
+int tw__group_is_dense(const tw_group *g);
+/* The group cannot go on: all later calls fail with this error, and the other ranks are told. */
 void tw__group_break(tw_group *g, int error);
-/* On a GPU: the tensor's gradient is what the caller's stream has made by now. */
-void tw__group_mark(tw_group *g, int tensor);
+/* The caller lends grad and out for a step. The gradient is what the caller's stream has made of it
+ * by now. */
+void tw__group_begin_tensor(tw_group *g, int tensor, const void *grad, float *out);
+
+/* Where the lists of the plan's exchange lie. */
+static inline const tw__list_memory *tw__group_lists(const tw_group *g) {
+    return &g->lists[g->resident ? TW__DEVICE_LISTS : TW__HOST_LISTS];
+}
 
 #endif

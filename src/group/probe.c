@@ -3,16 +3,15 @@
  * Three things are timed, on the clock of the transport:
  *
  *   pair      everyone sends 8 bytes to the rank half way round      latency + overhead
- *   rotation  everyone sends 8 bytes to everyone                     latency + (P-1) overhead
- *   bulk      everyone sends S bytes in all, to everyone             rotation + S * byte
+ *   alltoall  everyone sends 8 bytes to everyone                     latency + (P-1) overhead
+ *   bulk      everyone sends S bytes in all, to everyone             alltoall + S * byte
  *
- * Each is done TAKES times, all but the first as often as fits into BUDGET, and the shortest counts:
- * a core that somebody else needed is not the network. S grows until it takes as long. Ranks share
- * the times, which also lets them start the next one together, and go by the slowest: so all know
- * the same numbers, and a link that ranks share shows as slow as it will be. Connections exist: the
- * group has compared its parameters before. */
+ * Each is timed TAKES times, and the shortest counts: a core that somebody else needed is not the
+ * network. All but the first repeat as often as fits into BUDGET, and S grows until it takes as long.
+ * Ranks share their times and go by the slowest. So all know the same numbers, start the next
+ * measurement together, and see a shared link as slow as it will be. Connections exist already: the
+ * group has compared its parameters. */
 #include "group/probe.h"
-#include "base/arena.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
@@ -28,14 +27,14 @@
 typedef struct bench {
     tw_transport *transport;
     int rank, nranks;
-    size_t bytes;           /* of a message */
-    tw__message_kind cargo; /* bulk is counted as payload, whose time it is to tell */
-    double *times;          /* [nranks] */
-    tw__buffer *out;        /* [nranks] */
-    tw__buffer *in;         /* [nranks] */
-    char *sent;             /* [most bytes of a message] */
-    char *received;         /* [nranks][as much] */
-    void *share, *recvs;    /* of rotations */
+    size_t bytes;          /* of a message */
+    tw__message_kind kind; /* bulk is counted as payload, whose time it is to tell */
+    double *times;         /* [nranks] */
+    tw__buffer *out;       /* [nranks] */
+    tw__buffer *in;        /* [nranks] */
+    char *sent;            /* [most bytes of a message] */
+    char *received;        /* [nranks][as much] */
+    void *share, *recvs;   /* of collectives */
 } bench;
 
 static size_t most_bytes(int nranks) {
@@ -58,24 +57,24 @@ typedef int measure(bench *b);
 static int pair(bench *b) {
     int half = b->nranks / 2;
     tw__message messages[2] = {0};
-    int error = tw__transport_recv(b->transport, (b->rank - half + b->nranks) % b->nranks, b->cargo,
+    int error = tw__transport_recv(b->transport, (b->rank - half + b->nranks) % b->nranks, b->kind,
                                    b->received, SMALL, &messages[0]);
     if (error == TW_OK)
-        error = tw__transport_send(b->transport, (b->rank + half) % b->nranks, b->cargo, b->sent,
+        error = tw__transport_send(b->transport, (b->rank + half) % b->nranks, b->kind, b->sent,
                                    SMALL, &messages[1]);
     if (error != TW_OK) {
         tw__transport_cancel(b->transport, messages, 2);
-        return tw__transport_give_up(b->transport, error);
+        return tw__transport_abort(b->transport, error);
     }
     return tw__transport_wait(b->transport, messages, 2);
 }
 
-static int rotate(bench *b) {
+static int alltoall(bench *b) {
     for (int r = 0; r < b->nranks; r++) {
         b->out[r] = (tw__buffer){b->sent, b->bytes, 0};
         b->in[r] = (tw__buffer){.data = b->received + (size_t)r * b->bytes, .capacity = b->bytes};
     }
-    return tw__alltoall_run(b->transport, b->cargo, b->out, b->in, b->recvs);
+    return tw__alltoall_run(b->transport, b->kind, b->out, b->in, b->recvs);
 }
 
 /* Seconds that the slowest rank takes, on average over the repeats. */
@@ -106,10 +105,10 @@ static int time_well(bench *b, measure *what, double *seconds) {
 /* *per_byte from the first amount that takes long enough beside `empty`, the time without it. */
 static int time_bulk(bench *b, double empty, double *per_byte) {
     double seconds = 0.0;
-    b->cargo = TW__PAYLOAD;
+    b->kind = TW__PAYLOAD;
     for (size_t bulk = FIRST_BULK; bulk <= LAST_BULK; bulk *= 4) {
         b->bytes = bulk / (size_t)(b->nranks - 1) + SMALL + 1;
-        TW_TRY(time_well(b, rotate, &seconds));
+        TW_TRY(time_well(b, alltoall, &seconds));
         if (seconds > empty + BUDGET && seconds > 4.0 * empty)
             break;
     }
@@ -121,7 +120,7 @@ static int time_bulk(bench *b, double empty, double *per_byte) {
 static int measure_all(bench *b, tw__probe *probe) {
     double alone = 0.0, all = 0.0;
     TW_TRY(time_well(b, pair, &alone));
-    TW_TRY(time_well(b, rotate, &all));
+    TW_TRY(time_well(b, alltoall, &all));
     TW_TRY(time_bulk(b, all, &probe->byte));
     if (b->nranks > 2 && all > alone)
         probe->overhead = (all - alone) / (b->nranks - 2);
@@ -134,7 +133,7 @@ int tw__probe_measure(tw_transport *t, tw__probe *probe) {
                .rank = tw__transport_rank(t),
                .nranks = tw__transport_nranks(t),
                .bytes = SMALL,
-               .cargo = TW__CONTROL};
+               .kind = TW__CONTROL};
     *probe = (tw__probe){0};
     if (b.nranks == 1)
         return TW_OK;
@@ -142,7 +141,7 @@ int tw__probe_measure(tw_transport *t, tw__probe *probe) {
     layout(&b, &counting);
     void *memory = tw__reserve(counting.used);
     if (memory == NULL) /* the others would wait */
-        return tw__transport_give_up(
+        return tw__transport_abort(
             t, tw__fail(TW_ERR_MEMORY, "no memory to measure between %d ranks", b.nranks));
     arena.memory = memory;
     layout(&b, &arena);

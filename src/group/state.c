@@ -7,6 +7,8 @@
  * learned goes on only where a rank takes exactly its one file, and is learned anew elsewhere. */
 #include "group/state_file.h"
 
+#include "backend/cpu/kernels.h"
+
 #include <stdlib.h>
 
 static int check_quiet(tw_group *g) {
@@ -103,7 +105,8 @@ static int add_tensor(tw__tensor *t, const tw__state_head *head, const char *dat
 
 /* What this rank takes over, into the first of its states. */
 static int add_up(tw_group *g, const tw__state *states, int nstates) {
-    addition a = {.kernels = g->kernels, .to = states};
+    addition a = {.to = states};
+    TW_TRY(tw__kernels_choose(&a.kernels));
     for (int i = 1; i < nstates; i++) {
         a.from = &states[i];
         TW_TRY(tw__state_each(g, &states[i], add_tensor, &a));
@@ -133,8 +136,8 @@ static int check_common(const tw_group *g, const common *c) {
         possible &= tw__state_possible(c->pairs[2 * t], c->pairs[2 * t + 1]);
     if (possible)
         return TW_OK;
-    return tw__transport_give_up(
-        g->transport, tw__fail(TW_ERR_PROTOCOL, "a rank tells of a state that cannot be"));
+    return tw__transport_abort(g->transport,
+                               tw__fail(TW_ERR_PROTOCOL, "a rank tells of a state that cannot be"));
 }
 
 /* Each of the saved ranks must be taken once. */
@@ -170,62 +173,35 @@ static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_
 /* ---- load: apply */
 
 static int reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
-    tw_selector *s = t->selector;
     t->steps = steps;
     t->threshold = threshold;
     t->has_result = 0;
-    t->plan.count = 0; /* auto plans anew */
+    t->tuner.count = 0; /* auto begins anew */
     t->info = (tw_step_info){.step = steps};
-    if (s == NULL)
-        return TW_OK;
-    size_t bytes = sizeof(float) * (size_t)t->n;
-    s->step = steps;
-    s->open = 0;
-    if (s->device != NULL)
-        return tw__device_reset(s->device);
-    s->learned = (tw__learned){0};
-    tw__feedback_leave(s, 0);
-    if (s->residual != NULL)
-        memset(s->residual, 0, bytes);
-    if (s->velocity[0] != NULL)
-        memset(s->velocity[0], 0, bytes);
-    return TW_OK;
-}
-
-static int set_tensor_there(const tw_selector *s, const tw__state_head *head, const char *data,
-                            int learned) {
-    const void *residual = data, *velocity = data + tw__state_vector_bytes(s->n);
-    if (head->has_residual)
-        TW_TRY(tw__device_set(s->device, TW__RESIDUAL, residual));
-    if (head->has_velocity)
-        TW_TRY(tw__device_set(s->device, TW__VELOCITY, velocity));
-    return learned ? tw__device_learn(s->device, head->threshold, head->age) : TW_OK;
+    return t->selector != NULL ? tw__selector_reset(t->selector, steps) : TW_OK;
 }
 
 /* *learned: what the selector has learned goes on. */
 static int set_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
     const int *learned = context;
-    size_t bytes = sizeof(float) * (size_t)t->n;
     tw_selector *s = t->selector;
     if (s == NULL)
         return TW_OK;
-    if (s->device != NULL)
-        return set_tensor_there(s, head, data, *learned);
     if (head->has_residual)
-        memcpy(s->residual, data, bytes);
+        TW_TRY(s->backend->set(s->state, TW__RESIDUAL, (const void *)data));
     if (head->has_velocity)
-        memcpy(s->velocity[0], data + tw__state_vector_bytes(t->n), bytes);
-    if (*learned)
-        s->learned = (tw__learned){.guess = head->guess,
-                                   .rank = head->rank,
-                                   .growth = head->growth,
-                                   .margin = head->margin,
-                                   .threshold = head->threshold,
-                                   .age = head->age};
-    return TW_OK;
+        TW_TRY(s->backend->set(s->state, TW__VELOCITY,
+                               (const void *)(data + tw__state_vector_bytes(t->n))));
+    const tw__learned saved = {.guess = head->guess,
+                               .rank = head->rank,
+                               .growth = head->growth,
+                               .margin = head->margin,
+                               .threshold = head->threshold,
+                               .age = head->age};
+    return *learned ? s->backend->set_learned(s->state, &saved) : TW_OK;
 }
 
-/* The first of this rank's states is by now the sum of all. Fails only with a GPU. */
+/* The first of this rank's states is by now the sum of all. Errors: TW_ERR_DEVICE. */
 static int apply(tw_group *g, const tw__state *states, int nstates, const common *chosen) {
     int learned = nstates == 1 && chosen->saved == g->nranks;
     for (int t = 0; t < g->ntensors; t++)
@@ -234,53 +210,53 @@ static int apply(tw_group *g, const tw__state *states, int nstates, const common
     return nstates > 0 ? tw__state_each(g, states, set_tensor, &learned) : TW_OK;
 }
 
-/* What loading takes beside the files. */
-typedef struct desk {
+/* The files of this rank, and memory to compare them with those of others. */
+typedef struct loading {
     tw__state *states; /* [npaths] */
     void *all;         /* a `common` of each rank, and one more */
     void *scratch;
-} desk;
+} loading;
 
-static int set_up(const tw_group *g, int npaths, desk *d) {
-    d->states = calloc(npaths > 0 ? (size_t)npaths : 1, sizeof *d->states);
-    d->all = calloc((size_t)g->nranks + 1, common_bytes(g));
-    d->scratch = malloc(tw__allgather_memory(g->nranks));
-    if (d->states == NULL || d->all == NULL || d->scratch == NULL)
+static int set_up(const tw_group *g, int npaths, loading *l) {
+    l->states = calloc(npaths > 0 ? (size_t)npaths : 1, sizeof *l->states);
+    l->all = calloc((size_t)g->nranks + 1, common_bytes(g));
+    l->scratch = malloc(tw__allgather_memory(g->nranks));
+    if (l->states == NULL || l->all == NULL || l->scratch == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory to load a state");
     return TW_OK;
 }
 
-static void clear_away(desk *d, int npaths) {
-    for (int i = 0; i < npaths && d->states != NULL; i++)
-        free(d->states[i].bytes);
-    free(d->states);
-    free(d->all);
-    free(d->scratch);
+static void release(loading *l, int npaths) {
+    for (int i = 0; i < npaths && l->states != NULL; i++)
+        free(l->states[i].bytes);
+    free(l->states);
+    free(l->all);
+    free(l->scratch);
 }
 
 /* All that this rank can do alone. */
-static int prepare(tw_group *g, const char *const *paths, int npaths, desk *d) {
+static int prepare(tw_group *g, const char *const *paths, int npaths, loading *l) {
     if (npaths < 0)
         return tw__fail(TW_ERR_PARAM, "npaths: %d; accepted is 0 or more", npaths);
     if (npaths > 0)
         TW_REQUIRE(paths, "paths");
-    TW_TRY(set_up(g, npaths, d));
-    TW_TRY(read_states(g, paths, npaths, d->states));
-    TW_TRY(fill_common(g, d->states, npaths, common_at(g, d->all, g->rank),
-                       common_at(g, d->all, g->nranks)));
-    return add_up(g, d->states, npaths);
+    TW_TRY(set_up(g, npaths, l));
+    TW_TRY(read_states(g, paths, npaths, l->states));
+    TW_TRY(fill_common(g, l->states, npaths, common_at(g, l->all, g->rank),
+                       common_at(g, l->all, g->nranks)));
+    return add_up(g, l->states, npaths);
 }
 
 /* All checks that need the other ranks, then the change. */
-static int settle(tw_group *g, int npaths, desk *d) {
+static int settle(tw_group *g, int npaths, loading *l) {
     const common *chosen = NULL;
-    TW_TRY(tw__allgather(g->transport, d->all, common_bytes(g), d->scratch));
-    TW_TRY(compare_common(g, d->all, &chosen));
+    TW_TRY(tw__allgather(g->transport, l->all, common_bytes(g), l->scratch));
+    TW_TRY(compare_common(g, l->all, &chosen));
     if (chosen == NULL)
         return tw__fail(TW_ERR_MISMATCH, "npaths: no rank names a state");
     TW_TRY(check_common(g, chosen));
-    TW_TRY(check_cover(g, d->states, npaths, chosen->saved));
-    int error = tw__agree_error(g, apply(g, d->states, npaths, chosen));
+    TW_TRY(check_cover(g, l->states, npaths, chosen->saved));
+    int error = tw__agree_error(g, apply(g, l->states, npaths, chosen));
     if (error != TW_OK) /* it is neither the old state nor the new one */
         tw__group_break(g, error);
     return error;
@@ -290,12 +266,12 @@ int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
     TW_REQUIRE(g, "group");
     TW_TRY(tw__group_check(g, 0));
     TW_TRY(check_quiet(g));
-    desk d = {0};
-    int error = tw__agree_error(g, prepare(g, paths, npaths, &d));
+    loading l = {0};
+    int error = tw__agree_error(g, prepare(g, paths, npaths, &l));
     if (error == TW_OK)
-        error = settle(g, npaths, &d);
+        error = settle(g, npaths, &l);
     if (error != TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
-    clear_away(&d, npaths);
+    release(&l, npaths);
     return error;
 }

@@ -1,6 +1,8 @@
 /* state_file.c - one rank's state as a file: written, read, checked */
 #include "group/state_file.h"
 
+#include "backend/cpu/kernels.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -26,6 +28,9 @@ typedef struct header {
     uint64_t bytes; /* of the file */
 } header;
 
+/* Elements of a vector that are copied at a time; even, as words of the file are 8 bytes. */
+#define PIECE ((int64_t)1 << 18)
+
 /* ---- checksum: 64 bits over words of 8 bytes, of which everything in the file is made */
 
 static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
@@ -45,6 +50,7 @@ typedef struct writer {
     const char *path; /* as it will be called */
     FILE *file;
     uint64_t hash;
+    float *piece; /* [PIECE + 1] of a vector */
 } writer;
 
 static int cannot_write(const char *path) {
@@ -58,58 +64,45 @@ static int put(writer *w, const void *data, size_t bytes) {
 
 static tw__state_head head_of(const tw__tensor *t) {
     tw__state_head head = {.n = t->n, .steps = t->steps, .global_threshold = t->threshold};
-    const tw_selector *s = t->selector;
-    if (s == NULL)
+    if (t->selector == NULL)
         return head;
-    head.has_residual = s->params.feedback == TW_FEEDBACK_ON;
-    head.has_velocity = s->params.momentum != 0.0f;
-    head.guess = s->learned.guess;
-    head.rank = s->learned.rank;
-    head.growth = s->learned.growth;
-    head.margin = s->learned.margin;
-    head.threshold = s->learned.threshold;
-    head.age = s->learned.age;
+    head.has_residual = t->params.feedback == TW_FEEDBACK_ON;
+    head.has_velocity = t->params.momentum != 0.0f;
     return head;
 }
 
-static int put_vector(writer *w, const float *vector, int64_t n) {
-    const float last[2] = {vector[n - 1], 0.0f};
-    TW_TRY(put(w, vector, sizeof *vector * (size_t)(n - n % 2)));
-    return n % 2 != 0 ? put(w, last, sizeof last) : TW_OK;
+static int add_learned(const tw_selector *s, tw__state_head *head) {
+    tw__learned learned;
+    TW_TRY(s->backend->get_learned(s->state, &learned));
+    head->guess = learned.guess;
+    head->rank = learned.rank;
+    head->growth = learned.growth;
+    head->margin = learned.margin;
+    head->threshold = learned.threshold;
+    head->age = learned.age;
+    return TW_OK;
 }
 
-/* A vector that lies on a GPU, by way of the host. */
-static int put_vector_from(writer *w, tw__tensor *t, tw__device_vector which) {
-    float *copy = malloc(sizeof *copy * (size_t)t->n);
-    if (copy == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory to save %lld elements", (long long)t->n);
-    int error = tw__device_get(t->selector->device, which, copy);
-    if (error == TW_OK)
-        error = put_vector(w, copy, t->n);
-    free(copy);
-    return error;
+/* In pieces, copied from where the vector lies. An odd length ends with a zero. */
+static int put_vector(writer *w, const tw_selector *s, tw__vector which) {
+    assert(PIECE % 2 == 0 && !s->open);
+    for (int64_t first = 0; first < s->n; first += PIECE) {
+        int64_t count = tw__at_most(PIECE, s->n - first);
+        TW_TRY(s->backend->get(s->state, which, first, count, w->piece));
+        w->piece[count] = 0.0f;
+        TW_TRY(put(w, w->piece, tw__state_vector_bytes(count)));
+    }
+    return TW_OK;
 }
 
-/* What a GPU has learned lies there too. */
-static int put_tensor_there(writer *w, tw__tensor *t) {
+static int put_tensor(writer *w, const tw__tensor *t) {
     tw__state_head head = head_of(t);
-    TW_TRY(tw__device_learned(t->selector->device, &head.threshold, &head.age));
+    if (t->selector != NULL)
+        TW_TRY(add_learned(t->selector, &head));
     TW_TRY(put(w, &head, sizeof head));
     if (head.has_residual)
-        TW_TRY(put_vector_from(w, t, TW__RESIDUAL));
-    return head.has_velocity ? put_vector_from(w, t, TW__VELOCITY) : TW_OK;
-}
-
-static int put_tensor(writer *w, tw__tensor *t) {
-    if (t->selector != NULL && t->selector->device != NULL)
-        return put_tensor_there(w, t);
-    tw__state_head head = head_of(t);
-    TW_TRY(put(w, &head, sizeof head));
-    if (head.has_residual) {
-        tw__feedback_settle(t->selector);
-        TW_TRY(put_vector(w, t->selector->residual, t->n));
-    }
-    return head.has_velocity ? put_vector(w, t->selector->velocity[0], t->n) : TW_OK;
+        TW_TRY(put_vector(w, t->selector, TW__RESIDUAL));
+    return head.has_velocity ? put_vector(w, t->selector, TW__VELOCITY) : TW_OK;
 }
 
 static header header_of(const tw_group *g) {
@@ -139,10 +132,16 @@ static int put_all(writer *w, tw_group *g) {
 
 /* Under another name, until it is complete. */
 static int write_part(tw_group *g, const char *path, const char *part) {
-    writer w = {.path = path, .file = fopen(part, "wb")};
-    if (w.file == NULL)
+    writer w = {.path = path, .piece = malloc(sizeof *w.piece * (size_t)(PIECE + 1))};
+    if (w.piece == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to save a state");
+    w.file = fopen(part, "wb");
+    if (w.file == NULL) {
+        free(w.piece);
         return cannot_write(path);
+    }
     int error = put_all(&w, g);
+    free(w.piece);
     if (fclose(w.file) != 0 && error == TW_OK)
         error = cannot_write(path);
     if (error == TW_OK && rename(part, path) != 0)
@@ -286,6 +285,7 @@ static int check_tensor(tw__tensor *t, const tw__state_head *head, const char *d
 }
 
 int tw__state_check(tw_group *g, const tw__state *state) {
-    inspection i = {state, g->kernels};
+    inspection i = {.state = state};
+    TW_TRY(tw__kernels_choose(&i.kernels));
     return tw__state_each(g, state, check_tensor, &i);
 }

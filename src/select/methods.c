@@ -3,10 +3,8 @@
 
 #include <math.h>
 
-static const tw__method *const methods[] = {
-    &tw__select_exact, &tw__select_reuse,  &tw__select_gaussian,
-    &tw__select_dgc,   &tw__select_random, &tw__select_redsync,
-};
+#define METHOD_ADDRESS(name) &tw__select_##name,
+static const tw__method *const methods[] = {TW__METHODS(METHOD_ADDRESS)};
 
 enum { METHODS = sizeof methods / sizeof methods[0] };
 
@@ -34,16 +32,16 @@ int tw_select_method(int position, const char **name, const char **description) 
     return TW_OK;
 }
 
-uint32_t tw__method_learned_guess(tw_selector *s) {
+uint32_t tw__method_learned_guess(tw__cpu_selector *s) {
     if (s->learned.guess != 0)
         return s->learned.guess;
     if (s->n <= TW__BLOCK)
         return 1; /* all of it fits: nothing to guess */
-    return tw__candidates_sample(s, 2.0 * (double)s->k, 0);
+    return tw__candidates_sample(s, 2.0 * (double)s->now.k, 0);
 }
 
-double tw__method_learn(tw_selector *s, double factor) {
-    double rank = ceil(factor * (double)tw__k_at(&s->params, s->n, s->step + 1));
+double tw__method_learn(tw__cpu_selector *s, double factor) {
+    double rank = ceil(factor * (double)s->now.next_k);
     s->learned.guess = tw__candidates_learn(s, (int64_t)rank);
     return rank <= (double)tw__candidates_total(s) ? rank : 0.0;
 }

@@ -5,6 +5,7 @@
 #include "select/methods.h"
 #include "select/selector.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 
@@ -67,9 +68,8 @@ static int check_choice(const char *field, int value, int last) {
 static int check_options(const tw_select_params *p) {
     TW_TRY(check_choice("type", p->type, TW_BF16));
     TW_TRY(check_choice("feedback", p->feedback, TW_FEEDBACK_OFF));
-    TW_TRY(check_choice("device", p->device, TW_CUDA));
     if (p->device == TW_CPU && (p->ordinal != 0 || p->stream != NULL))
-        return tw__fail(TW_ERR_PARAM, "ordinal, stream: are for device TW_CUDA; leave them 0");
+        return tw__fail(TW_ERR_PARAM, "ordinal, stream: mean nothing with TW_CPU; leave them 0");
     if (!(p->momentum >= 0.0f && p->momentum < 1.0f))
         return tw__fail(TW_ERR_PARAM, "momentum: %g; accepted is 0 <= momentum < 1", p->momentum);
     TW_TRY(check_range("clip_norm", p->clip_norm, FLT_MIN, FLT_MAX));
@@ -109,7 +109,18 @@ static void fill_defaults(tw_select_params *p) {
         p->dgc_sample = 0.01;
 }
 
-int tw__params_resolve(tw_select_params *p, int64_t n, const tw__method **method) {
+/* Errors: TW_ERR_NAME for a method that this backend lacks. */
+static int find_backend(const tw_select_params *p, const tw__method *method,
+                        const tw__backend **backend) {
+    TW_TRY(tw__backend_find(p->device, backend));
+    if (tw__has_backend(method->backends, p->device))
+        return TW_OK;
+    return tw__fail(TW_ERR_NAME, "method: '%s' is not there on %s; choose another, or TW_CPU",
+                    method->name, (*backend)->name);
+}
+
+int tw__params_resolve(tw_select_params *p, int64_t n, const tw__method **method,
+                       const tw__backend **backend) {
     if (n < 1 || n > INT32_MAX)
         return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
     TW_TRY(check_amount(p, n));
@@ -117,6 +128,7 @@ int tw__params_resolve(tw_select_params *p, int64_t n, const tw__method **method
     fill_defaults(p);
     TW_TRY(tw__method_find(p->method, method));
     p->method = (*method)->name; /* the caller's string need not outlive the call */
+    TW_TRY(find_backend(p, *method, backend));
     TW_TRY(tw__threads(p->threads, &p->threads));
     if (p->threads > tw__chunks(n))
         p->threads = (int)tw__chunks(n); /* no further one would ever get a chunk */

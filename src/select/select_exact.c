@@ -20,25 +20,25 @@ static double clamp(double x, double low, double high) {
 }
 
 /* Learns from how many candidates the last guess let through. */
-static void update_margin(tw_selector *s) {
+static void update_margin(tw__cpu_selector *s) {
     tw__learned *l = &s->learned;
-    if (s->info.rescans > 0 || l->margin == 0.0)
+    if (s->rescans > 0 || l->margin == 0.0)
         l->margin = MARGIN_MOST;
-    if (s->info.rescans > 0 || l->rank == 0.0) {
+    if (s->rescans > 0 || l->rank == 0.0) {
         l->growth = 1.0;
         return;
     }
     double seen = (double)tw__candidates_total(s);
     double surprise = fabs(seen / (l->rank * l->growth) - 1.0);
     double calm = 0.8 * l->margin + 0.2 * MARGIN_LEAST;
-    double chance = 1.0 + 4.0 / sqrt((double)s->k); /* small counts vary by themselves */
+    double chance = 1.0 + 4.0 / sqrt((double)s->now.k); /* small counts vary by themselves */
     l->margin = clamp(fmax(calm, MARGIN_LEAST + 3.0 * surprise), chance, MARGIN_MOST);
     l->growth = clamp(seen / l->rank, 0.8, 1.25);
 }
 
-static void choose(tw_selector *s) {
-    tw__candidates_ensure(s, s->k);
-    tw__candidates_choose_best(s, s->k);
+static void choose(tw__cpu_selector *s) {
+    tw__candidates_ensure(s, s->now.k);
+    tw__candidates_choose_best(s, s->now.k);
     update_margin(s);
     s->learned.rank = tw__method_learn(s, s->learned.margin / s->learned.growth);
 }
@@ -46,6 +46,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_exact = {
     .name = "exact",
     .description = "the k largest magnitudes, ties to the smaller index",
+    .backends = TW__ALL_BACKENDS,
     .guess = tw__method_learned_guess,
     .choose = choose,
 };

@@ -11,9 +11,9 @@
 #include <float.h>
 #include <math.h>
 
-static float estimate(const tw_selector *s) {
+static float estimate(const tw__cpu_selector *s) {
     tw__sums sums = tw__feedback_sums(s);
-    tw__normal normal = tw__normal_from(sums.sum, sums.square, (double)s->n, (double)s->k);
+    tw__normal normal = tw__normal_from(sums.sum, sums.square, (double)s->n, (double)s->now.k);
     uint32_t low = TW__NORMAL_LOW, high = TW__NORMAL_HIGH;
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
@@ -25,10 +25,10 @@ static float estimate(const tw_selector *s) {
     return tw__from_bits(high);
 }
 
-static void choose(tw_selector *s) {
+static void choose(tw__cpu_selector *s) {
     float threshold = estimate(s);
-    double k = (double)s->k;
-    int64_t most = 4 * s->k / 3; /* more is too many, however many */
+    double k = (double)s->now.k;
+    int64_t most = 4 * s->now.k / 3; /* more is too many, however many */
     for (int round = 0; round < s->params.gaussian_rounds; round++) {
         double count = (double)tw__candidates_count(s, tw__threshold(threshold), most);
         if (count < 2.0 * k / 3.0)
@@ -40,12 +40,13 @@ static void choose(tw_selector *s) {
     }
     tw__candidates_choose_above(s, tw__threshold(threshold));
     /* At density 0.01 that costs 1.7 bare passes in all, reading once more 2.0. */
-    tw__method_learn(s, tw__candidates_per_k(s->k, s->n / 16));
+    tw__method_learn(s, tw__candidates_per_k(s->now.k, s->n / 16));
 }
 
 const tw__method tw__select_gaussian = {
     .name = "gaussian",
     .description = "normal quantile of mean and deviation, corrected a few times (Gaussian_k)",
+    .backends = TW__ALL_BACKENDS,
     .exceeds_k = 1,
     .wants_sums = 1,
     .guess = tw__method_learned_guess,

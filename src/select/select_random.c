@@ -7,7 +7,7 @@
 #include "base/random.h"
 #include "select/methods.h"
 
-static uint32_t guess(tw_selector *s) {
+static uint32_t guess(tw__cpu_selector *s) {
     (void)s;
     return TW__INFINITY_BITS; /* the pass collects nothing; it still finds bad numbers */
 }
@@ -37,10 +37,10 @@ static int64_t sweep(uint64_t *marks, int64_t n, int others, int32_t *idx) {
     return count;
 }
 
-static void choose(tw_selector *s) {
-    int others = 2 * s->k > s->n;
-    uint64_t key = tw__random(s->params.seed, (uint64_t)s->step);
-    mark(s->marks, s->n, others ? s->n - s->k : s->k, key);
+static void choose(tw__cpu_selector *s) {
+    int others = 2 * s->now.k > s->n;
+    uint64_t key = tw__random(s->params.seed, (uint64_t)s->now.step);
+    mark(s->marks, s->n, others ? s->n - s->now.k : s->now.k, key);
     s->chosen.count = sweep(s->marks, s->n, others, s->chosen.idx);
     tw__feedback_gather(s, &s->chosen);
 }
@@ -48,6 +48,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_random = {
     .name = "random",
     .description = "k indices by chance, the same on ranks that share a seed (Rand_k)",
+    .backends = TW__ALL_BACKENDS,
     .wants_marks = 1,
     .guess = guess,
     .choose = choose,

@@ -8,7 +8,7 @@
 
 #define ROUNDS 32 /* r down to 2^-32: a spike may be that much larger than the rest */
 
-static uint32_t largest(const tw_selector *s) {
+static uint32_t largest(const tw__cpu_selector *s) {
     uint32_t bits = 0;
     for (int i = 0; i < s->threads; i++)
         if (s->workers[i].collector.max_bits > bits)
@@ -16,18 +16,18 @@ static uint32_t largest(const tw_selector *s) {
     return bits;
 }
 
-static void choose(tw_selector *s) {
+static void choose(tw__cpu_selector *s) {
     double mean = tw__feedback_sums(s).magnitude / (double)s->n;
-    tw__candidates_ensure(s, 2 * s->k + 1);
+    tw__candidates_ensure(s, 2 * s->now.k + 1);
     double max = tw__from_bits(largest(s));
     double low = 0.0, high = 1.0;
     for (int round = 0; round < ROUNDS; round++) {
         double r = 0.5 * (low + high);
         uint32_t threshold = tw__threshold((float)(mean + r * (max - mean)));
         int64_t count = tw__candidates_above(s, threshold);
-        if (count < s->k) {
+        if (count < s->now.k) {
             high = r;
-        } else if (count > 2 * s->k) {
+        } else if (count > 2 * s->now.k) {
             low = r;
         } else {
             tw__candidates_choose_above(s, threshold);
@@ -35,13 +35,14 @@ static void choose(tw_selector *s) {
             return;
         }
     }
-    tw__candidates_choose_best(s, s->k); /* ties, or the k-th lies below the mean */
+    tw__candidates_choose_best(s, s->now.k); /* ties, or the k-th lies below the mean */
     tw__method_learn(s, 3);
 }
 
 const tw__method tw__select_redsync = {
     .name = "redsync",
     .description = "bisection between mean and maximum until k to 2k pass (RedSync)",
+    .backends = TW__ALL_BACKENDS,
     .exceeds_k = 1,
     .wants_sums = 1,
     .guess = tw__method_learned_guess,

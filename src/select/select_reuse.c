@@ -7,24 +7,24 @@
  * the threshold is found anew at once. */
 #include "select/methods.h"
 
-static int due(const tw_selector *s) {
-    int k_changed = s->step > 0 && s->step <= s->params.warmup_steps;
-    return k_changed || s->learned.threshold == 0.0f || s->learned.age >= s->params.reuse_period;
+static int due(const tw__cpu_selector *s) {
+    return s->now.k_changed || s->learned.threshold == 0.0f ||
+           s->learned.age >= s->params.reuse_period;
 }
 
-static uint32_t guess(tw_selector *s) {
+static uint32_t guess(tw__cpu_selector *s) {
     return due(s) ? tw__method_learned_guess(s) : tw__magnitude(s->learned.threshold);
 }
 
-static void choose_exactly(tw_selector *s) {
-    tw__candidates_ensure(s, s->k);
-    s->learned.threshold = tw__from_bits(tw__candidates_choose_best(s, s->k));
+static void choose_exactly(tw__cpu_selector *s) {
+    tw__candidates_ensure(s, s->now.k);
+    s->learned.threshold = tw__from_bits(tw__candidates_choose_best(s, s->now.k));
     tw__method_learn(s, 2);
 }
 
 /* Moves the threshold, and with it the guess for the next exact step. */
-static void nudge(tw_selector *s) {
-    float count = (float)s->chosen.count, k = (float)s->k;
+static void nudge(tw__cpu_selector *s) {
+    float count = (float)s->chosen.count, k = (float)s->now.k;
     float factor = 1.0f;
     if (count < s->params.reuse_low * k)
         factor -= s->params.reuse_nudge;
@@ -39,12 +39,12 @@ static int far_off(int64_t count, int64_t k) {
     return count > TW__MOST * k || TW__MOST * count < k;
 }
 
-static void choose(tw_selector *s) {
+static void choose(tw__cpu_selector *s) {
     uint32_t threshold = tw__magnitude(s->learned.threshold);
     if (due(s)) {
         choose_exactly(s);
         s->learned.age = 0;
-    } else if (far_off(tw__candidates_count(s, threshold, TW__MOST * s->k), s->k)) {
+    } else if (far_off(tw__candidates_count(s, threshold, TW__MOST * s->now.k), s->now.k)) {
         choose_exactly(s); /* out of turn: the next one in turn stays where it is */
     } else {
         tw__candidates_choose_above(s, threshold);
@@ -56,6 +56,7 @@ static void choose(tw_selector *s) {
 const tw__method tw__select_reuse = {
     .name = "reuse",
     .description = "threshold exact every few steps, reused and nudged in between (Ok-Topk)",
+    .backends = TW__ALL_BACKENDS,
     .exceeds_k = 1,
     .guess = guess,
     .choose = choose,

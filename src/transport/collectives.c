@@ -1,16 +1,16 @@
-/* rotation.c - what all ranks do together; see transport.h
+/* collectives.c - alltoall, allgather and sums of counts; see transport.h
  *
- * Receives are all started at once, so that a message finds its place when it comes; sends are
- * started in turn, TW__WINDOW at a time. With P = 4, one row per turn, sender -> receiver:
+ * An alltoall starts all receives at once, so that every message finds its buffer, and the sends in
+ * turns, TW__WINDOW at a time. With P = 4, sender -> receiver:
  *
  *     turn 1:  0->1  1->2  2->3  3->0
  *     turn 2:  0->2  1->3  2->0  3->1
  *     turn 3:  0->3  1->0  2->1  3->2
  *
- * tw__sum_counts is two rotations: rank j gets everybody's slice j of the counts, adds them up, and sends
- * the sum to everybody. */
-#include "transport/transport.h"
+ * tw__sum_counts is two alltoalls: rank j receives slice j of all ranks' counts, adds them up, and
+ * sends the sum to all ranks. */
 #include "base/memory.h"
+#include "transport/transport_internal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -19,163 +19,166 @@ size_t tw__alltoall_memory(int nranks) {
     return (size_t)nranks * sizeof(tw__message);
 }
 
-static int done_sending(const tw__alltoall *r) {
-    return r->started == tw__transport_nranks(r->transport) - 1;
+/* The peers of this rank in a turn. */
+static int receiver_in(const tw_transport *t, int turn) {
+    return (t->rank + turn) % t->nranks;
 }
 
-static void enlist(tw__alltoall *r) {
-    tw__alltoall **first = tw__transport_alltoalls(r->transport);
-    r->next = *first;
-    *first = r;
+static int sender_in(const tw_transport *t, int turn) {
+    return (t->rank - turn + t->nranks) % t->nranks;
 }
 
-static void delist(tw__alltoall *r) {
-    tw__alltoall **at = tw__transport_alltoalls(r->transport);
-    while (*at != NULL && *at != r)
+static int all_started(const tw__alltoall *a) {
+    assert(a->started >= 0 && a->started < a->transport->nranks);
+    return a->started == a->transport->nranks - 1;
+}
+
+/* Removes it from the list of those under way; device transfers are not on it. */
+static void unlist(tw__alltoall *a) {
+    tw__alltoall **at = &a->transport->alltoalls;
+    while (*at != NULL && *at != a)
         at = &(*at)->next;
     if (*at != NULL)
-        *at = r->next;
+        *at = a->next;
 }
 
-void tw__alltoall_cancel(tw__alltoall *r) {
-    if (r->transport == NULL)
+void tw__alltoall_cancel(tw__alltoall *a) {
+    if (a->transport == NULL)
         return;
-    delist(r);
-    tw__transport_cancel(r->transport, r->sends, TW__WINDOW);
-    tw__transport_cancel(r->transport, r->recvs, tw__transport_nranks(r->transport));
+    unlist(a);
+    tw__transport_cancel(a->transport, a->sends, TW__WINDOW);
+    tw__transport_cancel(a->transport, a->recvs, a->transport->nranks);
 }
 
-/* A rotation that fails is cancelled, and the others are told. */
-static int fail_with(tw__alltoall *r, int status) {
-    tw__alltoall_cancel(r);
-    return tw__transport_give_up(r->transport, status);
+/* Cancels and sends an abort notice. */
+static int fail_with(tw__alltoall *a, int status) {
+    tw__alltoall_cancel(a);
+    return tw__transport_abort(a->transport, status);
 }
 
-static int start_receives(tw__alltoall *r) {
-    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    for (int turn = 1; turn < nranks; turn++) {
-        int from = (rank - turn + nranks) % nranks;
-        if (r->in[from].data == NULL)
-            continue;
-        TW_TRY(tw__transport_recv(r->transport, from, r->cargo, r->in[from].data,
-                                  r->in[from].capacity, &r->recvs[from]));
+static int start_receives(tw__alltoall *a) {
+    for (int turn = 1; turn < a->transport->nranks; turn++) {
+        int from = sender_in(a->transport, turn);
+        const tw__buffer *in = &a->in[from];
+        if (in->data != NULL)
+            TW_TRY(tw__transport_recv(a->transport, from, a->kind, in->data, in->capacity,
+                                      &a->recvs[from]));
     }
     return TW_OK;
 }
 
-static int start_sends(tw__alltoall *r) {
-    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    for (int i = 0; i < TW__WINDOW && !done_sending(r); i++) {
-        if (r->sends[i].request != NULL)
+static int start_sends(tw__alltoall *a) {
+    for (int i = 0; i < TW__WINDOW && !all_started(a); i++) {
+        if (a->sends[i].request != NULL)
             continue;
-        int to = (rank + ++r->started) % nranks;
-        if (r->out[to].data == NULL)
-            continue;
-        TW_TRY(tw__transport_send(r->transport, to, r->cargo, r->out[to].data, r->out[to].bytes,
-                                  &r->sends[i]));
+        int to = receiver_in(a->transport, ++a->started);
+        const tw__buffer *out = &a->out[to];
+        if (out->data != NULL)
+            TW_TRY(
+                tw__transport_send(a->transport, to, a->kind, out->data, out->bytes, &a->sends[i]));
     }
     return TW_OK;
 }
 
-/* A transport may move only what it is asked about, and ranks that do not receive would stop each
- * other's sends: whoever waits for one rotation asks about all that are under way. */
-static int test_others(const tw__alltoall *r) {
-    int nranks = tw__transport_nranks(r->transport);
+/* A transport may move only the messages that it is asked about, and ranks that do not receive hold
+ * up each other's sends. So a wait for one alltoall tests all that are under way. */
+static int test_others(const tw__alltoall *a) {
+    tw_transport *t = a->transport;
     const tw__message *ignored = NULL;
-    for (tw__alltoall *o = *tw__transport_alltoalls(r->transport); o != NULL; o = o->next)
-        if (o != r) {
-            TW_TRY(tw__transport_test_all(r->transport, o->sends, TW__WINDOW, &ignored));
-            TW_TRY(tw__transport_test_all(r->transport, o->recvs, nranks, &ignored));
+    for (tw__alltoall *o = t->alltoalls; o != NULL; o = o->next)
+        if (o != a) {
+            TW_TRY(tw__transport_test_all(t, o->sends, TW__WINDOW, &ignored));
+            TW_TRY(tw__transport_test_all(t, o->recvs, t->nranks, &ignored));
         }
     return TW_OK;
 }
 
-/* Likewise receives are tested while sends are waited for, and the other way round. */
-static int progress(tw__alltoall *r, const tw__message **receiving, const tw__message **sending) {
+/* For the same reason, a wait for sends tests receives, and the other way round. */
+static int progress(tw__alltoall *a, const tw__message **receiving, const tw__message **sending) {
     int before = 0;
     *receiving = NULL;
-    do { /* what was just started may be done already: nothing rings for that */
-        before = r->started;
+    do { /* a send may be done as soon as it is started; no event tells */
+        before = a->started;
         *sending = NULL;
-        TW_TRY(tw__transport_test_all(r->transport, r->sends, TW__WINDOW, sending));
-        TW_TRY(start_sends(r));
-    } while (r->started != before);
-    return tw__transport_test_all(r->transport, r->recvs, tw__transport_nranks(r->transport),
-                                  receiving);
+        TW_TRY(tw__transport_test_all(a->transport, a->sends, TW__WINDOW, sending));
+        TW_TRY(start_sends(a));
+    } while (a->started != before);
+    return tw__transport_test_all(a->transport, a->recvs, a->transport->nranks, receiving);
 }
 
-/* All at once, where a carrier moves them. */
-static int carry(tw__alltoall *r) {
-    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    tw__transfer *shipments = tw__transport_transfers(r->transport);
-    for (int turn = 1; turn < nranks; turn++) { /* what goes out in a turn, comes in in another */
-        int peer = (rank + turn) % nranks;
-        shipments[turn - 1] = (tw__transfer){.peer = peer, .out = r->out[peer], .in = r->in[peer]};
+/* Device memory: all messages at once. */
+static int transfer_all(tw__alltoall *a) {
+    tw_transport *t = a->transport;
+    tw__transfer *transfers = t->device.transfers;
+    int count = t->nranks - 1;
+    for (int turn = 1; turn < t->nranks; turn++) {
+        int peer = receiver_in(t, turn);
+        transfers[turn - 1] = (tw__transfer){.peer = peer, .out = a->out[peer], .in = a->in[peer]};
     }
-    r->started = nranks - 1;
-    TW_TRY(tw__transport_transfer(r->transport, shipments, nranks - 1));
-    for (int i = 0; i < nranks - 1; i++)
-        if (shipments[i].in.data != NULL)
-            r->recvs[shipments[i].peer].bytes = shipments[i].in.bytes;
+    a->started = count;
+    TW_TRY(tw__transport_transfer(t, transfers, count));
+    for (int i = 0; i < count; i++)
+        if (transfers[i].in.data != NULL)
+            a->recvs[transfers[i].peer].bytes = transfers[i].in.bytes;
     return TW_OK;
 }
 
-int tw__alltoall_begin(tw__alltoall *r, tw_transport *t, tw__message_kind cargo,
+int tw__alltoall_begin(tw__alltoall *a, tw_transport *t, tw__message_kind kind,
                        const tw__buffer *out, tw__buffer *in, void *recvs) {
-    *r = (tw__alltoall){.transport = t, .cargo = cargo, .out = out, .in = in, .recvs = recvs};
-    memset(recvs, 0, tw__alltoall_memory(tw__transport_nranks(t)));
-    if (cargo == TW__DEVICE)
-        return carry(r);
-    enlist(r);
-    int status = start_receives(r);
+    assert(t->alltoalls == NULL || all_started(t->alltoalls));
+    *a = (tw__alltoall){.transport = t, .kind = kind, .out = out, .in = in, .recvs = recvs};
+    memset(recvs, 0, tw__alltoall_memory(t->nranks));
+    if (kind == TW__DEVICE)
+        return transfer_all(a);
+    a->next = t->alltoalls;
+    t->alltoalls = a;
+    int status = start_receives(a);
     if (status == TW_OK)
-        status = start_sends(r);
-    return status == TW_OK ? TW_OK : fail_with(r, status);
+        status = start_sends(a);
+    return status == TW_OK ? TW_OK : fail_with(a, status);
 }
 
-/* Until all is done, or only until all sends were started. */
-static int wait_for(tw__alltoall *r, int all) {
-    tw__deadline patience = {0};
+/* Until all is done, or only until all sends are started. */
+static int wait_for(tw__alltoall *a, int all) {
+    tw__deadline deadline = {0};
     for (;;) {
         const tw__message *receiving = NULL, *sending = NULL;
-        int status = progress(r, &receiving, &sending);
-        if (status == TW_OK && done_sending(r) && (!all || (!sending && !receiving)))
+        int status = progress(a, &receiving, &sending);
+        if (status == TW_OK && all_started(a) && (!all || (!sending && !receiving)))
             return TW_OK;
         if (status == TW_OK)
-            status = test_others(r);
+            status = test_others(a);
         if (status == TW_OK)
-            status = tw__transport_pause(r->transport, &patience,
+            status = tw__transport_pause(a->transport, &deadline,
                                          all && receiving ? receiving : sending);
         if (status != TW_OK)
-            return fail_with(r, status);
+            return fail_with(a, status);
     }
 }
 
-int tw__alltoall_flush(tw__alltoall *r) {
-    return wait_for(r, 0);
+int tw__alltoall_flush(tw__alltoall *a) {
+    return wait_for(a, 0);
 }
 
-/* Nothing more of this sender is to be told in the first `count` rotations: one of them may be without
- * a message of his. */
-static int is_told(const tw__alltoall *all, int count, int from) {
-    int told = 1;
+/* Whether the first `count` alltoalls have no message of this sender to return. */
+static int is_returned(const tw__alltoall *all, int count, int from) {
+    int returned = 1;
     for (int at = 0; at < count; at++)
-        told &= all[at].in[from].data == NULL || all[at].recvs[from].taken;
-    return told;
+        returned &= all[at].in[from].data == NULL || all[at].recvs[from].returned;
+    return returned;
 }
 
-/* The sender of the first message that has come and that nobody was told of, and whose earlier ones
- * were told of, in rotation `at` of all; -1 if there is none. */
-static int take_one(tw__alltoall *all, int at) {
-    tw__alltoall *r = &all[at];
-    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    for (int turn = 1; turn < nranks; turn++) {
-        int from = (rank - turn + nranks) % nranks;
-        tw__message *message = &r->recvs[from];
-        if (is_told(r, 1, from) || message->request != NULL || !is_told(all, at, from))
+/* Returns the sender of a message of alltoall `at` that has arrived and is next to be returned, or
+ * -1. Earlier alltoalls' messages of the same sender come first. */
+static int take_next(tw__alltoall *all, int at) {
+    tw__alltoall *a = &all[at];
+    for (int turn = 1; turn < a->transport->nranks; turn++) {
+        int from = sender_in(a->transport, turn);
+        tw__message *message = &a->recvs[from];
+        if (is_returned(a, 1, from) || message->request != NULL || !is_returned(all, at, from))
             continue;
-        message->taken = 1;
-        r->in[from].bytes = message->bytes;
+        message->returned = 1;
+        a->in[from].bytes = message->bytes;
         return from;
     }
     return -1;
@@ -191,87 +194,87 @@ static int progress_all(tw__alltoall *all, int count, const tw__message **receiv
     return TW_OK;
 }
 
-/* In a simulated network messages of a rotation have come when its last has: what was computed on them
- * comes after that. */
+/* In a simulated network the messages of an alltoall arrive with the last one. Computation on them
+ * counts after that. */
 static int end_all(tw__alltoall *all, int count) {
-    int status = TW_OK;
-    for (int at = 0; at < count && status == TW_OK; at++) {
-        status = tw__alltoall_end(&all[at]);
-        tw__transport_spend(all->transport, all[at].worked);
+    for (int at = 0; at < count; at++) {
+        TW_TRY(tw__alltoall_end(&all[at]));
+        tw__sim_clock_add(all->transport->clock, all[at].computing);
     }
-    return status;
+    return TW_OK;
 }
 
 int tw__alltoalls_next(tw__alltoall *all, int count, int *which, int *from) {
-    tw__deadline patience = {0};
-    all[*which].worked += tw__transport_spent(all->transport);
+    tw__deadline deadline = {0};
+    assert(*which >= 0 && *which < count);
+    all[*which].computing += tw__sim_clock_take_computing(all->transport->clock);
     for (;;) {
         const tw__message *receiving = NULL;
         int status = progress_all(all, count, &receiving);
         for (*which = 0, *from = -1; *which < count && status == TW_OK; ++*which) {
-            *from = take_one(all, *which);
+            *from = take_next(all, *which);
             if (*from >= 0)
                 return TW_OK;
         }
         if (status == TW_OK && receiving == NULL)
             return end_all(all, count);
         if (status == TW_OK)
-            status = tw__transport_pause(all->transport, &patience, receiving);
+            status = tw__transport_pause(all->transport, &deadline, receiving);
         if (status != TW_OK)
             return fail_with(all, status);
     }
 }
 
-int tw__alltoall_end(tw__alltoall *r) {
-    int rank = tw__transport_rank(r->transport), nranks = tw__transport_nranks(r->transport);
-    TW_TRY(wait_for(r, 1));
-    delist(r);
-    tw__transport_settle(r->transport, r->sends, TW__WINDOW);
-    tw__transport_settle(r->transport, r->recvs, nranks);
-    for (int i = 0; i < nranks; i++)
-        if (i != rank)
-            r->in[i].bytes = r->recvs[i].bytes;
+int tw__alltoall_end(tw__alltoall *a) {
+    tw_transport *t = a->transport;
+    TW_TRY(wait_for(a, 1));
+    unlist(a);
+    tw__transport_advance_clock(t, a->sends, TW__WINDOW);
+    tw__transport_advance_clock(t, a->recvs, t->nranks);
+    for (int i = 0; i < t->nranks; i++)
+        if (i != t->rank)
+            a->in[i].bytes = a->recvs[i].bytes;
     return TW_OK;
 }
 
-int tw__alltoall_run(tw_transport *t, tw__message_kind cargo, const tw__buffer *out, tw__buffer *in,
-                     void *scratch) {
-    tw__alltoall r;
-    TW_TRY(tw__alltoall_begin(&r, t, cargo, out, in, scratch));
-    return tw__alltoall_end(&r);
+int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *out, tw__buffer *in,
+                     void *recvs) {
+    tw__alltoall a;
+    TW_TRY(tw__alltoall_begin(&a, t, kind, out, in, recvs));
+    return tw__alltoall_end(&a);
 }
 
-/* ---- from rank to rank */
+/* ---- ring */
 
-static int pass_on(tw_transport *t, tw__message_kind cargo, const tw__buffer *out, tw__buffer *in) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+/* One turn: to the next rank, and from the one before. */
+static int send_on(tw_transport *t, tw__message_kind kind, const tw__buffer *out, tw__buffer *in) {
     tw__message messages[2] = {{0}};
-    int status = tw__transport_recv(t, (rank - 1 + nranks) % nranks, cargo, in->data, in->capacity,
-                                    &messages[0]);
+    int status = tw__transport_recv(t, sender_in(t, 1), kind, in->data, in->capacity, &messages[0]);
     if (status == TW_OK)
         status =
-            tw__transport_send(t, (rank + 1) % nranks, cargo, out->data, out->bytes, &messages[1]);
+            tw__transport_send(t, receiver_in(t, 1), kind, out->data, out->bytes, &messages[1]);
     if (status != TW_OK) {
         tw__transport_cancel(t, messages, 2);
-        return tw__transport_give_up(t, status);
+        return tw__transport_abort(t, status);
     }
     TW_TRY(tw__transport_wait(t, messages, 2));
     in->bytes = messages[0].bytes;
     return TW_OK;
 }
 
-int tw__allgather_ring(tw_transport *t, tw__message_kind cargo, const tw__buffer *own,
+int tw__allgather_ring(tw_transport *t, tw__message_kind kind, const tw__buffer *own,
                        tw__buffer *in) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
-    for (int turn = 1; turn < nranks; turn++) {
-        const tw__buffer *out = turn == 1 ? own : &in[(rank - turn + 1 + nranks) % nranks];
-        TW_TRY(pass_on(t, cargo, out, &in[(rank - turn + nranks) % nranks]));
+    for (int turn = 1; turn < t->nranks; turn++) {
+        const tw__buffer *out = turn == 1 ? own : &in[sender_in(t, turn - 1)];
+        assert(out->data != NULL && in[sender_in(t, turn)].data != NULL);
+        TW_TRY(send_on(t, kind, out, &in[sender_in(t, turn)]));
     }
     return TW_OK;
 }
 
-/* ---- records and counts, all of which have a length that is known */
+/* ---- messages of known length */
 
+/* Scratch of an alltoall. */
 typedef struct table {
     tw__buffer *out; /* [nranks] */
     tw__buffer *in;  /* [nranks] */
@@ -279,17 +282,16 @@ typedef struct table {
 } table;
 
 static table table_in(void *scratch, int nranks) {
-    tw__buffer *parcels = scratch;
-    return (table){parcels, parcels + nranks, parcels + 2 * (size_t)nranks};
+    tw__buffer *buffers = scratch;
+    return (table){buffers, buffers + nranks, buffers + 2 * (size_t)nranks};
 }
 
-/* Rotates, and sees to it that every message fills its place. */
-static int rotate_exactly(tw_transport *t, const table *all) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+/* Every message must fill its buffer. */
+static int run_exact(tw_transport *t, const table *all) {
     TW_TRY(tw__alltoall_run(t, TW__CONTROL, all->out, all->in, all->recvs));
-    for (int i = 0; i < nranks; i++)
-        if (i != rank && all->in[i].bytes != all->in[i].capacity)
-            return tw__transport_give_up(
+    for (int i = 0; i < t->nranks; i++)
+        if (i != t->rank && all->in[i].bytes != all->in[i].capacity)
+            return tw__transport_abort(
                 t, tw__fail(TW_ERR_PROTOCOL,
                             "rank %d sent %zu bytes, %zu were expected; are the calls in the same "
                             "order on all ranks?",
@@ -302,29 +304,24 @@ size_t tw__allgather_memory(int nranks) {
 }
 
 int tw__allgather(tw_transport *t, void *records, size_t bytes, void *scratch) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
     char *record = records;
-    if (nranks == 1)
+    if (t->nranks == 1)
         return TW_OK;
-    table all = table_in(scratch, nranks);
-    for (int i = 0; i < nranks; i++) {
-        all.out[i] = (tw__buffer){.data = record + (size_t)rank * bytes, .bytes = bytes};
+    table all = table_in(scratch, t->nranks);
+    for (int i = 0; i < t->nranks; i++) {
+        all.out[i] = (tw__buffer){.data = record + (size_t)t->rank * bytes, .bytes = bytes};
         all.in[i] = (tw__buffer){.data = record + (size_t)i * bytes, .capacity = bytes};
     }
-    return rotate_exactly(t, &all);
+    return run_exact(t, &all);
 }
 
 /* ---- sums */
 
 /* Slice j of the counts, which rank j adds up. */
-typedef struct slice {
-    uint32_t *counts;
-    size_t bytes;
-} slice;
-
-static slice slice_of(uint32_t *counts, int64_t count, int j, int nranks) {
+static tw__buffer slice_of(uint32_t *counts, int64_t count, int j, int nranks) {
     int64_t begin = count * j / nranks, end = count * (j + 1) / nranks;
-    return (slice){counts + begin, (size_t)(end - begin) * sizeof *counts};
+    size_t bytes = (size_t)(end - begin) * sizeof *counts;
+    return (tw__buffer){.data = counts + begin, .bytes = bytes, .capacity = bytes};
 }
 
 /* Bytes of the largest slice. */
@@ -332,7 +329,7 @@ static size_t most_bytes(int64_t count, int nranks) {
     return (size_t)((count + nranks - 1) / nranks) * sizeof(uint32_t);
 }
 
-/* What comes before the other ranks' slices, in whole lines. */
+/* Bytes of the table, before the slices that are received. */
 static size_t table_bytes(int nranks) {
     return (tw__allgather_memory(nranks) + TW__ALIGNMENT - 1) / TW__ALIGNMENT * TW__ALIGNMENT;
 }
@@ -341,46 +338,33 @@ size_t tw__sum_counts_memory(int nranks, int64_t count) {
     return table_bytes(nranks) + (size_t)nranks * most_bytes(count, nranks);
 }
 
-static int gather_slice(tw_transport *t, uint32_t *counts, int64_t count, const table *all,
-                        char *room) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
-    slice own = slice_of(counts, count, rank, nranks);
-    for (int i = 0; i < nranks; i++) {
-        slice its = slice_of(counts, count, i, nranks);
-        all->out[i] = (tw__buffer){.data = its.counts, .bytes = its.bytes};
-        all->in[i] = (tw__buffer){.data = room + (size_t)i * most_bytes(count, nranks),
-                                  .capacity = own.bytes};
-    }
-    return rotate_exactly(t, all);
-}
-
-static void add_up(slice own, int rank, int nranks, const tw__buffer *in) {
-    size_t length = own.bytes / sizeof *own.counts;
-    for (int i = 0; i < nranks; i++) {
-        const uint32_t *theirs = in[i].data;
-        for (size_t c = 0; i != rank && c < length; c++)
-            own.counts[c] += theirs[c];
-    }
-}
-
-static int spread_slice(tw_transport *t, uint32_t *counts, int64_t count, const table *all) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
-    slice own = slice_of(counts, count, rank, nranks);
-    for (int i = 0; i < nranks; i++) {
-        slice its = slice_of(counts, count, i, nranks);
-        all->out[i] = (tw__buffer){.data = own.counts, .bytes = own.bytes};
-        all->in[i] = (tw__buffer){.data = its.counts, .capacity = its.bytes};
-    }
-    return rotate_exactly(t, all);
+static void add_slice(const tw__buffer *own, const tw__buffer *other) {
+    uint32_t *sums = own->data;
+    const uint32_t *counts = other->data;
+    for (size_t i = 0; i < own->bytes / sizeof *sums; i++)
+        sums[i] += counts[i];
 }
 
 int tw__sum_counts(tw_transport *t, uint32_t *counts, int64_t count, void *scratch) {
-    int rank = tw__transport_rank(t), nranks = tw__transport_nranks(t);
+    int nranks = t->nranks;
     if (nranks == 1 || count == 0)
         return TW_OK;
-    assert((uintptr_t)scratch % TW__ALIGNMENT == 0);
+    assert((uintptr_t)scratch % TW__ALIGNMENT == 0 && count > 0 && count <= INT64_MAX / nranks);
     table all = table_in(scratch, nranks);
-    TW_TRY(gather_slice(t, counts, count, &all, (char *)scratch + table_bytes(nranks)));
-    add_up(slice_of(counts, count, rank, nranks), rank, nranks, all.in);
-    return spread_slice(t, counts, count, &all);
+    tw__buffer own = slice_of(counts, count, t->rank, nranks);
+    char *received = (char *)scratch + table_bytes(nranks);
+    size_t stride = most_bytes(count, nranks);
+    assert(own.bytes <= stride);
+    for (int i = 0; i < nranks; i++) {
+        all.out[i] = slice_of(counts, count, i, nranks);
+        all.in[i] = (tw__buffer){.data = received + (size_t)i * stride, .capacity = own.bytes};
+    }
+    TW_TRY(run_exact(t, &all));
+    for (int i = 0; i < nranks; i++) {
+        if (i != t->rank)
+            add_slice(&own, &all.in[i]);
+        all.out[i] = own;
+        all.in[i] = slice_of(counts, count, i, nranks);
+    }
+    return run_exact(t, &all);
 }

@@ -1,74 +1,32 @@
-/* stream.c - see stream.h */
+/* connection.c - see connection.h */
 #include "transport/connection.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define MAGIC 0x54574d31u /* of a head: what follows is ours */
-/* No message is longer: all of 2^31 elements as entries, four times over. */
+#define MAGIC 0x54574d31u /* of every header */
+/* No message is longer: 2^31 entries, four times over. */
 #define LONGEST (SIZE_MAX / 2 < (uint64_t)1 << 36 ? SIZE_MAX / 2 : (uint64_t)1 << 36)
-/* Requests that are added when all are in use. */
-#define MORE 64
 
-/* A message that came before it was expected. */
-typedef struct tw__early {
-    struct tw__early *next;
+/* A message that arrived before its receive was started. */
+typedef struct tw__unexpected {
+    struct tw__unexpected *next;
     size_t bytes;
     char body[];
-} early;
+} unexpected;
 
 /* ---- requests and queues */
 
-typedef struct tw__block {
-    struct tw__block *next;
-    int count;
-    tw__request requests[];
-} block;
-
-int tw__store_add(tw__store *s, int count) {
-    block *b = calloc(1, sizeof *b + (size_t)count * sizeof(tw__request));
-    if (b == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d requests", count);
-    b->next = s->blocks;
-    b->count = count;
-    s->blocks = b;
-    for (int i = 0; i < count; i++) {
-        b->requests[i].next = s->unused;
-        s->unused = &b->requests[i];
-    }
-    return TW_OK;
-}
-
-void tw__store_free(tw__store *s) {
-    while (s->blocks != NULL) {
-        block *b = s->blocks;
-        s->blocks = b->next;
-        for (int i = 0; i < b->count; i++)
-            free(b->requests[i].copy);
-        free(b);
-    }
-}
-
-void tw__store_put(tw__store *s, tw__request *r) {
-    free(r->copy);
-    r->copy = NULL;
-    r->next = s->unused;
-    s->unused = r;
-}
-
-tw__request *tw__connection_request(tw__connection *s, int tag, void *data, size_t bytes) {
-    tw__store *store = s->store;
-    if (store->unused == NULL)
-        (void)tw__store_add(store, MORE);
-    tw__request *r = store->unused;
-    if (r == NULL)
-        return NULL;
-    store->unused = r->next;
-    *r = (tw__request){
-        .stream = s, .head = {bytes, (uint32_t)tag, MAGIC}, .data = data, .bytes = bytes};
+tw__request *tw__connection_request(tw__connection *c, int tag, void *data, size_t bytes) {
+    tw__request *r = tw__slab_take(c->requests);
+    assert(tag >= 0 && tag < TW__CONNECTION_TAGS);
+    if (r != NULL)
+        *r = (tw__request){
+            .connection = c, .header = {bytes, (uint32_t)tag, MAGIC}, .data = data, .bytes = bytes};
     return r;
 }
 
@@ -83,6 +41,7 @@ static void push(tw__queue *q, tw__request *r) {
 
 static tw__request *pop(tw__queue *q) {
     tw__request *r = q->first;
+    assert(r != NULL && r->outcome == TW__UNDER_WAY);
     q->first = r->next;
     return r;
 }
@@ -99,214 +58,220 @@ static void leave_queue(tw__queue *q, const tw__request *r) {
     }
 }
 
-static void finish(tw__connection *s, tw__request *r, tw__outcome how) {
-    r->outcome = how;
-    if (r->copy != NULL) /* nobody asks for it any more */
-        tw__store_put(s->store, r);
+/* A cancelled request has no owner that would give it back. */
+static void finish(tw__connection *c, tw__request *r, tw__outcome outcome) {
+    r->outcome = outcome;
+    if (r->copy == NULL)
+        return;
+    free(r->copy);
+    tw__slab_put(c->requests, r);
 }
 
-void tw__connection_lose(tw__connection *s, int why) {
-    if (s->gone != 0)
+void tw__connection_lose(tw__connection *c, int why) {
+    assert(why != 0);
+    if (c->lost != 0)
         return;
-    s->gone = why;
-    s->poll->events = 0;
-    s->poll->fd = -1 - s->poll->fd; /* passed over by poll; still to be closed */
-    while (s->sends.first != NULL)
-        finish(s, pop(&s->sends), TW__FAILED);
+    c->lost = why;
+    c->poll->events = 0;
+    c->poll->fd = -1 - c->poll->fd; /* poll ignores it; it is still to be closed */
+    while (c->sends.first != NULL)
+        finish(c, pop(&c->sends), TW__FAILED);
     for (int tag = 0; tag < TW__CONNECTION_TAGS; tag++)
-        while (s->receives[tag].first != NULL)
-            finish(s, pop(&s->receives[tag]), TW__FAILED);
-    if (s->to != NULL)
-        finish(s, s->to, TW__FAILED);
-    s->to = NULL;
+        while (c->receives[tag].first != NULL)
+            finish(c, pop(&c->receives[tag]), TW__FAILED);
+    if (c->receive != NULL)
+        finish(c, c->receive, TW__FAILED);
+    c->receive = NULL;
 }
 
 static int would_block(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-/* ---- in */
+/* ---- reading */
 
-/* A longer message than there is room for: the receive fails, the rest of the message is dropped. */
+/* If the message is too long, the receive fails and the body is dropped. */
 static int fits(tw__request *r, size_t bytes) {
     if (bytes <= r->bytes)
         return 1;
     r->outcome = TW__FAILED;
-    r->moved = bytes; /* for the error's text */
+    r->moved = bytes; /* for the error text */
     return 0;
 }
 
-static void receive_early(early *l, tw__request *r) {
-    if (fits(r, l->bytes)) {
-        memcpy(r->data, l->body, l->bytes);
-        r->bytes = l->bytes;
+static void take_unexpected(unexpected *u, tw__request *r) {
+    if (fits(r, u->bytes)) {
+        memcpy(r->data, u->body, u->bytes);
+        r->bytes = u->bytes;
         r->outcome = TW__DONE;
     }
-    free(l);
+    free(u);
 }
 
-static void keep(tw__connection *s, early *l) {
-    early **end = &s->early[s->head.tag];
+static void keep_unexpected(tw__connection *c, unexpected *u) {
+    unexpected **end = &c->unexpected[c->header.tag];
     while (*end != NULL)
         end = &(*end)->next;
-    *end = l;
+    *end = u;
 }
 
-/* The head was read: where does the body go? */
-static int open_message(tw__connection *s) {
-    if (s->head.magic != MAGIC || s->head.tag >= TW__CONNECTION_TAGS || s->head.bytes > LONGEST)
+/* The header was read: decide where the body goes. 0, or an errno. */
+static int open_message(tw__connection *c) {
+    if (c->header.magic != MAGIC || c->header.tag >= TW__CONNECTION_TAGS ||
+        c->header.bytes > LONGEST)
         return EPROTO;
-    tw__queue *waiting = &s->receives[s->head.tag];
-    s->inside = 1;
-    s->got = 0;
+    assert(c->receive == NULL && c->keep == NULL);
+    tw__queue *waiting = &c->receives[c->header.tag];
+    c->in_body = 1;
+    c->got = 0;
     if (waiting->first != NULL) {
         tw__request *r = pop(waiting);
-        s->to = fits(r, s->head.bytes) ? r : NULL;
+        c->receive = fits(r, c->header.bytes) ? r : NULL;
         return 0;
     }
-    s->to_keep = malloc(sizeof *s->to_keep + s->head.bytes);
-    if (s->to_keep == NULL)
+    c->keep = malloc(sizeof *c->keep + c->header.bytes);
+    if (c->keep == NULL)
         return ENOMEM;
-    s->to_keep->next = NULL;
-    s->to_keep->bytes = s->head.bytes;
+    c->keep->next = NULL;
+    c->keep->bytes = c->header.bytes;
     return 0;
 }
 
-static void close_message(tw__connection *s) {
-    tw__queue *waiting = &s->receives[s->head.tag];
-    early *l = s->to_keep;
-    s->inside = 0;
-    s->to_keep = NULL;
-    if (s->to != NULL) {
-        s->to->bytes = s->head.bytes;
-        s->to->outcome = TW__DONE;
+static void close_message(tw__connection *c) {
+    tw__queue *waiting = &c->receives[c->header.tag];
+    unexpected *u = c->keep;
+    assert(c->in_body && c->got == c->header.bytes);
+    c->in_body = 0;
+    c->keep = NULL;
+    if (c->receive != NULL) {
+        c->receive->bytes = c->header.bytes;
+        c->receive->outcome = TW__DONE;
     }
-    s->to = NULL;
-    if (l != NULL && waiting->first != NULL) /* it has come meanwhile */
-        receive_early(l, pop(waiting));
-    else if (l != NULL)
-        keep(s, l);
+    c->receive = NULL;
+    if (u != NULL && waiting->first != NULL) /* its receive was started meanwhile */
+        take_unexpected(u, pop(waiting));
+    else if (u != NULL)
+        keep_unexpected(c, u);
 }
 
-static char *body_of(const tw__connection *s) {
-    return s->to != NULL ? s->to->data : s->to_keep != NULL ? s->to_keep->body : NULL;
+static char *body_of(const tw__connection *c) {
+    return c->receive != NULL ? c->receive->data : c->keep != NULL ? c->keep->body : NULL;
 }
 
-/* Uses what the buffer has. 0, or an errno. */
-static int digest(tw__connection *s) {
+/* Uses the bytes in the buffer. 0, or an errno. */
+static int parse(tw__connection *c) {
     for (;;) {
-        size_t there = s->till - s->from;
-        if (!s->inside) {
-            if (there < sizeof s->head)
+        assert(c->begin <= c->end && c->end <= TW__CONNECTION_BUFFER);
+        size_t available = c->end - c->begin;
+        if (!c->in_body) {
+            if (available < sizeof c->header)
                 return 0;
-            memcpy(&s->head, s->buffer + s->from, sizeof s->head);
-            s->from += sizeof s->head;
-            int error = open_message(s);
+            memcpy(&c->header, c->buffer + c->begin, sizeof c->header);
+            c->begin += sizeof c->header;
+            int error = open_message(c);
             if (error != 0)
                 return error;
             continue;
         }
-        size_t rest = s->head.bytes - s->got, part = there < rest ? there : rest;
-        if (body_of(s) != NULL && part > 0)
-            memcpy(body_of(s) + s->got, s->buffer + s->from, part);
-        s->from += part;
-        s->got += part;
-        if (s->got < s->head.bytes)
+        size_t rest = c->header.bytes - c->got, part = available < rest ? available : rest;
+        if (body_of(c) != NULL && part > 0)
+            memcpy(body_of(c) + c->got, c->buffer + c->begin, part);
+        c->begin += part;
+        c->got += part;
+        if (c->got < c->header.bytes)
             return 0;
-        close_message(s);
+        close_message(c);
     }
 }
 
-/* One read: straight into the body where that is long, else into the buffer. */
-static ssize_t read_some(tw__connection *s) {
-    int fd = s->poll->fd;
-    size_t rest = s->inside ? s->head.bytes - s->got : 0;
-    if (rest >= TW__CONNECTION_BUFFER && body_of(s) != NULL) { /* the buffer is empty then */
-        ssize_t got = recv(fd, body_of(s) + s->got, rest, MSG_DONTWAIT);
-        s->got += got > 0 ? (size_t)got : 0;
+/* One read: into the body if its rest is long, else into the buffer. */
+static ssize_t read_some(tw__connection *c) {
+    int fd = c->poll->fd;
+    size_t rest = c->in_body ? c->header.bytes - c->got : 0;
+    if (rest >= TW__CONNECTION_BUFFER && body_of(c) != NULL) {
+        assert(c->begin == c->end); /* parse has used the buffer */
+        ssize_t got = recv(fd, body_of(c) + c->got, rest, MSG_DONTWAIT);
+        c->got += got > 0 ? (size_t)got : 0;
         return got;
     }
-    memmove(s->buffer, s->buffer + s->from, s->till - s->from);
-    s->till -= s->from;
-    s->from = 0;
-    ssize_t got = recv(fd, s->buffer + s->till, TW__CONNECTION_BUFFER - s->till, MSG_DONTWAIT);
-    s->till += got > 0 ? (size_t)got : 0;
+    memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
+    c->end -= c->begin;
+    c->begin = 0;
+    ssize_t got = recv(fd, c->buffer + c->end, TW__CONNECTION_BUFFER - c->end, MSG_DONTWAIT);
+    c->end += got > 0 ? (size_t)got : 0;
     return got;
 }
 
-void tw__connection_read(tw__connection *s) {
-    while (s->gone == 0) {
-        ssize_t got = read_some(s);
+void tw__connection_read(tw__connection *c) {
+    while (c->lost == 0) {
+        ssize_t got = read_some(c);
         if (got < 0 && would_block())
             return;
-        int error = got < 0 ? errno : got == 0 ? -1 : digest(s);
+        int error = got < 0 ? errno : got == 0 ? -1 : parse(c);
         if (error != 0)
-            tw__connection_lose(s, error);
+            tw__connection_lose(c, error);
     }
 }
 
-/* ---- out */
+/* ---- writing */
 
 static ssize_t write_some(int fd, tw__request *r) {
-    size_t of_head = r->moved < sizeof r->head ? sizeof r->head - r->moved : 0;
-    size_t done = r->moved + of_head - sizeof r->head; /* of the body */
+    size_t of_header = r->moved < sizeof r->header ? sizeof r->header - r->moved : 0;
+    size_t done = r->moved + of_header - sizeof r->header; /* of the body */
+    assert(done <= r->bytes);
     struct iovec parts[2] = {
-        {(char *)&r->head + (sizeof r->head - of_head), of_head},
+        {(char *)&r->header + (sizeof r->header - of_header), of_header},
         {r->data + done, r->bytes - done},
     };
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* What the peer has said before it went is heard first. */
-static void break_off(tw__connection *s, int why) {
-    tw__connection_read(s);
-    tw__connection_lose(s, why);
-}
-
-void tw__connection_flush(tw__connection *s) {
-    struct pollfd *at = s->poll;
-    while (s->gone == 0 && s->sends.first != NULL) {
-        tw__request *r = s->sends.first;
-        ssize_t sent = write_some(at->fd, r);
-        if (sent < 0 && !would_block())
-            break_off(s, errno);
+void tw__connection_flush(tw__connection *c) {
+    while (c->lost == 0 && c->sends.first != NULL) {
+        tw__request *r = c->sends.first;
+        ssize_t sent = write_some(c->poll->fd, r);
+        if (sent < 0 && !would_block()) {
+            int why = errno;
+            tw__connection_read(c); /* messages that the peer sent before it closed */
+            tw__connection_lose(c, why);
+        }
         if (sent < 0)
             break;
         r->moved += (size_t)sent;
-        if (r->moved == sizeof r->head + r->bytes)
-            finish(s, pop(&s->sends), TW__DONE);
+        if (r->moved == sizeof r->header + r->bytes)
+            finish(c, pop(&c->sends), TW__DONE);
     }
-    if (s->gone == 0)
-        at->events = (short)(POLLIN | (s->sends.first != NULL ? POLLOUT : 0));
+    if (c->lost == 0)
+        c->poll->events = (short)(POLLIN | (c->sends.first != NULL ? POLLOUT : 0));
 }
 
-void tw__connection_send(tw__connection *s, tw__request *r) {
+void tw__connection_send(tw__connection *c, tw__request *r) {
     r->sending = 1;
-    push(&s->sends, r);
-    if (s->sends.first == r)
-        tw__connection_flush(s);
+    push(&c->sends, r);
+    if (c->sends.first == r)
+        tw__connection_flush(c);
 }
 
-/* ---- from outside */
+/* ---- receive and cancel */
 
-int tw__connection_has(const tw__connection *s, int tag) {
-    return s->early[tag] != NULL;
+int tw__connection_has(const tw__connection *c, int tag) {
+    return c->unexpected[tag] != NULL;
 }
 
-void tw__connection_receive(tw__connection *s, tw__request *r) {
-    early *first = s->early[r->head.tag];
+void tw__connection_receive(tw__connection *c, tw__request *r) {
+    unexpected *first = c->unexpected[r->header.tag];
     if (first == NULL) {
-        push(&s->receives[r->head.tag], r);
+        push(&c->receives[r->header.tag], r);
         return;
     }
-    s->early[r->head.tag] = first->next;
-    receive_early(first, r);
+    c->unexpected[r->header.tag] = first->next;
+    take_unexpected(first, r);
 }
 
-/* A message of which the peer has a part already must go on, and does so from a copy. */
-static int send_on(tw__request *r) {
-    r->copy = malloc(r->bytes + 1); /* never NULL for nothing */
+/* If the peer has a part of a message, the rest must follow. It is sent from a copy. */
+static int send_rest(tw__request *r) {
+    r->copy = malloc(r->bytes + 1); /* not NULL for 0 bytes */
     if (r->copy == NULL)
         return 0;
     memcpy(r->copy, r->data, r->bytes);
@@ -314,42 +279,40 @@ static int send_on(tw__request *r) {
     return 1;
 }
 
-void tw__connection_cancel(tw__connection *s, tw__request *r) {
+void tw__connection_cancel(tw__connection *c, tw__request *r) {
+    assert(r->connection == c && r->copy == NULL);
     if (r->outcome == TW__UNDER_WAY && r->sending && r->moved > 0) {
-        if (send_on(r))
+        if (send_rest(r))
             return;
-        tw__connection_lose(s, ENOMEM);
+        tw__connection_lose(c, ENOMEM);
     }
-    leave_queue(r->sending ? &s->sends : &s->receives[r->head.tag], r);
-    if (s->to == r)
-        s->to = NULL; /* the rest of the message is dropped */
-    tw__store_put(s->store, r);
+    leave_queue(r->sending ? &c->sends : &c->receives[r->header.tag], r);
+    if (c->receive == r)
+        c->receive = NULL; /* the rest of the message is dropped */
+    tw__slab_put(c->requests, r);
 }
 
 /* ---- create and free */
 
-tw__connection *tw__connection_create(tw__store *store, struct pollfd *poll) {
-    tw__connection *s = calloc(1, sizeof *s);
-    if (s != NULL) {
-        s->store = store;
-        s->poll = poll;
+tw__connection *tw__connection_create(tw__slab *requests, struct pollfd *poll) {
+    tw__connection *c = calloc(1, sizeof *c);
+    if (c != NULL) {
+        c->requests = requests;
+        c->poll = poll;
     }
-    return s;
+    return c;
 }
 
-static void free_early(early *l) {
-    while (l != NULL) {
-        early *next = l->next;
-        free(l);
-        l = next;
-    }
-}
-
-void tw__connection_free(tw__connection *s) {
-    if (s == NULL)
+void tw__connection_free(tw__connection *c) {
+    if (c == NULL)
         return;
+    for (tw__request *r = c->sends.first; r != NULL; r = r->next)
+        free(r->copy);
     for (int tag = 0; tag < TW__CONNECTION_TAGS; tag++)
-        free_early(s->early[tag]);
-    free(s->to_keep);
-    free(s);
+        for (unexpected *u = c->unexpected[tag], *next = NULL; u != NULL; u = next) {
+            next = u->next;
+            free(u);
+        }
+    free(c->keep);
+    free(c);
 }

@@ -1,246 +1,227 @@
-/* roll_call.c - who is there, when a wait has lasted too long; see roll_call.h
+/* liveness.c - which ranks are alive after a deadline, and abort notices
  *
- * Every rank listens to every other with one receive, renewed when something was heard. What it
- * says is either the same to all and for ever, the two constants below, or its last words: so
- * nothing that is under way is ever overwritten. */
-#include "transport/liveness.h"
-#include "base/clock.h"
+ *   rank 0 waits for 1              rank 1 waits for 2          rank 2 is stopped
+ *   deadline: "alive?" -> 1, 2
+ *                                   "alive" -> 0                (no reply)
+ *   TW_ERR_TIMEOUT names rank 2
+ *   abort notice -> 1, 2            fails with the same text
+ *
+ * The error names the rank that is missing, not one that waits for it, and no rank waits for one
+ * that has aborted. A rank that has waited for 50 ms looks for queries and notices; shorter waits
+ * pay nothing. A rank that is not in a call of the library does not reply and counts as missing.
+ * These messages have a tag of their own and are not counted as traffic: the exchange has failed
+ * when they are sent.
+ *
+ * A rank has one receive under way from every other rank and renews it after each notice. Queries
+ * and replies are constants, and the abort notice is written once: no buffer changes while it is
+ * being sent. */
 #include "base/memory.h"
+#include "transport/transport_internal.h"
 
-#include <sched.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUESTION = 1, ANSWER = 2, FAREWELL = 3 };
+enum { QUERY = 1, REPLY = 2, ABORT = 3 };
 #define HEAD offsetof(tw__notice, text)
 
-static const tw__notice question = {.kind = QUESTION};
-static const tw__notice answer = {.kind = ANSWER};
+static const tw__notice query = {.kind = QUERY};
+static const tw__notice reply = {.kind = REPLY};
 
-/* Answers are waited for as long as for the messages themselves, but not for ever, and long enough
- * for ranks that look every TW__LIVENESS_PERIOD on a busy machine. */
-#define GRACE_LEAST (TW__SECOND / 2)
-#define GRACE_MOST (2 * TW__SECOND)
-/* Ranks that are named; the rest is counted. */
+/* Replies get as long as the messages had, within these limits: peers check for queries every
+ * TW__LIVENESS_PERIOD, and their machine may be busy. */
+#define REPLY_LEAST (TW__SECOND / 2)
+#define REPLY_MOST (2 * TW__SECOND)
+/* Missing ranks that are named; the others are counted. */
 #define NAMED 16
 
-int tw__liveness_create(tw__liveness *roll, const tw_transport_calls *calls, void *context,
-                        int rank, int nranks) {
-    *roll = (tw__liveness){.calls = calls, .context = context, .rank = rank, .nranks = nranks};
-    size_t bytes = (size_t)nranks * sizeof *roll->peers;
-    roll->peers = tw__reserve(bytes);
-    if (roll->peers == NULL)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had; lower nranks", bytes);
+int tw__liveness_create(tw_transport *t) {
+    size_t bytes = (size_t)t->nranks * sizeof *t->liveness.peers;
+    t->liveness.peers = tw__reserve(bytes);
+    if (t->liveness.peers == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes; lower nranks", bytes);
     return TW_OK;
 }
 
-void tw__liveness_idle(const tw__liveness *roll, int64_t nanoseconds) {
-    if (roll->calls->idle != NULL)
-        roll->calls->idle(roll->context, nanoseconds / 1000 + 1);
-    else
-        sched_yield();
+/* ---- send and receive */
+
+/* Unless one is under way in *request. A send that fails is no error: the peer is gone. */
+static void send_notice(const tw_transport *t, int to, const tw__notice *notice, size_t bytes,
+                        void **request) {
+    assert(to != t->rank && bytes >= HEAD && bytes <= sizeof *notice);
+    if (*request == NULL &&
+        t->calls.send(t->context, to, TW__TAG_LIVENESS, notice, bytes, request) < 0)
+        *request = NULL;
 }
 
-/* ---- saying and hearing */
-
-/* Starts a message if none is under way in *request. */
-static int say(tw__liveness *roll, int to, const tw__notice *words, size_t bytes, void **request) {
-    if (*request != NULL)
-        return TW_OK;
-    tw__transport_forget_failure();
-    int error = roll->calls->send(roll->context, to, TW__TAG_LIVENESS, words, bytes, request);
-    if (error >= 0)
-        return TW_OK;
-    *request = NULL;
-    return tw__transport_failed(roll->calls, "send to", to, error);
+/* A peer that has finished may have closed its transport. If this rank still needs it, the messages
+ * that it waits for fail. */
+static void start_receive(tw_transport *t, int from) {
+    tw__liveness_peer *peer = &t->liveness.peers[from];
+    assert(peer->receive == NULL);
+    if (t->calls.recv(t->context, from, TW__TAG_LIVENESS, &peer->notice, sizeof peer->notice,
+                      &peer->receive) < 0)
+        peer->receive = NULL;
 }
 
-/* A rank that is done may have closed its end: it has nothing to say then. Whoever waits for one
- * that has gone too early learns it from what it waits for. */
-static void listen_to(tw__liveness *roll, int from) {
-    tw__liveness_peer *peer = &roll->peers[from];
-    if (roll->calls->recv(roll->context, from, TW__TAG_LIVENESS, &peer->heard, sizeof peer->heard,
-                          &peer->listen) < 0)
-        peer->listen = NULL;
-}
-
-static void listen_to_all(tw__liveness *roll) {
-    if (roll->listening)
+static void start_receives(tw_transport *t) {
+    if (t->liveness.started)
         return;
-    roll->listening = 1;
-    memset(roll->peers, 0, (size_t)roll->nranks * sizeof *roll->peers);
-    for (int i = 0; i < roll->nranks; i++)
-        if (i != roll->rank)
-            listen_to(roll, i);
+    t->liveness.started = 1;
+    memset(t->liveness.peers, 0, (size_t)t->nranks * sizeof *t->liveness.peers);
+    for (int i = 0; i < t->nranks; i++)
+        if (i != t->rank)
+            start_receive(t, i);
 }
 
-/* Whether a send is still under way. A failed one is over too: silence will tell. */
-static int speaking(const tw__liveness *roll, void **request) {
+/* Whether a request is under way. One that failed is not. */
+static int is_active(const tw_transport *t, void **request) {
     size_t bytes = 0;
-    if (*request != NULL && roll->calls->test(roll->context, *request, &bytes) != 0)
+    if (*request != NULL && t->calls.test(t->context, *request, &bytes) != 0)
         *request = NULL;
     return *request != NULL;
 }
 
-/* Another rank's reason becomes ours: what it waited for will not come for us either. */
-static int hear_farewell(const tw__notice *words, size_t bytes, int from) {
-    return tw__fail(tw__known_error(words->status), "%.*s (says rank %d)", (int)(bytes - HEAD),
-                    words->text, from);
-}
-
-static int hear(tw__liveness *roll, size_t bytes, int from) {
-    tw__liveness_peer *peer = &roll->peers[from];
-    int kind = bytes >= HEAD && bytes <= sizeof peer->heard ? peer->heard.kind : 0;
-    if (kind == QUESTION)
-        peer->owed = 1;
-    else if (kind == ANSWER || kind == FAREWELL)
-        peer->present = 1;
-    else
+/* Another rank's reason is also this rank's: both wait in vain. */
+static int take_notice(tw_transport *t, size_t bytes, int from) {
+    tw__liveness_peer *peer = &t->liveness.peers[from];
+    const tw__notice *n = &peer->notice;
+    int kind = bytes >= HEAD && bytes <= sizeof *n ? n->kind : 0;
+    if (kind != QUERY && kind != REPLY && kind != ABORT)
         return tw__fail(TW_ERR_PROTOCOL,
-                        "roll call: rank %d sent %zu bytes of kind %d; do all "
-                        "ranks run the same version?",
+                        "liveness check: rank %d sent %zu bytes of kind %d; do all ranks run the "
+                        "same version?",
                         from, bytes, kind);
-    return kind == FAREWELL ? hear_farewell(&peer->heard, bytes, from) : TW_OK;
+    peer->reply_due |= kind == QUERY;
+    peer->alive |= kind != QUERY;
+    return kind != ABORT ? TW_OK
+                         : tw__fail(tw__known_error(n->status), "%.*s (says rank %d)",
+                                    (int)(bytes - HEAD), n->text, from);
 }
 
-static int look_at(tw__liveness *roll, int from) {
-    tw__liveness_peer *peer = &roll->peers[from];
+static int check_peer(tw_transport *t, int from) {
+    tw__liveness_peer *peer = &t->liveness.peers[from];
     size_t bytes = 0;
-    int status = TW_OK;
-    int done = peer->listen == NULL ? 0 : roll->calls->test(roll->context, peer->listen, &bytes);
+    int done = peer->receive == NULL ? 0 : t->calls.test(t->context, peer->receive, &bytes);
     if (done != 0)
-        peer->listen = NULL;
+        peer->receive = NULL;
     if (done > 0) {
-        status = hear(roll, bytes, from);
-        if (status == TW_OK)
-            listen_to(roll, from);
+        TW_TRY(take_notice(t, bytes, from));
+        start_receive(t, from);
     }
-    if (peer->owed && !speaking(roll, &peer->answer)) {
-        peer->owed = 0;
-        (void)say(roll, from, &answer, HEAD, &peer->answer);
+    if (peer->reply_due && !is_active(t, &peer->reply)) {
+        peer->reply_due = 0;
+        send_notice(t, from, &reply, HEAD, &peer->reply);
     }
-    return status;
+    return TW_OK;
 }
 
-int tw__liveness_look(tw__liveness *roll) {
-    int status = TW_OK;
-    listen_to_all(roll);
-    for (int i = 0; i < roll->nranks && status == TW_OK; i++)
-        if (i != roll->rank)
-            status = look_at(roll, i);
-    return status;
+int tw__liveness_check(tw_transport *t) {
+    start_receives(t);
+    for (int i = 0; i < t->nranks; i++)
+        if (i != t->rank)
+            TW_TRY(check_peer(t, i));
+    return TW_OK;
 }
 
-/* ---- asking */
+/* ---- query */
 
-static int count_absent(const tw__liveness *roll) {
-    int absent = 0;
-    for (int i = 0; i < roll->nranks; i++)
-        absent += i != roll->rank && !roll->peers[i].present;
-    return absent;
+static int count_missing(const tw_transport *t) {
+    int missing = 0;
+    for (int i = 0; i < t->nranks; i++)
+        missing += i != t->rank && !t->liveness.peers[i].alive;
+    return missing;
 }
 
 /* "rank 3", "ranks 3, 5", "ranks 3, 5, ... and 9 more" */
-static void name_absent(const tw__liveness *roll, int absent, char *text, size_t size) {
+static void name_missing(const tw_transport *t, int missing, char *text, size_t size) {
     int named = 0;
-    size_t used = (size_t)snprintf(text, size, absent == 1 ? "rank" : "ranks");
-    for (int i = 0; i < roll->nranks && named < NAMED; i++)
-        if (i != roll->rank && !roll->peers[i].present)
+    size_t used = (size_t)snprintf(text, size, missing == 1 ? "rank" : "ranks");
+    for (int i = 0; i < t->nranks && named < NAMED; i++)
+        if (i != t->rank && !t->liveness.peers[i].alive)
             used += (size_t)snprintf(text + used, size - used, named++ == 0 ? " %d" : ", %d", i);
-    if (absent > named)
-        snprintf(text + used, size - used, " and %d more", absent - named);
+    assert(used < size);
+    if (missing > named)
+        snprintf(text + used, size - used, " and %d more", missing - named);
 }
 
-static int verdict(const tw__liveness *roll, double seconds, const tw__message *awaited) {
+static int fail_timeout(const tw_transport *t, const tw__message *awaited) {
     char names[NAMED * 8 + 32];
-    int absent = count_absent(roll);
-    if (absent > 0) {
-        name_absent(roll, absent, names, sizeof names);
+    double seconds = (double)t->timeout / (double)TW__SECOND;
+    int missing = count_missing(t);
+    if (missing > 0) {
+        name_missing(t, missing, names, sizeof names);
         return tw__fail(TW_ERR_TIMEOUT, "no answer within %g s from %s; %s stopped or dead?",
-                        seconds, names, absent == 1 ? "is it" : "are they");
+                        seconds, names, missing == 1 ? "is it" : "are they");
     }
     return tw__fail(TW_ERR_TIMEOUT,
                     "all ranks answer, but within %g s rank %d has not %s rank %d %s: are the "
                     "calls in the same order on all ranks?",
                     seconds, awaited->peer, awaited->sending ? "received what" : "sent what",
-                    roll->rank, awaited->sending ? "sends" : "waits for");
+                    t->rank, awaited->sending ? "sends" : "waits for");
 }
 
-/* What a single rank fails with means here that it is not there. */
-static void ask_all(tw__liveness *roll) {
-    listen_to_all(roll);
-    for (int i = 0; i < roll->nranks; i++) {
-        tw__liveness_peer *peer = &roll->peers[i];
-        peer->present = 0;
-        if (i != roll->rank && !speaking(roll, &peer->question))
-            (void)say(roll, i, &question, HEAD, &peer->question);
+int tw__liveness_ask(tw_transport *t, const tw__message *awaited) {
+    int64_t limit = t->timeout < REPLY_LEAST ? REPLY_LEAST : t->timeout;
+    int64_t deadline = tw__clock() + (limit < REPLY_MOST ? limit : REPLY_MOST);
+    start_receives(t);
+    for (int i = 0; i < t->nranks; i++) {
+        tw__liveness_peer *peer = &t->liveness.peers[i];
+        peer->alive = 0;
+        if (i != t->rank && !is_active(t, &peer->query))
+            send_notice(t, i, &query, HEAD, &peer->query);
     }
-}
-
-int tw__liveness_ask(tw__liveness *roll, int64_t timeout, const tw__message *awaited) {
-    int64_t grace = timeout < GRACE_LEAST ? GRACE_LEAST : timeout;
-    int64_t deadline = tw__clock() + (grace < GRACE_MOST ? grace : GRACE_MOST);
-    ask_all(roll);
     do {
-        tw__liveness_idle(roll, TW__LIVENESS_PERIOD / 10);
-        TW_TRY(tw__liveness_look(roll));
-    } while (count_absent(roll) > 0 && tw__clock() < deadline);
-    return verdict(roll, (double)timeout / (double)TW__SECOND, awaited);
+        tw__transport_idle(t, TW__LIVENESS_PERIOD / 10);
+        TW_TRY(tw__liveness_check(t));
+    } while (count_missing(t) > 0 && tw__clock() < deadline);
+    return fail_timeout(t, awaited);
 }
 
-/* ---- leaving */
+/* ---- abort */
 
-/* What the calls may say about others that are gone is not why this rank leaves. */
-static void say_farewell(tw__liveness *roll) {
-    listen_to_all(roll);
-    for (int i = 0; i < roll->nranks; i++)
-        if (i != roll->rank)
-            (void)say(roll, i, &roll->farewell, roll->farewell_bytes, &roll->peers[i].farewell);
-}
-
-void tw__liveness_abort(tw__liveness *roll, int status) {
-    if (roll->farewell_bytes > 0)
-        return;
+void tw__liveness_abort(tw_transport *t, int status) {
+    tw__liveness *l = &t->liveness;
     char reason[512];
+    assert(status != TW_OK);
+    if (l->abort_bytes > 0)
+        return;
     snprintf(reason, sizeof reason, "%s", tw_last_error());
-    tw__notice *words = &roll->farewell;
-    *words = (tw__notice){.kind = FAREWELL, .status = status};
-    size_t length = strnlen(reason, sizeof words->text);
-    memcpy(words->text, reason, length);
-    roll->farewell_bytes = HEAD + length;
-    say_farewell(roll);
-    (void)tw__fail(status, "%s", reason);
+    size_t length = strnlen(reason, sizeof l->abort.text);
+    l->abort = (tw__notice){.kind = ABORT, .status = status};
+    memcpy(l->abort.text, reason, length);
+    l->abort_bytes = HEAD + length;
+    start_receives(t);
+    for (int i = 0; i < t->nranks; i++)
+        if (i != t->rank)
+            send_notice(t, i, &l->abort, l->abort_bytes, &l->peers[i].abort);
+    (void)tw__fail(status, "%s", reason); /* sends may have changed it */
 }
 
-/* Last words get the time in which those who wait look twice. */
-static void linger(tw__liveness *roll) {
+/* Peers that wait check twice in this time. */
+static void wait_for_notices(tw_transport *t) {
     int64_t deadline = tw__clock() + 2 * TW__LIVENESS_PERIOD;
     int left = 1;
     while (left > 0 && tw__clock() < deadline) {
         left = 0;
-        for (int i = 0; i < roll->nranks; i++)
-            left += speaking(roll, &roll->peers[i].farewell);
+        for (int i = 0; i < t->nranks; i++)
+            left += is_active(t, &t->liveness.peers[i].abort);
         if (left > 0)
-            tw__liveness_idle(roll, TW__LIVENESS_PERIOD / 10);
+            tw__transport_idle(t, TW__LIVENESS_PERIOD / 10);
     }
 }
 
-static void give_up(const tw__liveness *roll, void **request) {
-    if (*request != NULL && speaking(roll, request))
-        roll->calls->cancel(roll->context, *request);
-    *request = NULL;
-}
-
-void tw__liveness_free(tw__liveness *roll) {
-    if (roll->farewell_bytes > 0)
-        linger(roll);
-    for (int i = 0; roll->listening && i < roll->nranks; i++) {
-        give_up(roll, &roll->peers[i].listen);
-        give_up(roll, &roll->peers[i].question);
-        give_up(roll, &roll->peers[i].answer);
-        give_up(roll, &roll->peers[i].farewell);
+void tw__liveness_free(tw_transport *t) {
+    tw__liveness *l = &t->liveness;
+    if (l->abort_bytes > 0)
+        wait_for_notices(t);
+    for (int i = 0; l->started && i < t->nranks; i++) {
+        tw__liveness_peer *peer = &l->peers[i];
+        void *requests[] = {peer->receive, peer->query, peer->reply, peer->abort};
+        for (int r = 0; r < 4; r++)
+            if (is_active(t, &requests[r]))
+                t->calls.cancel(t->context, requests[r]);
     }
-    free(roll->peers);
-    roll->peers = NULL;
+    free(l->peers);
 }

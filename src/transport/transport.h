@@ -1,20 +1,29 @@
-/* transport.h - one rank's end of a set of ranks: messages, deadlines, counters
+/* transport.h - one rank's access to the other ranks: messages, deadlines, counters, collectives
  *
- *   transport.c          create and free, single messages, waiting to a deadline
- *   roll_call.c          who is missing, when a deadline has passed
- *   transport_self.c     the rank that is alone
- *   transport_threads.c  ranks as threads of one process
- *   transport_sockets.c  over connected sockets, each a stream.c of messages
- *   clockwork.c          the time that messages between threads would take in a network
- *   transport_mpi.c      over MPI; a library of its own, made of the public calls alone
- *   transport_nccl.c     between GPUs by NCCL, beside another transport; likewise
- *   rotation.c           what all ranks do together: everyone to everyone, sums, shared records
+ *   transport.c            the table of transports; create, free, ask
+ *   messages.c             send, receive, test, wait until a deadline
+ *   liveness.c             which ranks are alive after a deadline; abort notices
+ *   collectives.c          alltoall, allgather, sums of counts
+ *   transport_self.c       the only rank of a job of one
+ *   transport_threads.c    ranks are threads of one process
+ *   transport_simulated.c  the same over a simulated network, with a clock for each rank
+ *   transport_sockets.c    over connected sockets; connection.c: messages over one socket
+ *   transport_mpi.c        over MPI, in libthinwire_mpi
+ *   transport_nccl.c       device memory by NCCL, in libthinwire_nccl; in the folder of its backend
  *
- * A transport is a table of calls (tw_transport_calls) with a context. Everything above it goes
- * through the functions here, which count bytes and keep deadlines. Nothing here knows what the
- * bytes mean. What a step needs is allocated when a transport is created; memory is taken later for
- * messages over sockets that come before they are expected, for more requests at a time than a step
- * has, and to send on what was given up half-way. */
+ * A transport is a table of calls (tw_transport_calls) with a context. The rest of the library uses
+ * the functions below, which count bytes and keep deadlines. Transports move bytes and do not know
+ * what they mean. All that a step needs is allocated at creation. Later allocations are rare: for
+ * messages over sockets that arrive before their receive, for more requests at a time than a step
+ * has, and for the rest of a message that was cancelled while it was sent.
+ *
+ * A new transport touches four files:
+ *   src/transport/transport_NAME.c  its calls and its create function; transport_self.c is a template
+ *   src/transport/transport.c       its row; tests/transport runs every row that has `create`
+ *   include/thinwire.h              the declaration of its create function
+ *   src/CMakeLists.txt              its build line
+ * One that needs another library has a header of its own in include/, and its build line is in
+ * cmake/companions.cmake. */
 #ifndef TW_TRANSPORT_TRANSPORT_H
 #define TW_TRANSPORT_TRANSPORT_H
 
@@ -22,16 +31,64 @@
 #include "thinwire.h"
 
 #define TW__MAX_RANKS 65536
-#define TW__TAG_DATA 0
-#define TW__TAG_LIVENESS 1
-/* Sends of a rotation that are under way at a time (Ok-Topk, section 4.1: 4 serve). */
+/* Sends of an alltoall that are under way at a time (Ok-Topk, section 4.1: 4 suffice). */
 #define TW__WINDOW 4
+
+typedef struct tw__transport_row {
+    const char *name, *description;
+    /* All ranks in this process: transports[nranks]. NULL: creation needs more than nranks. */
+    int (*create)(tw_transport **transports, int nranks);
+} tw__transport_row;
+
+/* Rows by position from 0; NULL past the last. */
+const tw__transport_row *tw__transport_row_at(int position);
+
+/* ---- the transport of a group */
+
+/* Errors: TW_ERR_PARAM. */
+int tw__transport_check_ranks(int rank, int nranks);
+int tw__transport_rank(const tw_transport *t);
+int tw__transport_nranks(const tw_transport *t);
+tw_traffic tw__transport_traffic(const tw_transport *t);
+
+/* A transport has one group at a time. Errors: TW_ERR_STATE if it has one, or has failed. */
+int tw__transport_acquire(tw_transport *t);
+void tw__transport_release(tw_transport *t);
+/* Seconds until a wait fails. 0: the default. */
+void tw__transport_set_timeout(tw_transport *t, double seconds);
+/* From any thread: all waits fail with TW_ERR_STATE, now and later. */
+void tw__transport_interrupt(tw_transport *t);
+
+/* Tell the other ranks that this one cannot go on: an abort notice. They fail with the same status
+ * and text instead of waiting. For errors that are found above the transport, such as
+ * TW_ERR_PROTOCOL; waits that fail do it themselves. Returns status, or that of the rank that
+ * aborted first. */
+int tw__transport_abort(tw_transport *t, int status);
+/* Whether this rank has aborted or cancelled messages. Nothing can be exchanged then. */
+int tw__transport_has_failed(const tw_transport *t);
+
+/* The number of ranks on each host. 1 if hosts are unknown, differ in it, or there is only one.
+ *   order [nranks] gets the ranks: the first of every host, then the second of every host, ...
+ *   scratch [2 nranks] */
+int tw__transport_hosts(const tw_transport *t, int *order, int *scratch);
+/* Ranks are threads of this process and can read each other's memory. */
+int tw__transport_is_shared(const tw_transport *t);
+
+/* ---- time: that of the simulated clock, if the network is simulated */
+
+int tw__transport_is_simulated(const tw_transport *t);
+/* Seconds on the clock by which messages take time. */
+double tw__transport_seconds(const tw_transport *t);
+/* Seconds on that clock per second of CPU time. */
+double tw__transport_computing(const tw_transport *t);
+
+/* ---- messages */
 
 /* What a message is counted as. */
 typedef enum {
     TW__PAYLOAD = 0,
     TW__CONTROL = 1,
-    TW__DEVICE = 2, /* payload in the memory of a GPU, moved by a carrier */
+    TW__DEVICE = 2, /* payload in device memory, moved by the device calls of a backend */
 } tw__message_kind;
 
 /* A message under way, or none. */
@@ -39,202 +96,155 @@ typedef struct tw__message {
     void *request; /* the transport's; NULL: nothing is under way */
     int peer;
     int sending;
-    tw__message_kind cargo;
-    size_t bytes; /* its length; of a received one once it is done */
-    int taken;    /* of a rotation: tw__alltoalls_next has told of it */
+    tw__message_kind kind;
+    size_t bytes; /* its length; of a receive: once it is done */
+    int returned; /* in an alltoall: tw__alltoalls_next has returned it */
 
-    /* In a simulated network: see clockwork.h. */
-    uint32_t number; /* among those of this pair */
-    double when;     /* it was sent, or its first byte arrived; 0: nothing to wait for */
+    /* In a simulated network, see transport_simulated.c. */
+    uint32_t number; /* among the messages of this pair */
+    double when;     /* seconds: sent, or first byte received; 0: nothing to wait for */
     double duration;
 } tw__message;
 
-/* Start a message; the buffer must stay until it is done or cancelled.
- * Errors: TW_ERR_TRANSPORT; in a simulated network, where a sender may have to wait until the
- * receiver is near enough, those of tw__transport_pause. */
-int tw__transport_send(tw_transport *t, int peer, tw__message_kind cargo, const void *data,
+/* Start a message. The buffer must stay valid until the message is done or cancelled.
+ * Errors: TW_ERR_TRANSPORT. In a simulated network a sender may have to wait until the receiver
+ * has taken earlier messages; then also those of tw__transport_pause. */
+int tw__transport_send(tw_transport *t, int peer, tw__message_kind kind, const void *data,
                        size_t bytes, tw__message *message);
-int tw__transport_recv(tw_transport *t, int peer, tw__message_kind cargo, void *data,
+int tw__transport_recv(tw_transport *t, int peer, tw__message_kind kind, void *data,
                        size_t capacity, tw__message *message);
-/* Look whether a message is done; *done is 0 or 1. Done ones have request NULL; so has one that
- * failed. */
+/* *done: 0 or 1. A message that is done or has failed has request NULL. */
 int tw__transport_test(tw_transport *t, tw__message *message, int *done);
-/* Wait until all are done (those with request NULL are). On error all are cancelled.
- * Errors: TW_ERR_TRANSPORT; TW_ERR_TIMEOUT naming the missing ranks. */
-int tw__transport_wait(tw_transport *t, tw__message *messages, int count);
-/* All of these were waited for; wait calls it. */
-void tw__transport_settle(tw_transport *t, tw__message *messages, int count);
-/* Give up those that are not done. The transport can not be acquired again after that. */
-void tw__transport_cancel(tw_transport *t, tw__message *messages, int count);
-
-/* Tell the other ranks that this one cannot go on, so that they fail with the same status and
- * words instead of waiting: for errors that are found above the transport, as TW_ERR_PROTOCOL.
- * Waits that fail do it themselves. Returns status. */
-int tw__transport_give_up(tw_transport *t, int status);
-/* Whether this rank has given up, or given up messages: nothing more can be exchanged. */
-int tw__transport_has_failed(const tw_transport *t);
-
-/* Waiting in a loop of one's own: test, and pause when nothing is done.
- *   patience  zero when the wait begins
- *   awaited   a message that is not done, for the error text
- * Errors: those of tw__transport_wait; nothing is cancelled and nobody is told. */
-typedef struct tw__deadline {
-    int64_t deadline; /* ns */
-    int64_t look;     /* when to look at the roll call */
-} tw__deadline;
-int tw__transport_pause(tw_transport *t, tw__deadline *patience, const tw__message *awaited);
-/* Work that can be done while payload travels, a little at each call: once a wait has lasted a
- * millisecond it is called instead of idling, until it returns 0, which says that nothing is left.
- * NULL takes it away. */
-typedef int tw__overlap(void *context);
-void tw__transport_set_overlap(tw_transport *t, tw__overlap *chore, void *context);
-/* Test all. *pending, when NULL, becomes the first one that is not done, if any. */
+/* Test all. If *pending is NULL it becomes the first message that is not done, if any. */
 int tw__transport_test_all(tw_transport *t, tw__message *messages, int count,
                            const tw__message **pending);
-/* What a negative result of one of the calls means: sets the text, returns TW_ERR_TRANSPORT. */
-int tw__transport_failed(const tw_transport_calls *calls, const char *what, int peer, int error);
-/* Before a call: what an earlier one said is not about it. */
-void tw__transport_forget_failure(void);
-/* What a call that failed has said since then, or that it has not. */
-const char *tw__transport_words(int error);
+/* Wait until all are done. On error all are cancelled, and the other ranks get an abort notice.
+ * Errors: TW_ERR_TRANSPORT; TW_ERR_TIMEOUT naming the missing ranks; that of a rank that aborted. */
+int tw__transport_wait(tw_transport *t, tw__message *messages, int count);
+/* Cancel the messages that are not done. The transport can have no other group after that. */
+void tw__transport_cancel(tw_transport *t, tw__message *messages, int count);
 
-/* Errors: TW_ERR_PARAM. */
-int tw__transport_check_ranks(int rank, int nranks);
+/* For loops that test and wait themselves: call pause when no message is done.
+ *   deadline  zeros at the begin of the wait
+ *   awaited   a message that is not done, for the error text
+ * Errors: those of tw__transport_wait, but nothing is cancelled and no rank is told. */
+typedef struct tw__deadline {
+    int64_t end;        /* ns; 0: the wait has not begun */
+    int64_t next_check; /* ns: when to look for queries and abort notices */
+} tw__deadline;
+int tw__transport_pause(tw_transport *t, tw__deadline *deadline, const tw__message *awaited);
+/* After such a loop: the simulated clock advances to the end of these messages. */
+void tw__transport_advance_clock(tw_transport *t, tw__message *messages, int count);
 
-/* The transport keeps this clock, and frees it. */
-struct tw__sim_clock;
-void tw__transport_set_clock(tw_transport *t, struct tw__sim_clock *clock);
-/* Its ranks are threads of this process, and see each other's memory. */
-void tw__transport_set_shared(tw_transport *t);
-int tw__transport_is_shared(const tw_transport *t);
+/* The hook for work that overlaps with communication. This is the only one: whatever is done while
+ * entries travel is done here. Once a wait for payload has lasted a millisecond, pause calls it
+ * instead of idling, until it returns 0: nothing is left. Each call should do a small part, because
+ * messages are tested between calls. It runs in the waiting thread and must not use the transport.
+ * NULL: no work. */
+typedef int tw__overlap(void *context);
+void tw__transport_set_overlap(tw_transport *t, tw__overlap *overlap, void *context);
 
-/* From any thread: waits that are under way and all later ones fail with TW_ERR_STATE. */
-void tw__transport_abandon(tw_transport *t);
-/* Seconds that each wait lasts at most. */
-void tw__transport_set_timeout(tw_transport *t, double seconds);
-/* A group takes hold of the transport, or lets go. Errors: TW_ERR_STATE when it has one. */
-int tw__transport_acquire(tw_transport *t);
-void tw__transport_release(tw_transport *t);
+/* The text of a failed call of the caller's: clear it before the call, ask for it afterwards. */
+void tw__transport_clear_error(void);
+const char *tw__transport_error_text(int error);
 
-/* Seconds on the clock that messages take time of: the simulated one, or else the real one. And what
- * a second of computing takes on it. */
-double tw__transport_seconds(const tw_transport *t);
-double tw__transport_computing(const tw_transport *t);
-/* In a simulated network: what this rank has computed since it last used the transport is not counted
- * now, but when it says so. Elsewhere 0, and nothing. */
-double tw__transport_spent(const tw_transport *t);
-void tw__transport_spend(const tw_transport *t, double seconds);
-int tw__transport_is_simulated(const tw_transport *t);
-
-int tw__transport_rank(const tw_transport *t);
-int tw__transport_nranks(const tw_transport *t);
-tw_traffic tw__transport_traffic(const tw_transport *t);
-/* How many ranks each host has, 1 where hosts are unknown, differ in that, or there is but one.
- * order[nranks] gets the ranks: the first of every host, the second of every host, and so on.
- * scratch: [2 nranks]. */
-int tw__transport_hosts(const tw_transport *t, int *order, int *scratch);
-
-/* ---- entries in the memory of GPUs
+/* ---- device memory
  *
- * The transport itself moves the host's memory. A group on a GPU lends it a carrier, which moves
- * all messages of a rank that belong together at once, and returns when they have arrived: what
- * waits for others in a GPU's stream must not stand before what they wait for. */
+ * Transports move host memory. The backend of a group in device memory lends device calls, which
+ * move all messages of a rank that belong together at once and return when they have arrived. One
+ * call for all of them cannot deadlock: in a stream, a message that waits for a peer would hold up
+ * the message that the peer waits for. */
 
 typedef struct tw__buffer {
-    void *data;
+    void *data;      /* NULL: there is no message */
     size_t bytes;    /* to send; or received, once it has arrived */
     size_t capacity; /* to receive at most; unused when sending */
 } tw__buffer;
 
-/* What goes to a peer, and what comes from it; a parcel whose data is NULL does not travel. */
+/* The messages to and from one peer. */
 typedef struct tw__transfer {
     int peer;
     tw__buffer out, in;
 } tw__transfer;
 
 typedef struct tw__device_calls {
-    int (*carry)(void *context, tw__transfer *shipments, int count);
+    int (*transfer)(void *context, tw__transfer *transfers, int count);
     void *context;
-    tw__transfer *shipments; /* [nranks]: for rotations */
+    tw__transfer *transfers; /* [nranks]: for alltoalls */
 } tw__device_calls;
 
-/* Until the next call; NULL takes it away. */
-void tw__transport_set_device_calls(tw_transport *t, const tw__device_calls *carrier);
+/* NULL: none. */
+void tw__transport_set_device_calls(tw_transport *t, const tw__device_calls *calls);
 /* Errors: as tw__transport_wait; TW_ERR_DEVICE. */
-int tw__transport_transfer(tw_transport *t, tw__transfer *shipments, int count);
-/* For carriers: these have travelled, and not as messages of this transport. */
-void tw__transport_count(tw_transport *t, const tw__transfer *shipments, int count);
-/* Room for shipments to all ranks. */
-tw__transfer *tw__transport_transfers(const tw_transport *t);
-/* The caller's way between GPUs, NULL if none; see tw_transport_set_device. */
-tw_device_exchange *tw__transport_device(const tw_transport *t, void **context);
+int tw__transport_transfer(tw_transport *t, tw__transfer *transfers, int count);
+/* For device calls: count transfers that were not sent as messages of this transport. */
+void tw__transport_count(tw_transport *t, const tw__transfer *transfers, int count);
+/* The function set by tw_transport_set_device, or NULL. */
+tw_device_exchange *tw__transport_device_exchange(const tw_transport *t, void **context);
 
-/* ---- rotation.c: every rank sends to every other
+/* ---- collectives
  *
- * Turn 1 sends to rank+1 and receives from rank-1, turn 2 to rank+2 and from rank-2, and so on:
- * every turn is a permutation, so no rank is flooded, and no two ranks exchange with each other
- * head-on but in the turn nranks/2. A parcel whose data is NULL is skipped, which both ends must
- * know; one of 0 bytes is not. */
+ * Alltoall: every rank sends a message to every other rank. In turn 1 to rank+1 and from rank-1, in
+ * turn 2 to rank+2 and from rank-2, and so on. Each turn is a permutation, so no receiver gets two
+ * messages at a time, and two ranks send to each other in the same turn only in turn nranks/2.
+ * A buffer whose data is NULL is skipped; sender and receiver must agree on that. A message of 0
+ * bytes is sent. */
 
 typedef struct tw__alltoall {
-    tw_transport *transport;
-    tw__message_kind cargo;
-    const tw__buffer *out; /* [nranks]; the one for this rank itself is not looked at */
-    tw__buffer *in;        /* [nranks]; likewise */
-    int started;           /* sends that were started */
-    double worked;         /* simulated seconds that were computed on what has come */
+    tw_transport *transport; /* NULL: not begun */
+    tw__message_kind kind;
+    const tw__buffer *out; /* [nranks]; this rank's own is ignored */
+    tw__buffer *in;        /* [nranks]; the same */
+    int started;           /* turns whose send was started */
+    double computing;      /* simulated seconds spent on received messages before the end */
     tw__message sends[TW__WINDOW];
     tw__message *recvs;        /* [nranks] */
     struct tw__alltoall *next; /* of those under way */
 } tw__alltoall;
 
-/* The first of those under way. */
-tw__alltoall **tw__transport_alltoalls(tw_transport *t);
-
-/* Bytes of recvs for so many ranks. */
+/* Bytes of recvs. */
 size_t tw__alltoall_memory(int nranks);
-/* Start: all receives and the first sends. `recvs` is memory of tw__alltoall_memory bytes, kept
- * until the end, as are out and in. Several rotations may be under way when all ranks begin them
- * in the same order; a rotation begun earlier must have started all its sends first, which
- * tw__alltoall_flush sees to.
+/* Start all receives and the first sends. recvs: tw__alltoall_memory bytes. recvs, out and in must
+ * stay valid until the end. Several may be under way if all ranks begin them in the same order and
+ * flush each before they begin the next.
  * Errors: TW_ERR_TRANSPORT. */
-int tw__alltoall_begin(tw__alltoall *r, tw_transport *t, tw__message_kind cargo,
+int tw__alltoall_begin(tw__alltoall *a, tw_transport *t, tw__message_kind kind,
                        const tw__buffer *out, tw__buffer *in, void *recvs);
-/* Wait until all sends were started. Errors: as tw__transport_wait; the rotation is cancelled. */
-int tw__alltoall_flush(tw__alltoall *r);
-/* Wait for what comes next in any of `count` rotations: *which one, to be passed as it was, at first
- * 0, and *from, its sender; each once, and those of one sender in the order of rotations. *from is -1
- * when everything has come and gone, as after tw__alltoall_end.
- * Errors: as tw__transport_wait; cancel all then. */
+/* Wait until all sends are started. Errors: as tw__transport_wait; the alltoall is cancelled. */
+int tw__alltoall_flush(tw__alltoall *a);
+/* Wait for the next message of any of `count` alltoalls. *which gets the alltoall; it is 0 at the
+ * first call and must not be changed between calls. *from gets the sender. Each message is returned
+ * once, and those of one sender in the order of alltoalls. *from is -1 when all have ended, as after
+ * tw__alltoall_end.
+ * Errors: as tw__transport_wait; the caller must cancel all. */
 int tw__alltoalls_next(tw__alltoall *all, int count, int *which, int *from);
-/* Wait for everything. Errors: as tw__transport_wait; the rotation is cancelled. */
-int tw__alltoall_end(tw__alltoall *r);
-/* Give it up; a rotation of zeros was never begun. */
-void tw__alltoall_cancel(tw__alltoall *r);
+/* Wait for all messages. Errors: as tw__transport_wait; the alltoall is cancelled. */
+int tw__alltoall_end(tw__alltoall *a);
+/* One of zeros is fine. */
+void tw__alltoall_cancel(tw__alltoall *a);
+/* Begin and end. */
+int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *out, tw__buffer *in,
+                     void *recvs);
 
-/* The same at once. `scratch` is memory of tw__alltoall_memory bytes. */
-int tw__alltoall_run(tw_transport *t, tw__message_kind cargo, const tw__buffer *out, tw__buffer *in,
-                     void *scratch);
-
-/* The same parcel of each rank to all others, from rank to rank: r sends to r+1 its own, then what
- * it got last. in[nranks] as in a rotation. Takes P-1 latencies, but no two senders share a link:
- * on TCP long messages of everyone to everyone crowd out each other's handshakes and
- * acknowledgements.
+/* Every rank's buffer to all others, around a ring: a rank sends its own to the next, then what it
+ * received last. in: [nranks]. Takes P-1 latencies, but no two senders share a link: over TCP, long
+ * messages of an alltoall delay each other's handshakes and acknowledgements.
  * Errors: as tw__transport_wait. */
-int tw__allgather_ring(tw_transport *t, tw__message_kind cargo, const tw__buffer *own,
+int tw__allgather_ring(tw_transport *t, tw__message_kind kind, const tw__buffer *own,
                        tw__buffer *in);
-/* From this length on it is faster than a rotation. P = 8, 100 Mbit/s: 1.2 MB take 0.75 s instead
- * of 1.16, the line itself 0.66. On simulated networks, which know of no crowding, it costs 5 %
- * (1gbe). */
+/* From this length on the ring is faster than an alltoall. P = 8, 100 Mbit/s: 1.2 MB take 0.75 s
+ * instead of 1.16 s; the line alone takes 0.66 s. A simulated network has no such delays; there the
+ * ring costs 5 % (1gbe). */
 #define TW__LONG_BUFFER ((int64_t)1 << 20)
 
-/* Every rank puts its record at records[rank * bytes]; afterwards all have all. Control.
+/* Every rank has filled records[rank * bytes]; afterwards all ranks have all records. Control.
+ * scratch: tw__allgather_memory(nranks) bytes.
  * Errors: as tw__transport_wait; TW_ERR_PROTOCOL for a record of another size. */
 int tw__allgather(tw_transport *t, void *records, size_t bytes, void *scratch);
 size_t tw__allgather_memory(int nranks);
 
-/* counts[count] becomes the sum over ranks (modulo 2^32), in 8 * count bytes per rank. Control.
- * scratch: tw__sum_counts_memory(nranks, count) bytes, aligned to TW__ALIGNMENT.
+/* counts[count] become their sums over all ranks, modulo 2^32. Costs 8 * count bytes per rank.
+ * Control. scratch: tw__sum_counts_memory(nranks, count) bytes, aligned to TW__ALIGNMENT.
  * Errors: as tw__allgather. */
 int tw__sum_counts(tw_transport *t, uint32_t *counts, int64_t count, void *scratch);
 size_t tw__sum_counts_memory(int nranks, int64_t count);

@@ -1,73 +1,61 @@
-/* transport_mpi.c - over MPI; made of public calls alone, as any program could
+/* transport_mpi.c - over MPI, by the public calls of libthinwire
  *
- * A request is a slot; MPI's own requests lie side by side, so that one call looks at all of them.
- * Slots come from a pool, so that a step allocates nothing but what MPI does. Nothing here blocks:
- * ranks that share cores with those they wait for must let them compute, so idle yields a few times
- * and then sleeps.
+ * A request is a slot. MPI's requests are in one array, so that one call tests all of them. Slots are
+ * reused: a step allocates nothing, but MPI may. Nothing here blocks. Ranks that share a core must
+ * let each other compute, so idle yields a few times and then sleeps.
  *
- * After a failure MPI cannot take back a send, nor a receive that has found its message. Such a
- * request is let go after a moment, and MPI may still look at its memory: programs are told to end
- * the job then. */
+ * After a failure MPI can cancel neither a send nor a receive that has found its message. Such a
+ * request is released after a moment, while MPI may still use its memory: the program should end the
+ * job then, see thinwire_mpi.h. */
 #include "thinwire_mpi.h"
 
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <assert.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 
-#define SECOND INT64_C(1000000000)
-/* How long the other ranks may take to create the transport. */
+/* How long other ranks may take to create the transport. */
 #define CREATE_SECONDS 300
-/* What all cancelled requests of a transport together are waited for. */
-#define CANCEL_TIME (SECOND / 5)
+/* For all cancelled requests of a transport together. */
+#define CANCEL_TIME (TW__SECOND / 5)
 /* MPI counts in int. Longer messages are counted in words of 8 bytes, and the rest. */
 #define LONG_MESSAGE ((size_t)1 << 30)
 #define WORD 8
-/* Idle: yields, then sleeps of 1, 2, 4 ... 512 microseconds, each EACH times: a message is found
- * late by an eighth of the wait at most. Measured with 8 ranks on 2 cores: 64 bytes to all take
- * 27 us, 130 us without the yields, 28 us with 5000 of them. Two ranks compute in 203 ms (Open MPI)
+/* Idle: yields, then sleeps of 1, 2, 4 ... 512 microseconds, each EACH times, so that a message is
+ * noticed late by an eighth of the wait at most. Measured with 8 ranks on 2 cores: 64 bytes to all
+ * take 27 us, 130 us without yields, 28 us with 5000 yields. Two ranks compute in 203 ms (Open MPI)
  * and 230 ms (MPICH) while six wait, in 203 ms alone; with sleeps up to 128 us in 270 ms. */
 #define YIELDS 32
 #define EACH 8
 #define DOUBLINGS 9
 
 typedef struct slot {
-    struct slot *next; /* among the unused */
-    size_t bytes;      /* to send; or received */
-    int place;         /* of its MPI_Request among those under way, -1 when it is done */
-    int error;         /* MPI's, once it is done */
-    unsigned round;    /* in which it was last asked about */
+    size_t bytes;   /* to send; or received */
+    int at;         /* position of its MPI_Request, -1 when it is done */
+    int error;      /* MPI's, once it is done */
+    unsigned round; /* of testing, when it was last tested */
     int tag;
     int receiving;
 } slot;
-
-typedef struct block {
-    struct block *next;
-    slot slots[];
-} block;
 
 typedef struct mpi {
     MPI_Comm comm;
     MPI_Datatype word;
     int nranks;
-    int *hosts; /* [nranks]: the lowest rank on the same host */
-    int failed; /* something that is not over was let go */
-    int quiet;  /* idles in a row in which nothing was done */
-    int64_t cancel_time;
-    slot *unused;
-    block *blocks;
-    unsigned round;        /* of looking at all requests */
+    int *hosts;          /* [nranks]: the lowest rank on the same host */
+    int failed;          /* a request failed, or was cancelled */
+    int idles;           /* in a row, without a request that was done */
+    int64_t cancel_time; /* left, ns */
+    tw__slab slots;
+    unsigned round;        /* of testing all requests */
     int room, active;      /* of the arrays below */
     MPI_Request *requests; /* [room], [active] of them under way */
     slot **owners;         /* [room] */
     int *done;             /* [room]: for MPI_Testsome */
     MPI_Status *statuses;  /* [room] */
 } mpi;
-
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
-}
 
 static int explain(const char *what, int error) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -78,8 +66,8 @@ static int explain(const char *what, int error) {
 
 /* ---- slots */
 
-/* What could be had stays, whether or not all could. */
-static int widen(mpi *m, size_t room) {
+/* Arrays that could grow stay grown, even if others could not. Returns 0 when memory is out. */
+static int grow(mpi *m, size_t room) {
     /* Pointers are meant. NOLINTBEGIN(bugprone-sizeof-expression) */
     MPI_Request *requests = realloc(m->requests, room * sizeof *requests);
     slot **owners = realloc(m->owners, room * sizeof *owners);
@@ -90,125 +78,95 @@ static int widen(mpi *m, size_t room) {
     m->owners = owners != NULL ? owners : m->owners;
     m->done = done != NULL ? done : m->done;
     m->statuses = statuses != NULL ? statuses : m->statuses;
-    return requests != NULL && owners != NULL && done != NULL && statuses != NULL;
+    int grown = requests != NULL && owners != NULL && done != NULL && statuses != NULL;
+    m->room = grown ? (int)room : m->room;
+    return grown;
 }
 
-/* Room for the receives of three rotations, their sends, and a roll call. */
-static int add_block(mpi *m) {
-    size_t count = 7 * (size_t)m->nranks + 64, room = (size_t)m->room + count;
-    block *b = calloc(1, sizeof *b + count * sizeof(slot));
-    if (b == NULL || !widen(m, room)) {
-        free(b);
-        return tw_transport_explain("out of memory for %zu requests", room);
-    }
-    m->room = (int)room;
-    b->next = m->blocks;
-    m->blocks = b;
-    for (size_t i = 0; i < count; i++) {
-        b->slots[i].next = m->unused;
-        m->unused = &b->slots[i];
-    }
-    return TW_OK;
-}
-
-static int take(mpi *m, int tag, int receiving, slot **taken) {
-    if (m->unused == NULL && add_block(m) != TW_OK)
-        return TW_ERR_TRANSPORT;
-    slot *s = *taken = m->unused;
-    m->unused = s->next;
-    *s = (slot){.tag = tag, .receiving = receiving, .round = m->round, .place = m->active};
+static slot *take(mpi *m, int tag, int receiving) {
+    slot *s = NULL;
+    if (m->active < m->room || grow(m, 2 * (size_t)m->room))
+        s = tw__slab_take(&m->slots);
+    if (s == NULL)
+        return NULL;
+    *s = (slot){.tag = tag, .receiving = receiving, .round = m->round, .at = m->active};
     m->owners[m->active] = s;
     m->requests[m->active++] = MPI_REQUEST_NULL;
-    return TW_OK;
+    return s;
 }
 
-/* The last one under way takes the place of one that is not any more. */
+/* The last active request moves to the position of one that is done. */
 static void leave(mpi *m, slot *s) {
+    assert(s->at >= 0 && s->at < m->active && m->owners[s->at] == s);
     int last = --m->active;
-    m->requests[s->place] = m->requests[last];
-    m->owners[s->place] = m->owners[last];
-    m->owners[s->place]->place = s->place;
-    s->place = -1;
+    m->requests[s->at] = m->requests[last];
+    m->owners[s->at] = m->owners[last];
+    m->owners[s->at]->at = s->at;
+    s->at = -1;
 }
 
-static void give_back(mpi *m, slot *s) {
-    if (s->place >= 0)
+static void put(mpi *m, slot *s) {
+    if (s->at >= 0)
         leave(m, s);
-    s->next = m->unused;
-    m->unused = s;
+    tw__slab_put(&m->slots, s);
 }
 
-/* ---- starting */
+/* ---- start */
 
-/* bytes as one element of a type that is words and the rest. */
-static int long_type(const mpi *m, size_t bytes, MPI_Datatype *type) {
+/* How MPI counts a message: *count elements of *type, to be freed if it is not MPI_BYTE. */
+static int type_of(const mpi *m, size_t bytes, int *count, MPI_Datatype *type) {
     int lengths[2] = {(int)(bytes / WORD), (int)(bytes % WORD)};
-    MPI_Aint places[2] = {0, (MPI_Aint)(bytes - bytes % WORD)};
+    MPI_Aint offsets[2] = {0, (MPI_Aint)(bytes - bytes % WORD)};
     MPI_Datatype types[2] = {m->word, MPI_BYTE};
-    int error = MPI_Type_create_struct(2, lengths, places, types, type);
+    *type = MPI_BYTE;
+    *count = bytes <= LONG_MESSAGE ? (int)bytes : 1;
+    if (bytes <= LONG_MESSAGE)
+        return MPI_SUCCESS;
+    int error = MPI_Type_create_struct(2, lengths, offsets, types, type);
     return error != MPI_SUCCESS ? error : MPI_Type_commit(type);
 }
 
-static int start_send(const mpi *m, const void *data, size_t bytes, int peer, const slot *s) {
-    MPI_Request *request = &m->requests[s->place];
-    if (bytes <= LONG_MESSAGE)
-        return MPI_Isend(data, (int)bytes, MPI_BYTE, peer, s->tag, m->comm, request);
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    int error = long_type(m, bytes, &type);
+static int start(const mpi *m, void *data, size_t bytes, int peer, const slot *s) {
+    MPI_Request *request = &m->requests[s->at];
+    MPI_Datatype type = MPI_BYTE;
+    int count = 0, error = type_of(m, bytes, &count, &type);
     if (error == MPI_SUCCESS)
-        error = MPI_Isend(data, 1, type, peer, s->tag, m->comm, request);
-    if (type != MPI_DATATYPE_NULL)
-        MPI_Type_free(&type); /* goes when the message is through */
+        error = s->receiving ? MPI_Irecv(data, count, type, peer, s->tag, m->comm, request)
+                             : MPI_Isend(data, count, type, peer, s->tag, m->comm, request);
+    if (type != MPI_BYTE && type != MPI_DATATYPE_NULL)
+        MPI_Type_free(&type); /* MPI keeps it until the message is done */
     return error;
 }
 
-static int start_recv(const mpi *m, void *data, size_t capacity, int peer, const slot *s) {
-    MPI_Request *request = &m->requests[s->place];
-    if (capacity <= LONG_MESSAGE)
-        return MPI_Irecv(data, (int)capacity, MPI_BYTE, peer, s->tag, m->comm, request);
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    int error = long_type(m, capacity, &type);
-    if (error == MPI_SUCCESS)
-        error = MPI_Irecv(data, 1, type, peer, s->tag, m->comm, request);
-    if (type != MPI_DATATYPE_NULL)
-        MPI_Type_free(&type);
-    return error;
-}
-
-static int started(mpi *m, slot *s, const char *call, int error, void **request) {
+/* Other calls wait for it. NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker) */
+static int start_slot(mpi *m, int peer, int tag, int receiving, void *data, size_t bytes,
+                      void **request) {
+    slot *s = take(m, tag, receiving);
+    if (s == NULL)
+        return tw_transport_explain("no memory for more than %d requests", m->active);
+    s->bytes = bytes;
     *request = s;
+    int error = start(m, data, bytes, peer, s);
     if (error == MPI_SUCCESS)
         return TW_OK;
     m->failed = 1;
-    give_back(m, s);
-    return explain(call, error);
+    put(m, s);
+    return explain(receiving ? "MPI_Irecv" : "MPI_Isend", error);
 }
+/* NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker) */
 
 static int mpi_send(void *context, int peer, int tag, const void *data, size_t bytes,
                     void **request) {
-    mpi *m = context;
-    slot *s = NULL;
-    if (take(m, tag, 0, &s) != TW_OK)
-        return TW_ERR_TRANSPORT;
-    s->bytes = bytes;
-    int error = start_send(m, data, bytes, peer, s);
-    /* Waited for in other calls. NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
-    return started(m, s, "MPI_Isend", error, request);
+    return start_slot(context, peer, tag, 0, (void *)data, bytes, request);
 }
 
 static int mpi_recv(void *context, int peer, int tag, void *data, size_t capacity, void **request) {
-    mpi *m = context;
-    slot *s = NULL;
-    if (take(m, tag, 1, &s) != TW_OK)
-        return TW_ERR_TRANSPORT;
-    int error = start_recv(m, data, capacity, peer, s);
-    /* Likewise. NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
-    return started(m, s, "MPI_Irecv", error, request);
+    return start_slot(context, peer, tag, 1, data, capacity, request);
 }
 
-/* ---- ending */
+/* ---- test and cancel */
 
-static void note_end(slot *s, int error, const MPI_Status *status) {
+static void set_done(slot *s, int error, const MPI_Status *status) {
     MPI_Count count = 0;
     s->error = error;
     if (error == MPI_SUCCESS && s->receiving) {
@@ -217,70 +175,70 @@ static void note_end(slot *s, int error, const MPI_Status *status) {
     }
 }
 
-/* Looks at everything under way at once. Asked about one request at a time, MPI would look at all
- * its sockets each time: with 8 ranks on 2 cores that is where the time went. */
-static int look(mpi *m) {
+/* Tests all active requests at once. MPI looks at all its sockets in every call: with 8 ranks on 2
+ * cores, a call for each request took most of the time. */
+static int test_all(mpi *m) {
     int count = 0;
     m->round++;
     int error = MPI_Testsome(m->active, m->requests, &count, m->done, m->statuses);
     if (error != MPI_SUCCESS && error != MPI_ERR_IN_STATUS)
         return error;
     for (int i = 0; i < count && count != MPI_UNDEFINED; i++)
-        note_end(m->owners[m->done[i]],
+        set_done(m->owners[m->done[i]],
                  error == MPI_SUCCESS ? MPI_SUCCESS : m->statuses[i].MPI_ERROR, &m->statuses[i]);
-    for (int place = m->active - 1; place >= 0; place--)
-        if (m->requests[place] == MPI_REQUEST_NULL)
-            leave(m, m->owners[place]);
+    for (int at = m->active - 1; at >= 0; at--)
+        if (m->requests[at] == MPI_REQUEST_NULL)
+            leave(m, m->owners[at]);
     return MPI_SUCCESS;
 }
 
-/* A request that is asked about again wants to know what has happened since. */
+/* Asks MPI only if this request was tested since the last time. */
 static int mpi_test(void *context, void *request, size_t *bytes) {
     mpi *m = context;
     slot *s = request;
     int error = MPI_SUCCESS;
-    if (s->place >= 0 && s->round == m->round)
-        error = look(m);
+    if (s->at >= 0 && s->round == m->round)
+        error = test_all(m);
     s->round = m->round;
-    if (error == MPI_SUCCESS && s->place >= 0)
+    if (error == MPI_SUCCESS && s->at >= 0)
         return 0;
-    m->quiet = 0;
+    m->idles = 0;
     *bytes = s->bytes;
     error = error == MPI_SUCCESS ? s->error : error;
-    give_back(m, s);
+    put(m, s);
     if (error == MPI_SUCCESS)
         return 1;
     m->failed = 1;
     return explain("MPI_Testsome", error);
 }
 
-/* Receives of the roll call are cancelled in the end in any case; data only after a failure. */
+/* Receives of liveness checks (tag 1) are cancelled at every end; others only after a failure. */
 static void mpi_cancel(void *context, void *request) {
     mpi *m = context;
     slot *s = request;
-    int64_t begin = now(), deadline = begin + m->cancel_time;
-    int done = s->place < 0;
+    int64_t begin = tw__clock(), deadline = begin + m->cancel_time;
+    int done = s->at < 0;
     if (s->tag == 0 || !s->receiving)
         m->failed = 1;
     if (!done && s->receiving)
-        MPI_Cancel(&m->requests[s->place]);
-    while (!done && MPI_Test(&m->requests[s->place], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
-           !done && now() < deadline)
+        MPI_Cancel(&m->requests[s->at]);
+    while (!done && MPI_Test(&m->requests[s->at], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+           !done && tw__clock() < deadline)
         sched_yield();
-    m->cancel_time -= now() - begin;
-    if (!done && m->requests[s->place] != MPI_REQUEST_NULL)
-        MPI_Request_free(&m->requests[s->place]);
-    give_back(m, s);
+    m->cancel_time -= tw__clock() - begin;
+    if (!done && m->requests[s->at] != MPI_REQUEST_NULL)
+        MPI_Request_free(&m->requests[s->at]);
+    put(m, s);
 }
 
 static void mpi_idle(void *context, int64_t microseconds) {
     mpi *m = context;
-    m->quiet += m->quiet < YIELDS + EACH * DOUBLINGS;
-    if (m->quiet <= YIELDS) {
+    m->idles += m->idles < YIELDS + EACH * DOUBLINGS;
+    if (m->idles <= YIELDS) {
         sched_yield();
         return;
     }
-    int64_t sleep = (int64_t)1 << (m->quiet - YIELDS) / EACH;
+    int64_t sleep = (int64_t)1 << (m->idles - YIELDS) / EACH;
     sleep = sleep < microseconds ? sleep : microseconds;
     struct timespec t = {.tv_nsec = (long)(sleep * 1000)};
     nanosleep(&t, NULL);
@@ -289,11 +247,7 @@ static void mpi_idle(void *context, int64_t microseconds) {
 /* ---- create and free */
 
 static void free_context(mpi *m) {
-    while (m->blocks != NULL) {
-        block *b = m->blocks;
-        m->blocks = b->next;
-        free(b);
-    }
+    tw__slab_free(&m->slots);
     free(m->requests);
     free(m->owners);
     free(m->done);
@@ -302,8 +256,8 @@ static void free_context(mpi *m) {
     free(m);
 }
 
-/* MPI_Comm_free is collective and could wait for ranks that are gone. A duplicate that stays costs
- * little, as the job is about to end. */
+/* After a failure the communicator is not freed: MPI_Comm_free is collective and could wait for a
+ * rank that is gone. The job is about to end. */
 static void mpi_close(void *context) {
     mpi *m = context;
     int finalized = 0;
@@ -317,6 +271,7 @@ static void mpi_close(void *context) {
 
 static int mpi_host(void *context, int rank) {
     const mpi *m = context;
+    assert(rank >= 0 && rank < m->nranks);
     return m->hosts[rank];
 }
 
@@ -341,23 +296,24 @@ static int check_comm(MPI_Comm comm) {
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (!initialized || finalized)
-        return refuse(TW_ERR_STATE, "MPI: is not initialised, or finalised already; call MPI_Init "
+        return refuse(TW_ERR_STATE, "MPI: is not initialised, or already finalised; call MPI_Init "
                                     "first");
     if (comm == MPI_COMM_NULL)
         return refuse(TW_ERR_PARAM, "comm: is MPI_COMM_NULL; a communicator is required");
     MPI_Comm_test_inter(comm, &inter);
     if (inter)
-        return refuse(TW_ERR_PARAM, "comm: has two groups; merge them by MPI_Intercomm_merge");
+        return refuse(TW_ERR_PARAM,
+                      "comm: is an intercommunicator; merge it by MPI_Intercomm_merge");
     return TW_OK;
 }
 
-/* MPI_Comm_dup would wait for ever for a rank that never comes. */
+/* With a deadline, unlike MPI_Comm_dup. */
 static int duplicate(mpi *m, MPI_Comm comm) {
     MPI_Request request = MPI_REQUEST_NULL;
-    int64_t deadline = now() + CREATE_SECONDS * SECOND;
+    int64_t deadline = tw__clock() + CREATE_SECONDS * TW__SECOND;
     int done = 0;
     int error = MPI_Comm_idup(comm, &m->comm, &request);
-    while (error == MPI_SUCCESS && !done && now() < deadline) {
+    while (error == MPI_SUCCESS && !done && tw__clock() < deadline) {
         error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (!done)
             mpi_idle(m, 1000);
@@ -368,11 +324,11 @@ static int duplicate(mpi *m, MPI_Comm comm) {
         return refuse(TW_ERR_TIMEOUT, "comm: not all of its ranks called tw_transport_mpi within "
                                       "300 s; are they stopped or dead?");
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    m->quiet = 0;
+    m->idles = 0;
     return TW_OK;
 }
 
-/* All ranks have come, so they may wait for each other. */
+/* All ranks are here, so blocking collectives are safe. */
 static int find_hosts(mpi *m) {
     MPI_Comm host = MPI_COMM_NULL;
     int rank = 0, lowest = 0;
@@ -390,16 +346,19 @@ static int find_hosts(mpi *m) {
 static int create(mpi **created, MPI_Comm comm) {
     mpi *m = calloc(1, sizeof *m);
     if (m == NULL)
-        return refuse(TW_ERR_MEMORY, "out of memory");
+        return refuse(TW_ERR_MEMORY, "no memory");
     m->cancel_time = CANCEL_TIME;
     MPI_Comm_size(comm, &m->nranks);
     m->hosts = calloc((size_t)m->nranks, sizeof *m->hosts);
-    int status =
-        m->hosts != NULL && add_block(m) == TW_OK ? TW_OK : refuse(TW_ERR_MEMORY, "out of memory");
+    /* The receives of three alltoalls, their sends, and a liveness check. */
+    size_t room = 7 * (size_t)m->nranks + 64;
+    int complete =
+        m->hosts != NULL && grow(m, room) && tw__slab_init(&m->slots, sizeof(slot), room);
+    int status = complete ? TW_OK : refuse(TW_ERR_MEMORY, "no memory");
     if (status == TW_OK)
         status = duplicate(m, comm);
     if (status == TW_ERR_TIMEOUT)
-        return status; /* MPI may still write the new communicator into it: it is left alone */
+        return status; /* m is leaked: MPI may still write the communicator into it */
     if (status == TW_OK) {
         status = find_hosts(m);
         if (status != TW_OK)

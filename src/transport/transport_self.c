@@ -1,23 +1,23 @@
-/* transport_self.c - the rank that is alone
+/* transport_self.c - the only rank of a job of one
  *
- * There is nobody to send to, so all calls but the creation are never made. This file is also the
- * shape of a transport: a table of calls, and a function that makes an end of it. */
+ * It has no peers, so the calls always fail. This file is also the template of a transport: a table
+ * of calls, and a function that creates a transport from it. */
 #include "transport/transport.h"
 
 static int no_send(void *context, int peer, int tag, const void *data, size_t bytes,
                    void **request) {
     (void)context, (void)peer, (void)tag, (void)data, (void)bytes, (void)request;
-    return tw_transport_explain("a rank that is alone has no peers");
+    return tw_transport_explain("this is the only rank");
 }
 
 static int no_recv(void *context, int peer, int tag, void *data, size_t capacity, void **request) {
     (void)context, (void)peer, (void)tag, (void)data, (void)capacity, (void)request;
-    return tw_transport_explain("a rank that is alone has no peers");
+    return tw_transport_explain("this is the only rank");
 }
 
 static int no_test(void *context, void *request, size_t *bytes) {
     (void)context, (void)request, (void)bytes;
-    return tw_transport_explain("a rank that is alone has no requests");
+    return tw_transport_explain("this is the only rank");
 }
 
 static void no_cancel(void *context, void *request) {

@@ -1,10 +1,10 @@
 /* transport_sockets.c - over connected stream sockets, one to each other rank
  *
- * Each is a stream of messages (stream.h). Nothing blocks but idle, which waits for all sockets in one
+ * Each socket is a connection (connection.h). Only idle blocks: it waits for all sockets in one
  * poll(). */
-#include "base/clock.h"
 #include "transport/connection.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,76 +14,79 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A message mostly comes soon: so often others may run before this rank sleeps. As measured for
- * MPI, see transport_mpi.c. */
+/* Yields before idle sleeps: most messages arrive soon. As measured for MPI, see transport_mpi.c. */
 #define YIELDS 32
-/* After a failure: for the last words to arrive, before the socket is closed under them. */
+/* After a failure: time for abort notices to arrive before the sockets are closed. */
 #define LINGER (TW__SECOND / 5)
 
 typedef struct sockets {
     int nranks, rank;
-    int failed;               /* something was given up */
-    int quiet;                /* idles in a row in which nothing was done */
-    unsigned round;           /* of looking at all sockets */
-    struct pollfd *fds;       /* [nranks]; fd is negative for this rank, and for one that is gone */
-    tw__connection **streams; /* [nranks]; NULL for this rank */
-    tw__store store;
+    int failed;          /* a request failed or was cancelled, or ranks checked for liveness */
+    int idles;           /* in a row, without a request that was done */
+    unsigned round;      /* of polling all sockets */
+    struct pollfd *fds;  /* [nranks]; fd is negative for this rank, and once lost */
+    tw__connection **to; /* [nranks]; NULL for this rank */
+    tw__slab requests;
 } sockets;
 
 /* ---- the calls */
 
-/* Looks at all sockets; waits so long at most until there is something to see. */
-static int look(sockets *s, int milliseconds) {
+/* Polls all sockets until one is ready, for this long at most. Returns 0 if none was. */
+static int poll_sockets(sockets *s, int milliseconds) {
     s->round++;
     if (poll(s->fds, (nfds_t)s->nranks, milliseconds) <= 0)
         return 0;
-    for (int number = 0; number < s->nranks; number++) {
-        short seen = s->fds[number].fd < 0 ? 0 : s->fds[number].revents;
-        if (seen & POLLNVAL)
-            tw__connection_lose(s->streams[number], EBADF);
-        if (seen & POLLOUT)
-            tw__connection_flush(s->streams[number]);
-        if (seen & (POLLIN | POLLHUP | POLLERR))
-            tw__connection_read(s->streams[number]);
+    for (int peer = 0; peer < s->nranks; peer++) {
+        short ready = s->fds[peer].fd < 0 ? 0 : s->fds[peer].revents;
+        if (ready & POLLNVAL)
+            tw__connection_lose(s->to[peer], EBADF);
+        if (ready & POLLOUT)
+            tw__connection_flush(s->to[peer]);
+        if (ready & (POLLIN | POLLHUP | POLLERR))
+            tw__connection_read(s->to[peer]);
     }
     return 1;
 }
 
 static int explain_loss(int why) {
+    assert(why != 0);
     return tw_transport_explain("%s", why < 0 ? "it has closed its connection" : strerror(why));
 }
 
-static tw__request *start(const sockets *s, tw__connection *to, int tag, void *data, size_t bytes) {
-    tw__request *r = tw__connection_request(to, tag, data, bytes);
+static tw__request *new_request(const sockets *s, tw__connection *c, int tag, void *data,
+                                size_t bytes) {
+    tw__request *r = tw__connection_request(c, tag, data, bytes);
     if (r == NULL)
-        (void)tw_transport_explain("no memory for more requests");
+        (void)tw_transport_explain("no memory for requests");
     else
         r->round = s->round;
     return r;
 }
 
-static int sockets_send(void *context, int number, int tag, const void *data, size_t bytes,
+static int sockets_send(void *context, int peer, int tag, const void *data, size_t bytes,
                         void **handle) {
     sockets *s = context;
-    tw__connection *to = s->streams[number];
-    if (to->gone != 0)
-        return explain_loss(to->gone);
-    tw__request *r = start(s, to, tag, (void *)data, bytes);
+    tw__connection *to = s->to[peer];
+    assert(peer != s->rank);
+    if (to->lost != 0)
+        return explain_loss(to->lost);
+    tw__request *r = new_request(s, to, tag, (void *)data, bytes);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
-    s->failed |= tag == TW__TAG_LIVENESS; /* whoever speaks there is in trouble */
+    s->failed |= tag == TW__TAG_LIVENESS; /* used after failures only */
     *handle = r;
     tw__connection_send(to, r);
     return TW_OK;
 }
 
-static int sockets_recv(void *context, int number, int tag, void *data, size_t capacity,
+static int sockets_recv(void *context, int peer, int tag, void *data, size_t capacity,
                         void **handle) {
     sockets *s = context;
-    tw__connection *from = s->streams[number];
-    if (from->gone != 0 && !tw__connection_has(from, tag))
-        return explain_loss(from->gone);
-    tw__request *r = start(s, from, tag, data, capacity);
+    tw__connection *from = s->to[peer];
+    assert(peer != s->rank);
+    if (from->lost != 0 && !tw__connection_has(from, tag))
+        return explain_loss(from->lost);
+    tw__request *r = new_request(s, from, tag, data, capacity);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
     *handle = r;
@@ -95,87 +98,82 @@ static int explain_failure(const tw__request *r) {
     if (!r->sending && r->moved > r->bytes)
         return tw_transport_explain("the message of %zu bytes is longer than the %zu expected",
                                     r->moved, r->bytes);
-    return explain_loss(r->stream->gone);
+    return explain_loss(r->connection->lost);
 }
 
-/* A request that is asked about again wants to know what has happened since. */
+/* Polls only if this request was tested since the last time: one poll serves all requests. */
 static int sockets_test(void *context, void *handle, size_t *bytes) {
     sockets *s = context;
     tw__request *r = handle;
     if (r->outcome == TW__UNDER_WAY && r->round == s->round)
-        (void)look(s, 0);
+        (void)poll_sockets(s, 0);
     r->round = s->round;
     if (r->outcome == TW__UNDER_WAY)
         return 0;
-    s->quiet = 0;
+    s->idles = 0;
     s->failed |= r->outcome == TW__FAILED;
     *bytes = r->bytes;
     int result = r->outcome == TW__DONE ? 1 : explain_failure(r);
-    tw__store_put(&s->store, r);
+    tw__slab_put(&s->requests, r);
     return result;
 }
 
 static void sockets_cancel(void *context, void *handle) {
     sockets *s = context;
     tw__request *r = handle;
-    s->failed |= r->sending || r->head.tag == 0;
-    tw__connection_cancel(r->stream, r);
+    s->failed |= r->sending || r->header.tag == TW__TAG_DATA;
+    tw__connection_cancel(r->connection, r);
 }
 
 static void sockets_idle(void *context, int64_t microseconds) {
     sockets *s = context;
-    if (s->quiet < YIELDS) {
-        s->quiet++;
-        if (!look(s, 0))
+    if (s->idles < YIELDS) {
+        s->idles++;
+        if (!poll_sockets(s, 0))
             sched_yield();
         return;
     }
     int64_t milliseconds = (microseconds + 999) / 1000;
-    (void)look(s, milliseconds < 1000 ? (int)milliseconds : 1000);
+    (void)poll_sockets(s, milliseconds < 1000 ? (int)milliseconds : 1000);
 }
 
 /* ---- create and free */
 
-/* To those to whom all was sent. Returns how many have not closed their end yet. */
-static int say_goodbye(sockets *s) {
-    int there = 0;
-    for (int number = 0; number < s->nranks; number++) {
-        if (s->fds[number].fd < 0)
+/* Shuts down the connections that have nothing to send. Returns how many peers are still open. */
+static int shut_down(const sockets *s) {
+    int open = 0;
+    for (int peer = 0; peer < s->nranks; peer++) {
+        if (s->fds[peer].fd < 0)
             continue;
-        there++;
-        if (s->streams[number]->sends.first == NULL)
-            (void)shutdown(s->fds[number].fd, SHUT_WR);
+        open++;
+        if (s->to[peer]->sends.first == NULL)
+            (void)shutdown(s->fds[peer].fd, SHUT_WR);
     }
-    return there;
-}
-
-/* After a failure others may be told of it yet: until they close, too, or a moment has passed. */
-static void linger(sockets *s) {
-    int64_t deadline = tw__clock() + LINGER;
-    while (say_goodbye(s) > 0 && tw__clock() < deadline)
-        (void)look(s, 1);
+    return open;
 }
 
 static void free_context(sockets *s) {
-    for (int number = 0; number < s->nranks && s->streams != NULL; number++)
-        tw__connection_free(s->streams[number]);
-    tw__store_free(&s->store);
-    free(s->streams);
+    for (int peer = 0; peer < s->nranks && s->to != NULL; peer++)
+        tw__connection_free(s->to[peer]);
+    tw__slab_free(&s->requests);
+    free(s->to);
     free(s->fds);
     free(s);
 }
 
+/* After a failure peers may still have to read abort notices: waits until they close too. */
 static void sockets_close(void *context) {
     sockets *s = context;
-    if (s->failed)
-        linger(s);
-    for (int number = 0; number < s->nranks; number++)
-        if (number != s->rank)
-            (void)close(s->fds[number].fd >= 0 ? s->fds[number].fd : -1 - s->fds[number].fd);
+    int64_t deadline = tw__clock() + LINGER;
+    while (s->failed && shut_down(s) > 0 && tw__clock() < deadline)
+        (void)poll_sockets(s, 1);
+    for (int peer = 0; peer < s->nranks; peer++)
+        if (peer != s->rank)
+            (void)close(s->fds[peer].fd >= 0 ? s->fds[peer].fd : -1 - s->fds[peer].fd);
     free_context(s);
 }
 
-static int check_socket(int fd, int number) {
+static int check_socket(int fd, int peer) {
     int type = 0;
     socklen_t size = sizeof type;
     struct sockaddr_storage name;
@@ -183,41 +181,43 @@ static int check_socket(int fd, int number) {
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
         getpeername(fd, (struct sockaddr *)&name, &length) != 0)
         return tw__fail(TW_ERR_PARAM,
-                        "sockets[%d]: %d is not a connected stream socket; connect it first",
-                        number, fd);
+                        "sockets[%d]: %d is not a connected stream socket; connect it first", peer,
+                        fd);
     return TW_OK;
 }
 
-static int add_peer(sockets *s, int number, int fd) {
+static int add_peer(sockets *s, int peer, int fd) {
     const int yes = 1;
-    s->fds[number] = (struct pollfd){.fd = -1};
-    if (number == s->rank)
+    s->fds[peer] = (struct pollfd){.fd = -1};
+    if (peer == s->rank)
         return TW_OK;
-    TW_TRY(check_socket(fd, number));
-    for (int before = 0; before < number; before++)
+    TW_TRY(check_socket(fd, peer));
+    for (int before = 0; before < peer; before++)
         if (s->fds[before].fd == fd)
-            return tw__fail(TW_ERR_PARAM, "sockets[%d]: %d is that of rank %d too; connect another",
-                            number, fd, before);
-    s->streams[number] = tw__connection_create(&s->store, &s->fds[number]);
-    if (s->streams[number] == NULL)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof(tw__connection));
-    /* Short messages must not wait for more. Sockets other than TCP's do not, and refuse this. */
+            return tw__fail(TW_ERR_PARAM,
+                            "sockets[%d]: %d is also that of rank %d; connect another", peer, fd,
+                            before);
+    s->to[peer] = tw__connection_create(&s->requests, &s->fds[peer]);
+    if (s->to[peer] == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", sizeof(tw__connection));
+    /* TCP must not hold back short messages. Other sockets do not, and refuse the option. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    s->fds[number] = (struct pollfd){.fd = fd, .events = POLLIN};
+    s->fds[peer] = (struct pollfd){.fd = fd, .events = POLLIN};
     return TW_OK;
 }
 
-static int fill(sockets *s, const int *fds, int rank, int nranks) {
-    s->fds = calloc((size_t)nranks, sizeof *s->fds);
-    s->streams = calloc((size_t)nranks, sizeof(tw__connection *));
-    if (s->fds == NULL || s->streams == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", nranks);
+static int init(sockets *s, const int *fds, int rank, int nranks) {
+    size_t ranks = (size_t)nranks;
     s->nranks = nranks;
     s->rank = rank;
-    /* For the receives of four rotations, their sends, and a roll call. */
-    TW_TRY(tw__store_add(&s->store, 8 * nranks + 64));
-    for (int number = 0; number < nranks; number++)
-        TW_TRY(add_peer(s, number, fds[number]));
+    s->fds = calloc(ranks, sizeof *s->fds);
+    s->to = calloc(ranks, sizeof(tw__connection *));
+    /* Requests: the receives of four alltoalls, their sends, and a liveness check. */
+    if (s->fds == NULL || s->to == NULL ||
+        !tw__slab_init(&s->requests, sizeof(tw__request), 8 * ranks + 64))
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", nranks);
+    for (int peer = 0; peer < nranks; peer++)
+        TW_TRY(add_peer(s, peer, fds[peer]));
     return TW_OK;
 }
 
@@ -238,8 +238,8 @@ int tw_transport_sockets(tw_transport **transport, const int *fds, int rank, int
     TW_TRY(tw__transport_check_ranks(rank, nranks));
     sockets *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *s);
-    int status = fill(s, fds, rank, nranks);
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", sizeof *s);
+    int status = init(s, fds, rank, nranks);
     if (status == TW_OK)
         status = tw_transport_custom(transport, &sockets_calls, s, rank, nranks);
     if (status != TW_OK)

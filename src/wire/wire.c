@@ -1,9 +1,7 @@
-/* wire.c - a list to a message and back: header, indices, values
+/* wire.c - the table of value formats, and the lengths of messages; see wire.h
  *
- * Blocks of TW__WIRE_BLOCK entries pass through, a few KiB that stay in the first-level cache: taken
- * apart into indices and values, coded, and appended to both parts of the message. All lengths
- * follow from the header and the span of indices, so a message is of the right length or refused
- * before anything is read from it. */
+ * All lengths follow from the header and the span of indices. So a message is of the right length, or
+ * it is refused before anything is read from it. */
 #include "wire/wire.h"
 
 #include <assert.h>
@@ -12,30 +10,127 @@
 #error "messages are little endian, and written as they lie in memory"
 #endif
 
-typedef struct header {
-    uint8_t version;
-    uint8_t format;
-    uint8_t width;  /* of the low parts of indices: see wire_index.h */
-    uint8_t unused; /* 0 */
-    uint32_t count;
-} header;
+/* ---- the formats */
 
-typedef struct block {
-    uint32_t idx[TW__WIRE_BLOCK]; /* from lo */
-    float val[TW__WIRE_BLOCK];
-    int count;
-} block;
-
-static int block_count(int64_t left) {
-    return left < TW__WIRE_BLOCK ? (int)left : TW__WIRE_BLOCK;
+static void encode_f32(const tw__wire *format, const tw__kernels *kernels, const float *val,
+                       int count, uint8_t *out) {
+    (void)format, (void)kernels;
+    memcpy(out, val, sizeof *val * (size_t)count);
 }
 
-static size_t value_block_bytes(const tw__wire *format, int count) {
-    return (size_t)format->levels_bytes + tw__bits_bytes(count, format->bits);
+static void decode_f32(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
+                       int count, float *val) {
+    (void)format, (void)kernels;
+    memcpy(val, in, sizeof *val * (size_t)count);
+}
+
+static void encode_f16(const tw__wire *format, const tw__kernels *kernels, const float *val,
+                       int count, uint8_t *out) {
+    (void)format;
+    kernels->wire->narrow_f16(val, count, out);
+}
+
+static void decode_f16(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
+                       int count, float *val) {
+    (void)format;
+    kernels->widen_f16(val, in, count);
+}
+
+static void encode_bf16(const tw__wire *format, const tw__kernels *kernels, const float *val,
+                        int count, uint8_t *out) {
+    (void)format;
+    kernels->wire->narrow_bf16(val, count, out);
+}
+
+static void decode_bf16(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
+                        int count, float *val) {
+    (void)format;
+    kernels->widen_bf16(val, in, count);
+}
+
+static void encode_levels(const tw__wire *format, const tw__kernels *kernels, const float *val,
+                          int count, uint8_t *out) {
+    kernels->wire->quantize(val, count, format->bits, out);
+}
+
+static void decode_levels(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
+                          int count, float *val) {
+    kernels->wire->dequantize(in, count, format->bits, val);
+}
+
+/* name, description, code, bits, bytes of levels, automatic, backends, encode, decode */
+static const tw__wire formats[] = {
+    {"f32", "float32, as it is", TW__WIRE_F32, 32, 0, 0, TW__ALL_BACKENDS, encode_f32, decode_f32},
+    {"f16", "binary16, clamped at 65504", TW__WIRE_F16, 16, 0, 0, TW__ALL_BACKENDS, encode_f16,
+     decode_f16},
+    {"bf16", "bfloat16: float32's range, 8 bits of precision", TW__WIRE_BF16, 16, 0, 1,
+     TW__ALL_BACKENDS, encode_bf16, decode_bf16},
+    {"q8", "sign and 128 levels between a block's smallest and largest magnitude", TW__WIRE_Q8, 8,
+     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS, encode_levels, decode_levels},
+    {"q4", "sign and 8 levels between a block's smallest and largest magnitude", TW__WIRE_Q4, 4,
+     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS, encode_levels, decode_levels},
+    {"q2", "sign and 2 levels, the means of a block's small and large magnitudes", TW__WIRE_Q2, 2,
+     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS, encode_levels, decode_levels},
+};
+
+const tw__wire *tw__wire_at(int position) {
+    int known = position >= 0 && position < (int)(sizeof formats / sizeof formats[0]);
+    assert(!known || formats[position].code == position);
+    return known ? &formats[position] : NULL;
+}
+
+const tw__wire *tw__wire_find(const char *name) {
+    const tw__wire *format = NULL;
+    for (int i = 0; (format = tw__wire_at(i)) != NULL; i++)
+        if (strcmp(name, format->name) == 0)
+            break;
+    return format;
+}
+
+/* ---- lengths */
+
+static tw__index_plan plan_of(int width, int64_t count, int64_t span) {
+    tw__index_plan plan = {.width = width, .span = (uint32_t)span};
+    if (width == TW__INDEX_PLAIN) {
+        plan.low_bytes = sizeof(uint32_t) * (size_t)count;
+    } else if (width == TW__INDEX_BITMAP) {
+        plan.bit_bytes = tw__bits_bytes(span, 1);
+    } else {
+        int64_t full = count / TW__WIRE_BLOCK;
+        plan.low_bytes = (size_t)full * tw__packed_bytes(TW__WIRE_BLOCK, width) +
+                         tw__packed_bytes(count % TW__WIRE_BLOCK, width);
+        plan.bit_bytes = tw__bits_bytes(count + ((span - 1) >> width), 1);
+    }
+    return plan;
+}
+
+tw__index_plan tw__index_choose(int64_t count, int64_t span) {
+    assert(count >= 0 && count <= span);
+    tw__index_plan best = plan_of(TW__INDEX_PLAIN, count, span);
+    for (int width = TW__INDEX_BITMAP; width <= TW__WIRE_WIDTH_MAX && count > 0; width++) {
+        tw__index_plan plan = plan_of(width, count, span);
+        if (plan.low_bytes + plan.bit_bytes < best.low_bytes + best.bit_bytes)
+            best = plan;
+    }
+    return best;
+}
+
+int tw__index_plan_of(int width, int64_t count, int64_t span, tw__index_plan *plan) {
+    if (width != TW__INDEX_PLAIN && (count == 0 || width > TW__WIRE_WIDTH_MAX))
+        return 0;
+    *plan = plan_of(width, count, span);
+    return 1;
+}
+
+/* Whole blocks, and the one that is left. */
+size_t tw__wire_value_bytes(const tw__wire *format, int64_t count) {
+    size_t blocks = (size_t)((count + TW__WIRE_BLOCK - 1) / TW__WIRE_BLOCK);
+    return blocks * (size_t)format->levels_bytes + tw__bits_bytes(count, format->bits);
 }
 
 static size_t message_bytes(const tw__wire *format, int64_t count, const tw__index_plan *plan) {
-    return sizeof(header) + plan->low_bytes + plan->bit_bytes + tw__wire_value_bytes(format, count);
+    return TW__WIRE_HEADER + plan->low_bytes + plan->bit_bytes +
+           tw__wire_value_bytes(format, count);
 }
 
 size_t tw__wire_bound(const tw__wire *format, int64_t count, int64_t lo, int64_t hi) {
@@ -45,8 +140,19 @@ size_t tw__wire_bound(const tw__wire *format, int64_t count, int64_t lo, int64_t
     return message_bytes(format, count, &plan);
 }
 
+/* ---- headers */
+
+typedef struct header {
+    uint8_t version;
+    uint8_t format;
+    uint8_t width;  /* tw__index_plan */
+    uint8_t unused; /* 0 */
+    uint32_t count;
+} header;
+
+_Static_assert(sizeof(header) == TW__WIRE_HEADER, "headers have no holes");
+
 tw__wire_message tw__wire_plan(const tw__wire *format, int64_t count, int64_t lo, int64_t hi) {
-    assert(count <= hi - lo);
     tw__wire_message m = {.format = format,
                           .indices = tw__index_choose(count, hi - lo),
                           .count = count,
@@ -60,61 +166,6 @@ tw__wire_message tw__wire_plan(const tw__wire *format, int64_t count, int64_t lo
     m.bytes = message_bytes(format, count, &m.indices);
     return m;
 }
-
-/* ---- Encoding ------------------------------------------------------------------------------- */
-
-static void take_apart(const tw__entry *entries, int64_t lo, block *b) {
-    if (b->count < TW__WIRE_BLOCK)
-        memset(b, 0, offsetof(block, count));
-    for (int i = 0; i < b->count; i++) {
-        b->idx[i] = (uint32_t)entries[i].idx - (uint32_t)lo;
-        b->val[i] = entries[i].val;
-    }
-}
-
-static void write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
-                       uint8_t *indices, float *rounded) {
-    uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
-    tw__index_writer writer = tw__index_write(kernels, &m->indices, indices);
-    block b;
-    for (int64_t at = 0; at < list->count; at += b.count) {
-        b.count = block_count(list->count - at);
-        take_apart(list->at + at, m->lo, &b);
-        tw__index_put(&writer, b.idx, b.count);
-        m->format->encode(kernels, b.val, b.count, values);
-        m->format->decode(kernels, values, b.count, b.val);
-        memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
-        values += value_block_bytes(m->format, b.count);
-    }
-}
-
-static int any_huge(const tw__list *list) {
-    for (int64_t i = 0; i < list->count; i++)
-        if (tw__magnitude(list->at[i].val) >= tw__magnitude(TW__WIRE_HUGE))
-            return 1;
-    return 0;
-}
-
-static int encode(void *context, const tw__kernels *kernels, const tw__wire_message *m,
-                  const tw__list *list, void *out, float *rounded, int *huge) {
-    (void)context;
-    *huge = any_huge(list);
-    if (*huge)
-        return TW_OK;
-    memcpy(out, m->head, m->head_bytes);
-    write_body(kernels, m, list, (uint8_t *)out + m->head_bytes, rounded);
-    return TW_OK;
-}
-
-size_t tw__wire_encode(const tw__kernels *kernels, const tw__wire *format, const tw__list *list,
-                       int64_t lo, int64_t hi, void *out, float *rounded) {
-    tw__wire_message m = tw__wire_plan(format, list->count, lo, hi);
-    memcpy(out, m.head, m.head_bytes);
-    write_body(kernels, &m, list, (uint8_t *)out + m.head_bytes, rounded);
-    return m.bytes;
-}
-
-/* ---- Decoding ------------------------------------------------------------------------------- */
 
 static int fail_length(int rank, size_t got, size_t expected) {
     return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a message of %zu bytes, expected were %zu",
@@ -135,7 +186,7 @@ static int read_header(const void *from, size_t size, int rank, header *h,
     return TW_OK;
 }
 
-/* What the header says, against what can be. */
+/* What the header says must be possible. */
 static int check_extent(const header *h, const tw__wire *format, size_t size, int64_t span,
                         int64_t most, int rank, tw__index_plan *plan) {
     int64_t limit = most < span ? most : span;
@@ -143,7 +194,7 @@ static int check_extent(const header *h, const tw__wire *format, size_t size, in
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, expected were %lld at most",
                         rank, (long long)h->count, (long long)limit);
     if (!tw__index_plan_of(h->width, h->count, span, plan))
-        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent indices of width %d, which there is not",
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent indices of width %d, which no message has",
                         rank, h->width);
     size_t expected = message_bytes(format, h->count, plan);
     return size == expected ? TW_OK : fail_length(rank, size, expected);
@@ -173,47 +224,3 @@ int tw__wire_fail_surplus(const tw__wire_message *m, int rank) {
 int tw__wire_fail_number(int rank) {
     return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent NaN or infinity", rank);
 }
-
-static int all_finite(const block *b) {
-    int others = 0;
-    for (int i = 0; i < b->count; i++)
-        others += (int32_t)tw__magnitude(b->val[i]) >= (int32_t)TW__INFINITY_BITS;
-    return others == 0;
-}
-
-static void put_together(const block *b, int64_t lo, tw__entry *entries) {
-    for (int i = 0; i < b->count; i++)
-        entries[i] = (tw__entry){(int32_t)(b->idx[i] + (uint32_t)lo), b->val[i]};
-}
-
-static int decode(void *context, const tw__kernels *kernels, const tw__wire_message *m,
-                  const void *body, tw__entry *entries, int rank) {
-    const uint8_t *indices = body;
-    const uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
-    tw__index_reader reader;
-    (void)context;
-    tw__index_read(&reader, kernels, &m->indices, indices);
-    block b;
-    for (int64_t at = 0; at < m->count; at += b.count) {
-        b.count = block_count(m->count - at);
-        if (!tw__index_get(&reader, b.idx, b.count))
-            return tw__wire_fail_order(m, rank);
-        m->format->decode(kernels, values, b.count, b.val);
-        if (!all_finite(&b))
-            return tw__wire_fail_number(rank);
-        put_together(&b, m->lo, entries + at);
-        values += value_block_bytes(m->format, b.count);
-    }
-    return tw__index_at_end(&reader) ? TW_OK : tw__wire_fail_surplus(m, rank);
-}
-
-int tw__wire_decode(const tw__kernels *kernels, const void *bytes, size_t size, int64_t lo,
-                    int64_t hi, int64_t most, tw__entry *entries, int64_t *count, int rank) {
-    tw__wire_message m;
-    TW_TRY(tw__wire_open(bytes, size, lo, hi, most, rank, &m));
-    TW_TRY(decode(NULL, kernels, &m, (const uint8_t *)bytes + m.head_bytes, entries, rank));
-    *count = m.count;
-    return TW_OK;
-}
-
-const tw__wire_calls tw__wire_host = {.encode = encode, .decode = decode};

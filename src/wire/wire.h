@@ -1,20 +1,26 @@
-/* wire.h - how entries are written into messages: the formats of values, as rows
+/* wire.h - how entries are written into messages: the table of value formats
  *
- * A message holds the entries of one list within lo .. hi-1, bounds that both sides know. Indices
- * are coded without loss, as whatever is smallest: plain, as a bitmap, or by Elias and Fano's code.
- * Values are rounded to the format; the sender is told what the receiver will see, so that it can
- * keep the difference. docs/wire_format.md describes the bytes, which do not depend on the machine.
+ * A message holds the entries of one list within lo .. hi-1, bounds that sender and receiver know:
+ *
+ *     header   version, format, width of indices, 0: a byte each; count: 4 bytes
+ *     indices  coded without loss, by the shortest of three plans (tw__index_plan)
+ *     values   rounded to the format, in blocks of TW__WIRE_BLOCK
+ *
+ * The sender is told the values that the receiver will see, so that it can keep the difference.
+ * docs/wire_format.md describes the bytes, which do not depend on the machine. Backends write and
+ * read them: backend/cpu/wire_codec.c is the reference.
  *
  * Decoding takes any bytes: it reads and writes nothing outside of what it was given, and what it
  * accepts is a list that some rank could have sent.
  *
- * To add a format: a row in wire_values.c, its case in wire_each.h for GPUs, and a new version if an
- * old one changes. */
+ * To add a format: a code here, a row in wire.c, its bytes in tests/wire/wire_model.c and
+ * wire_golden.txt. For other backends than the CPU add it to wire_each.h. A format that changes
+ * needs a new TW__WIRE_VERSION. */
 #ifndef TW_WIRE_WIRE_H
 #define TW_WIRE_WIRE_H
 
+#include "backend/cpu/wire_kernels.h"
 #include "exchange/entries.h"
-#include "wire/wire_index.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,7 +28,7 @@ extern "C" {
 
 #define TW__WIRE_VERSION 1
 
-/* Formats by their code in messages. */
+/* Formats by their code in messages: the position in the table. */
 enum {
     TW__WIRE_F32,
     TW__WIRE_F16,
@@ -35,12 +41,17 @@ enum {
 typedef struct tw__wire {
     const char *name;
     const char *description;
-    int code;         /* in the message: the position in the table */
-    int bits;         /* of a value */
-    int levels_bytes; /* before the values of each block */
-    /* A block of values to bytes, and back: see wire_kernels.h. Decoded values may be anything. */
-    void (*encode)(const tw__kernels *kernels, const float *val, int count, uint8_t *out);
-    void (*decode)(const tw__kernels *kernels, const uint8_t *in, int count, float *val);
+    int code;
+    int bits;          /* of a value */
+    int levels_bytes;  /* before the values of each block */
+    int automatic;     /* `auto` chooses between this one and raw entries */
+    unsigned backends; /* that code it (TW__ALL_BACKENDS) */
+    /* On the CPU: a block of values to bytes, and back; see wire_kernels.h. Decoded values may be
+     * anything. */
+    void (*encode)(const struct tw__wire *format, const tw__kernels *kernels, const float *val,
+                   int count, uint8_t *out);
+    void (*decode)(const struct tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
+                   int count, float *val);
 } tw__wire;
 
 /* NULL if there is none of this name. */
@@ -48,12 +59,45 @@ const tw__wire *tw__wire_find(const char *name);
 /* By position from 0; NULL past the last. */
 const tw__wire *tw__wire_at(int position);
 
+/* ---- lengths */
+
+/* How strictly ascending indices 0 .. span-1 are written. Of an index x the low `width` bits are
+ * stored as they are, packed. The high parts x >> width, which never descend, are a bitmap: the i-th
+ * index sets bit (x >> width) + i. That is Elias and Fano's code, within half a bit of the least
+ * possible for indices without structure: width + 1 + span / (count * 2^width) bits each, where the
+ * best width leaves 1.4 to 2 for the bitmap. Example, width 2, span 16:
+ *
+ *     index   1     6     7    13       low parts   01 10 11 01
+ *     high    0     1     1     3       bitmap      bits 0+0, 1+1, 1+2, 3+3 of 7: 1 0 1 1 0 0 1
+ *
+ * Two further widths are shorter in extreme cases:
+ *
+ *     TW__INDEX_PLAIN    32 bits each, no bitmap: very few indices
+ *     TW__INDEX_BITMAP   bit x of the bitmap, nothing else: from a density of 1/4 on
+ *
+ * Elias 1974, Fano 1971; Vigna, Quasi-succinct indices, 2013. */
+#define TW__INDEX_PLAIN 32
+#define TW__INDEX_BITMAP 0
+
+typedef struct tw__index_plan {
+    int width;
+    uint32_t span;
+    size_t low_bytes; /* the packed low bits, or the plain indices */
+    size_t bit_bytes; /* the bitmap, which follows them */
+} tw__index_plan;
+
+/* The shortest for `count` indices. Of equal ones the plain, then the bitmap, then the least
+ * width. */
+tw__index_plan tw__index_choose(int64_t count, int64_t span);
+/* The plan of a message. Returns 0 if there is no such width. */
+int tw__index_plan_of(int width, int64_t count, int64_t span, tw__index_plan *plan);
+
 /* Bytes of a message of `count` entries, exactly; fewer entries take no more. Counts above hi - lo
- * stand for hi - lo. And what of it the values take. */
+ * stand for hi - lo. And the bytes of its values. */
 size_t tw__wire_bound(const tw__wire *format, int64_t count, int64_t lo, int64_t hi);
 size_t tw__wire_value_bytes(const tw__wire *format, int64_t count);
 
-/* Values from here on are not written: a remainder of theirs, of 2^92 at most, might not fit into a
+/* Values from here on are not written: their remainder, of 2^92 at most, might not fit into a
  * residual, whereas a float takes 2^103 without harm. */
 #define TW__WIRE_HUGE 0x1p100f
 
@@ -63,52 +107,51 @@ typedef struct tw__wire_message {
     tw__index_plan indices;
     int64_t count;
     int64_t lo;
-    size_t bytes;     /* with the header, which is the last of head */
-    uint64_t head[2]; /* what goes before the indices: a word of the sender's, if any, the header */
-    size_t head_bytes; /* 8, or 16 with such a word, which then begins the message */
+    size_t bytes;      /* from the header on */
+    uint64_t head[2];  /* what goes before the indices: the header, after a word of the sender's */
+    size_t head_bytes; /* 8, or 16 with such a word */
 } tw__wire_message;
 
 #define TW__WIRE_HEADER 8 /* bytes */
 
 tw__wire_message tw__wire_plan(const tw__wire *format, int64_t count, int64_t lo, int64_t hi);
-/* From the header of a message of `size` bytes that `rank` sent, of which `header` has the first
- * TW__WIRE_HEADER, or as many as there are. Afterwards all lengths are right.
+/* From the header of a message of `size` bytes that `rank` sent. `header` has the first
+ * TW__WIRE_HEADER, or `size` if that is less. Afterwards all lengths are right.
  * Errors: TW_ERR_PROTOCOL naming the rank. */
 int tw__wire_open(const void *header, size_t size, int64_t lo, int64_t hi, int64_t most, int rank,
                   tw__wire_message *message);
 
-/* Coding, where lists and messages lie in the same memory: tw__wire_host in the host's, and
- * tw__wire_cuda (cuda/device.h) in a GPU's. context is that of the work on lists. */
+/* ---- coding */
+
+/* A backend's codec, for lists and messages in its memory. The context is that of tw__lists. */
 typedef struct tw__wire_calls {
     /* Write head, indices and values of the list, which is sorted and within the message's bounds,
-     * to out. rounded[count] gets the values as the receiver will see them. *huge says that one is
+     * to out. rounded[count] gets the values that the receiver will see. *huge says that one is
      * TW__WIRE_HUGE or more, or not finite: then out and rounded hold nothing of use. */
-    int (*encode)(void *context, const tw__kernels *kernels, const tw__wire_message *message,
-                  const tw__list *list, void *out, float *rounded, int *huge);
+    int (*encode)(void *context, const tw__wire_message *message, const tw__list *list, void *out,
+                  float *rounded, int *huge);
     /* Read what follows the header of an opened message, to entries[count]. They ascend strictly
      * within lo .. hi-1 and are finite.
-     * Errors: TW_ERR_PROTOCOL naming the rank; what entries[] holds is then undefined. */
-    int (*decode)(void *context, const tw__kernels *kernels, const tw__wire_message *message,
-                  const void *body, tw__entry *entries, int rank);
+     * Errors: TW_ERR_PROTOCOL naming the rank; entries[] is undefined then. */
+    int (*decode)(void *context, const tw__wire_message *message, const void *body,
+                  tw__entry *entries, int rank);
 } tw__wire_calls;
 
-extern const tw__wire_calls tw__wire_host;
-
-/* What decode says of indices or values that it refuses. */
+/* The errors of decode, for indices or values that it refuses. */
 int tw__wire_fail_order(const tw__wire_message *message, int rank);
 int tw__wire_fail_surplus(const tw__wire_message *message, int rank);
 int tw__wire_fail_number(int rank);
 
-/* In the host's memory, in one call each. */
-
-/* Write the list, which is sorted, within lo .. hi-1 and finite, to out[tw__wire_bound].
- * rounded[count] gets the values as the receiver will see them. Returns the bytes written. */
+/* backend/cpu/wire_codec.c: the CPU's codec in one call, for given kernels.
+ *
+ * Write the list, which is sorted, within lo .. hi-1 and finite, to out[tw__wire_bound].
+ * rounded[count] gets the values that the receiver will see. Returns the bytes written. */
 size_t tw__wire_encode(const tw__kernels *kernels, const tw__wire *format, const tw__list *list,
                        int64_t lo, int64_t hi, void *out, float *rounded);
 
 /* Read a message that `rank` sent: at most `most` entries, to entries[most]. They ascend strictly
  * within lo .. hi-1 and are finite.
- * Errors: TW_ERR_PROTOCOL naming the rank; what entries[] holds is then undefined. */
+ * Errors: TW_ERR_PROTOCOL naming the rank; entries[] is undefined then. */
 int tw__wire_decode(const tw__kernels *kernels, const void *bytes, size_t size, int64_t lo,
                     int64_t hi, int64_t most, tw__entry *entries, int64_t *count, int rank);
 

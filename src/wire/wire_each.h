@@ -1,9 +1,9 @@
-/* wire_each.h - messages in pieces that do not wait for each other: what a GPU's threads do
+/* wire_each.h - messages in independent pieces: what each thread of a device writes or reads
  *
- * Each function makes or reads one byte, word or entry. Block means TW__WIRE_BLOCK entries, or the
- * m that are left at the end; arrays of a block hold zeros behind the m-th. Bytes may lie at any
- * address. docs/wire_format.md says what they are, and tests/test_wire_each.c puts messages together
- * of these on the CPU. */
+ * Each function makes or reads one byte, word or entry. A block is TW__WIRE_BLOCK entries, or the m
+ * that are left at the end; arrays of a block hold zeros behind the m-th. Bytes may lie at any
+ * address. docs/wire_format.md describes them. tests/wire/test_wire_each.c makes whole messages of
+ * these pieces on the CPU, and compares them with those of backend/cpu/wire_codec.c. */
 #ifndef TW_WIRE_WIRE_EACH_H
 #define TW_WIRE_WIRE_EACH_H
 
@@ -176,7 +176,7 @@ TW__HOST_DEVICE static inline size_t tw__values_at(const tw__wire_body *body, in
 }
 
 /* Of the magnitudes lane, lane + TW__LANES ... of a block: one lane's part of its sums. */
-TW__HOST_DEVICE static inline tw__shares tw__stream_shares(const float *val, int lane,
+TW__HOST_DEVICE static inline tw__shares tw__lane_shares(const float *val, int lane,
                                                            float border) {
     tw__shares shares = {0.0, 0.0, 0};
     for (int i = lane; i < TW__WIRE_BLOCK; i += TW__LANES) {
@@ -199,7 +199,7 @@ TW__HOST_DEVICE static inline tw__shares tw__lanes_sum(const tw__shares *lanes) 
     return all;
 }
 
-/* What is written for a value, in as many bits as the format has, and what that says. */
+/* The code of a value, of as many bits as the format has, and the value of a code. */
 TW__HOST_DEVICE static inline uint32_t tw__value_code(const tw__wire_body *body, float value,
                                                       tw__levels levels) {
     switch (body->format) {
@@ -230,7 +230,7 @@ TW__HOST_DEVICE static inline float tw__value_of(const tw__wire_body *body, uint
     }
 }
 
-/* The part j of a block of values, of code[TW__WIRE_BLOCK]; j < TW__WIRE_BLOCK makes them all. */
+/* Part j of a block of values with code[TW__WIRE_BLOCK]; j < TW__WIRE_BLOCK makes all of them. */
 TW__HOST_DEVICE static inline void tw__values_write(const tw__wire_body *body, const uint32_t *code,
                                                     tw__levels levels, int m, int j, uint8_t *out) {
     if (body->levels_bytes == 0) {

@@ -2,7 +2,9 @@
  *
  * The same kernels, chunks and threads as the pass of error feedback, and nothing else in it. */
 #include "base/pool.h"
-#include "select/selector.h"
+#include "backend/cpu/kernels.h"
+#include "backend/extent.h"
+#include "base/error.h"
 
 typedef struct pass {
     const tw__kernels *kernels;

@@ -15,7 +15,7 @@
  * thread's entries are in index order; the table of chunk owners says how they interleave. */
 #include "base/pool.h"
 #include "base/random.h"
-#include "select/selector.h"
+#include "backend/cpu/cpu_selector.h"
 
 #include <assert.h>
 #include <math.h>
@@ -23,48 +23,14 @@
 /* Runs of one cache line are sampled: one read brings 16 elements. */
 #define SAMPLE_RUN 16
 
-void tw__candidates_squeeze(tw_selector *s, tw__worker *worker) {
-    tw__entries *found = &worker->collector.found;
-    int64_t keep = 2 * s->k + 1 < found->count ? 2 * s->k + 1 : found->count;
-    tw__kth kth = tw__kth_of_values(s->kernels, found->val, found->count, keep);
-    if (kth.bits >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
-        found->count = 0;
-        worker->collector.threshold = worker->dropped = TW__INFINITY_BITS;
-        return;
-    }
-    tw__edge edge = {kth.bits, keep - kth.greater};
-    int64_t kept = 0;
-    for (int64_t i = 0; i < found->count; i++) {
-        float val = found->val[i];
-        found->idx[kept] = found->idx[i];
-        found->val[kept] = val;
-        kept += tw__edge_takes(&edge, val);
-    }
-    found->count = kept;
-    worker->collector.threshold = kth.bits + 1;
-    worker->dropped = kth.bits;
-}
-
-int64_t tw__lower_bound(const int32_t *idx, int64_t count, int64_t bound) {
-    int64_t lo = 0;
-    while (lo < count) {
-        int64_t middle = lo + (count - lo) / 2;
-        if (idx[middle] < bound)
-            lo = middle + 1;
-        else
-            count = middle;
-    }
-    return lo;
-}
-
-int64_t tw__candidates_total(const tw_selector *s) {
+int64_t tw__candidates_total(const tw__cpu_selector *s) {
     int64_t total = 0;
     for (int i = 0; i < s->threads; i++)
         total += s->workers[i].collector.found.count;
     return total;
 }
 
-int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold) {
+int64_t tw__candidates_above(const tw__cpu_selector *s, uint32_t threshold) {
     int64_t above = 0;
     for (int i = 0; i < s->threads; i++) {
         const tw__entries *found = &s->workers[i].collector.found;
@@ -73,7 +39,7 @@ int64_t tw__candidates_above(const tw_selector *s, uint32_t threshold) {
     return above;
 }
 
-static int any_dropped(const tw_selector *s) {
+static int any_dropped(const tw__cpu_selector *s) {
     for (int i = 0; i < s->threads; i++)
         if (s->workers[i].dropped != 0)
             return 1;
@@ -81,26 +47,27 @@ static int any_dropped(const tw_selector *s) {
 }
 
 /* Whether all entries from `threshold` on are candidates. */
-static int complete(const tw_selector *s, uint32_t threshold) {
+static int complete(const tw__cpu_selector *s, uint32_t threshold) {
     for (int i = 0; i < s->threads; i++)
         if (s->workers[i].dropped >= threshold)
             return 0;
     return threshold >= s->guess;
 }
 
-int64_t tw__candidates_count(tw_selector *s, uint32_t threshold, int64_t most) {
-    assert(most <= TW__MOST * s->k);
+int64_t tw__candidates_count(tw__cpu_selector *s, uint32_t threshold, int64_t most) {
+    assert(most <= TW__MOST * s->now.k);
     if (complete(s, threshold))
         return tw__candidates_above(s, threshold);
     if (threshold <= s->guess && any_dropped(s))
-        return TW__MOST * s->k + 1; /* a buffer holds as many before it drops any */
+        return TW__MOST * s->now.k + 1; /* a buffer holds as many before it drops any */
     if (threshold <= s->guess && tw__candidates_total(s) > most)
         return most + 1;
     return tw__feedback_count(s, threshold);
 }
 
-int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most) {
+int64_t tw__candidates_pluck(const tw__cpu_selector *s, uint32_t *bits, int64_t most) {
     int64_t total = tw__candidates_total(s);
+    assert(most > 0);
     int64_t stride = (total + most - 1) / most;
     int64_t count = 0, next = 0; /* position of the next one in the current worker's entries */
     for (int i = 0; i < s->threads; i++) {
@@ -113,12 +80,12 @@ int64_t tw__candidates_pluck(const tw_selector *s, uint32_t *bits, int64_t most)
 }
 
 /* Fills s->sample with one run from each of equally long parts, at a random place in it. */
-static int64_t take_sample(tw_selector *s, int after) {
+static int64_t take_sample(tw__cpu_selector *s, int after) {
     int64_t runs = s->sample_size / SAMPLE_RUN;
     if (!after)
         tw__feedback_settle(s);
     int64_t part = s->n / runs;
-    uint64_t key = tw__random(s->params.seed, (uint64_t)s->step);
+    uint64_t key = tw__random(s->params.seed, (uint64_t)s->now.step);
     int64_t count = 0;
     for (int64_t run = 0; run < runs; run++) {
         float values[SAMPLE_RUN];
@@ -132,7 +99,8 @@ static int64_t take_sample(tw_selector *s, int after) {
     return count;
 }
 
-uint32_t tw__candidates_sample(tw_selector *s, double rank, int after) {
+uint32_t tw__candidates_sample(tw__cpu_selector *s, double rank, int after) {
+    assert(rank > 0.0);
     int64_t count = take_sample(s, after);
     double in_sample = rank * (double)count / (double)s->n;
     int64_t at = in_sample < 1.0 ? 1 : in_sample > (double)count ? count : (int64_t)in_sample;
@@ -140,8 +108,8 @@ uint32_t tw__candidates_sample(tw_selector *s, double rank, int after) {
     return bits < 1 ? 1 : bits > TW__INFINITY_BITS ? TW__INFINITY_BITS : bits;
 }
 
-void tw__candidates_ensure(tw_selector *s, int64_t want) {
-    assert(want <= 2 * s->k + 1);
+void tw__candidates_ensure(tw__cpu_selector *s, int64_t want) {
+    assert(want >= 1 && want <= 2 * s->now.k + 1);
     if (s->guess > 1 && tw__candidates_total(s) < want) {
         uint32_t lower = tw__candidates_sample(s, 3.0 * (double)want, 1);
         if (lower < s->guess)
@@ -153,7 +121,7 @@ void tw__candidates_ensure(tw_selector *s, int64_t want) {
 
 /* Magnitude bits that `rank` entries reach, where the candidates end before that: on the power law
  * through the last chosen and the last candidate. */
-static uint32_t extrapolate(const tw_selector *s, int64_t rank) {
+static uint32_t extrapolate(const tw__cpu_selector *s, int64_t rank) {
     double total = (double)tw__candidates_total(s), count = (double)s->chosen.count;
     double end = tw__from_bits(s->guess), edge = tw__from_bits(s->edge);
     double lower = 0.9; /* too close together to tell */
@@ -162,7 +130,8 @@ static uint32_t extrapolate(const tw_selector *s, int64_t rank) {
     return tw__threshold((float)(end * fmax(lower, 0.5)));
 }
 
-uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
+uint32_t tw__candidates_learn(const tw__cpu_selector *s, int64_t rank) {
+    assert(rank >= 1 && s->chosen.count <= tw__candidates_total(s));
     int64_t total = tw__candidates_total(s);
     if (total < rank)
         return extrapolate(s, rank);
@@ -173,10 +142,10 @@ uint32_t tw__candidates_learn(const tw_selector *s, int64_t rank) {
 }
 
 /* Calls visit for each stretch of candidates, in index order. */
-typedef void visit_stretch(tw_selector *s, const int32_t *idx, const float *val, int64_t len,
+typedef void visit_stretch(tw__cpu_selector *s, const int32_t *idx, const float *val, int64_t len,
                            void *context);
 
-static void each_stretch(tw_selector *s, visit_stretch *visit, void *context) {
+static void each_stretch(tw__cpu_selector *s, visit_stretch *visit, void *context) {
     int64_t cursor[TW__MAX_THREADS] = {0};
     for (int64_t chunk = 0; chunk < s->chunks;) {
         int owner = s->owner[chunk];
@@ -186,17 +155,18 @@ static void each_stretch(tw_selector *s, visit_stretch *visit, void *context) {
         int64_t from = cursor[owner], to = s->end[chunk - 1];
         if (s->workers[owner].dropped != 0) /* it moved its entries: look where they are now */
             to = from + tw__lower_bound(found->idx + from, found->count - from, chunk * TW__CHUNK);
+        assert(from <= to && to <= found->count);
         visit(s, found->idx + from, found->val + from, to - from, context);
         cursor[owner] = to;
     }
 }
 
-static void pick_stretch(tw_selector *s, const int32_t *idx, const float *val, int64_t len,
+static void pick_stretch(tw__cpu_selector *s, const int32_t *idx, const float *val, int64_t len,
                          void *threshold) {
     s->kernels->pick(idx, val, len, *(uint32_t *)threshold, &s->chosen);
 }
 
-static void pick_stretch_with_ties(tw_selector *s, const int32_t *idx, const float *val,
+static void pick_stretch_with_ties(tw__cpu_selector *s, const int32_t *idx, const float *val,
                                    int64_t len, void *edge) {
     tw__entries *chosen = &s->chosen;
     for (int64_t i = 0; i < len; i++) {
@@ -206,13 +176,28 @@ static void pick_stretch_with_ties(tw_selector *s, const int32_t *idx, const flo
     }
 }
 
-static void choose_all_above(tw_selector *s, uint32_t threshold) {
+static void choose_all_above(tw__cpu_selector *s, uint32_t threshold) {
     s->edge = threshold;
     s->chosen.count = 0;
     each_stretch(s, pick_stretch, &threshold);
 }
 
-uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
+/* The rank-th largest of all candidates. Writes to s->chosen.idx, which is free until the choice is
+ * made. */
+static tw__kth kth_of_candidates(tw__cpu_selector *s, int64_t rank) {
+    tw__kth_part parts[TW__MAX_THREADS];
+    uint32_t bits[TW__SAMPLE];
+    for (int i = 0; i < s->threads; i++)
+        parts[i] =
+            (tw__kth_part){s->workers[i].collector.found.val, s->workers[i].collector.found.count};
+    tw__kth_sample sample = {.bits = bits,
+                             .count = tw__candidates_pluck(s, bits, TW__SAMPLE),
+                             .scratch = (uint32_t *)s->chosen.idx,
+                             .room = s->chosen.cap};
+    return tw__kth_of_parts(s->kernels, parts, s->threads, &sample, rank);
+}
+
+uint32_t tw__candidates_choose_best(tw__cpu_selector *s, int64_t count) {
     int64_t total = tw__candidates_total(s);
     if (total < count)
         count = total;
@@ -220,25 +205,27 @@ uint32_t tw__candidates_choose_best(tw_selector *s, int64_t count) {
         s->chosen.count = 0;
         return 0;
     }
-    tw__kth worst = tw__kth_of_candidates(s, count);
+    tw__kth worst = kth_of_candidates(s, count);
     if (worst.greater + worst.equal == count) {
         choose_all_above(s, worst.bits);
+        assert(s->chosen.count == count);
         return worst.bits;
     }
     tw__edge edge = {worst.bits, count - worst.greater};
     s->edge = worst.bits;
     s->chosen.count = 0;
     each_stretch(s, pick_stretch_with_ties, &edge);
+    assert(s->chosen.count == count);
     return worst.bits;
 }
 
-void tw__candidates_choose_above(tw_selector *s, uint32_t threshold) {
-    if (tw__candidates_count(s, threshold, TW__MOST * s->k) <= TW__MOST * s->k) {
+void tw__candidates_choose_above(tw__cpu_selector *s, uint32_t threshold) {
+    if (tw__candidates_count(s, threshold, TW__MOST * s->now.k) <= TW__MOST * s->now.k) {
         if (!complete(s, threshold))
             tw__feedback_rescan(s, threshold);
         choose_all_above(s, threshold);
     } else {
-        tw__candidates_ensure(s, s->k);
-        tw__candidates_choose_best(s, s->k);
+        tw__candidates_ensure(s, s->now.k);
+        tw__candidates_choose_best(s, s->now.k);
     }
 }

@@ -13,18 +13,19 @@
  * source of the pass: what is folded is u = momentum * u + scale * g. */
 #include "base/pool.h"
 #include "select/methods.h"
-#include "select/selector.h"
+#include "backend/cpu/cpu_selector.h"
 
 #include <assert.h>
 #include <math.h>
 
-static int64_t chunk_end(const tw_selector *s, int64_t chunk) {
+static int64_t chunk_end(const tw__cpu_selector *s, int64_t chunk) {
     return tw__at_most((chunk + 1) * TW__CHUNK, s->n);
 }
 
 /* The gradient's elements lo .. lo+len-1 as floats, scaled: where they lie if possible, in scratch
  * otherwise. */
-static const void *scaled_gradient(const tw_selector *s, float *scratch, int64_t lo, int64_t len) {
+static const void *scaled_gradient(const tw__cpu_selector *s, float *scratch, int64_t lo,
+                                   int64_t len) {
     const char *grad = s->grad;
     if (s->params.type == TW_F32 && s->scale == 1.0f)
         return grad + 4 * lo;
@@ -43,7 +44,7 @@ static const void *scaled_gradient(const tw_selector *s, float *scratch, int64_t
 
 /* What this step adds to the residual. With momentum that is the next velocity, which is computed
  * into its own place: doing so twice does no harm. */
-static const void *source(const tw_selector *s, float *scratch, int64_t lo, int64_t len) {
+static const void *source(const tw__cpu_selector *s, float *scratch, int64_t lo, int64_t len) {
     const void *grad = scaled_gradient(s, scratch, lo, len);
     if (s->velocity[0] == NULL)
         return grad;
@@ -53,12 +54,12 @@ static const void *source(const tw_selector *s, float *scratch, int64_t lo, int6
 }
 
 /* The entries that leave the velocity, from *leaving on and below `end`. */
-static void clear_velocity(tw_selector *s, const int32_t *leaving, int64_t end) {
+static void clear_velocity(tw__cpu_selector *s, const int32_t *leaving, int64_t end) {
     for (; s->velocity[0] != NULL && *leaving < end; leaving++)
         s->velocity[0][*leaving] = 0.0f;
 }
 
-static tw__undo undo_of_chunk(const tw_selector *s, int64_t chunk) {
+static tw__undo undo_of_chunk(const tw__cpu_selector *s, int64_t chunk) {
     tw__undo undo = {.lossy = s->lossy + chunk * (TW__CHUNK / 8),
                      .near = s->near + chunk * (TW__CHUNK + TW__LANES),
                      .far = s->far + chunk * (TW__CHUNK + TW__LANES)};
@@ -70,15 +71,41 @@ static tw__undo undo_of_chunk(const tw_selector *s, int64_t chunk) {
 static const int32_t *drop_leaving(tw__worker *w, const int32_t *leaving, int64_t lo, int64_t end) {
     for (; *leaving < end; leaving++) {
         int64_t i = *leaving - lo;
+        assert(i >= 0 && leaving[0] < leaving[1]); /* ascending, up to the end mark */
         w->keep[i / 8] &= (uint8_t) ~(1u << (i % 8));
     }
     return leaving;
 }
 
-static void make_room(tw_selector *s, tw__worker *w, int64_t len) {
+/* The collector is full: keep the best 2k+1. */
+static void squeeze(tw__cpu_selector *s, tw__worker *worker) {
+    tw__entries *found = &worker->collector.found;
+    int64_t keep = tw__at_most(2 * s->now.k + 1, found->count);
+    assert(keep > 0);
+    tw__kth kth = tw__kth_of_values(s->kernels, found->val, found->count, keep);
+    if (kth.bits >= TW__INFINITY_BITS) { /* the step will be refused: order no longer matters */
+        found->count = 0;
+        worker->collector.threshold = worker->dropped = TW__INFINITY_BITS;
+        return;
+    }
+    tw__edge edge = {kth.bits, keep - kth.greater};
+    int64_t kept = 0;
+    for (int64_t i = 0; i < found->count; i++) {
+        float val = found->val[i];
+        found->idx[kept] = found->idx[i];
+        found->val[kept] = val;
+        kept += tw__edge_takes(&edge, val);
+    }
+    found->count = kept;
+    worker->collector.threshold = kth.bits + 1;
+    worker->dropped = kth.bits;
+}
+
+static void make_room(tw__cpu_selector *s, tw__worker *w, int64_t len) {
+    assert(len <= TW__BLOCK);
     const tw__entries *found = &w->collector.found;
     if (found->cap - found->count < len)
-        tw__candidates_squeeze(s, w);
+        squeeze(s, w);
     assert(found->cap - found->count >= len);
 }
 
@@ -99,7 +126,7 @@ static double add_lanes(const double *lanes) {
     return sum;
 }
 
-static void add_block(const tw_selector *s, const void *src, int64_t len, tw__sums *sums) {
+static void add_block(const tw__cpu_selector *s, const void *src, int64_t len, tw__sums *sums) {
     tw__moments block = {0};
     s->kernels->moments(src, len, &block);
     sums->sum += add_lanes(block.sum);
@@ -108,22 +135,23 @@ static void add_block(const tw_selector *s, const void *src, int64_t len, tw__su
 }
 
 /* What a pass leaves behind of a block of acc besides the candidates. */
-static void inspect_block(tw_selector *s, tw__worker *w, const void *acc, int64_t lo, int64_t len,
-                          tw__sums *sums) {
+static void inspect_block(tw__cpu_selector *s, tw__worker *w, const void *acc, int64_t lo,
+                          int64_t len, tw__sums *sums) {
     if (w->collector.max_bits >= TW__INFINITY_BITS)
         note_bad_number(w, acc, lo, len);
     if (s->method->wants_sums)
         add_block(s, acc, len, sums);
 }
 
-static void end_chunk(tw_selector *s, int worker, int64_t chunk, const tw__sums *sums) {
+static void end_chunk(tw__cpu_selector *s, int worker, int64_t chunk, const tw__sums *sums) {
+    assert(worker < s->threads && chunk < s->chunks);
     s->owner[chunk] = (uint8_t)worker;
     s->end[chunk] = s->workers[worker].collector.found.count;
     s->sums[chunk] = *sums;
 }
 
 static void fold_chunk(void *context, int worker, int64_t chunk) {
-    tw_selector *s = context;
+    tw__cpu_selector *s = context;
     tw__worker *w = &s->workers[worker];
     int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk);
     const int32_t *leaving = s->chosen.idx + tw__lower_bound(s->chosen.idx, s->leaving, lo);
@@ -148,13 +176,13 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
 }
 
 /* acc after the pass: it lies in the residual's place, or is the gradient itself. */
-static const void *folded(const tw_selector *s, tw__worker *w, int64_t lo, int64_t len) {
+static const void *folded(const tw__cpu_selector *s, tw__worker *w, int64_t lo, int64_t len) {
     return s->residual != NULL ? s->residual + lo : source(s, w->scratch, lo, len);
 }
 
 /* The pass without feedback, and every further one. */
 static void scan_chunk(void *context, int worker, int64_t chunk) {
-    tw_selector *s = context;
+    tw__cpu_selector *s = context;
     tw__worker *w = &s->workers[worker];
     tw__sums sums = {0};
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
@@ -169,13 +197,13 @@ static void scan_chunk(void *context, int worker, int64_t chunk) {
 
 /* What tw__feedback_count asks of each chunk. */
 typedef struct counting {
-    tw_selector *s;
+    tw__cpu_selector *s;
     uint32_t threshold;
 } counting;
 
 static void count_chunk(void *context, int worker, int64_t chunk) {
     const counting *c = context;
-    tw_selector *s = c->s;
+    tw__cpu_selector *s = c->s;
     tw__worker *w = &s->workers[worker];
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
@@ -184,7 +212,7 @@ static void count_chunk(void *context, int worker, int64_t chunk) {
 }
 
 static void unfold_chunk(void *context, int worker, int64_t chunk) {
-    tw_selector *s = context;
+    tw__cpu_selector *s = context;
     tw__undo undo = undo_of_chunk(s, chunk);
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
@@ -195,7 +223,7 @@ static void unfold_chunk(void *context, int worker, int64_t chunk) {
 }
 
 static void square_chunk(void *context, int worker, int64_t chunk) {
-    tw_selector *s = context;
+    tw__cpu_selector *s = context;
     tw__sums sums = {0};
     for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
@@ -204,7 +232,7 @@ static void square_chunk(void *context, int worker, int64_t chunk) {
     s->sums[chunk] = sums;
 }
 
-static void empty_workers(tw_selector *s, uint32_t guess) {
+static void empty_workers(tw__cpu_selector *s, uint32_t guess) {
     s->guess = guess;
     for (int i = 0; i < s->threads; i++) {
         tw__worker *w = &s->workers[i];
@@ -216,7 +244,7 @@ static void empty_workers(tw_selector *s, uint32_t guess) {
     }
 }
 
-static int64_t first_bad_index(const tw_selector *s) {
+static int64_t first_bad_index(const tw__cpu_selector *s) {
     int64_t first = -1;
     for (int i = 0; i < s->threads; i++) {
         int64_t index = s->workers[i].bad_index;
@@ -226,31 +254,29 @@ static int64_t first_bad_index(const tw_selector *s) {
     return first;
 }
 
-int tw__feedback_fold(tw_selector *s, uint32_t guess) {
+int64_t tw__feedback_fold(tw__cpu_selector *s, uint32_t guess) {
+    assert(guess > 0 && guess <= TW__INFINITY_BITS);
     empty_workers(s, guess);
     tw__pool_run(s->threads, s->chunks, s->residual != NULL ? fold_chunk : scan_chunk, s);
     tw__feedback_leave(s, 0);
     int64_t bad = first_bad_index(s);
-    if (bad < 0)
-        return TW_OK;
-    if (s->residual != NULL)
+    if (bad >= 0 && s->residual != NULL)
         tw__feedback_unfold(s);
-    s->info.bad_index = bad;
-    s->info.refused++;
-    return tw__fail_number(bad);
+    return bad;
 }
 
-void tw__feedback_unfold(tw_selector *s) {
+void tw__feedback_unfold(tw__cpu_selector *s) {
     tw__pool_run(s->threads, s->chunks, unfold_chunk, s);
 }
 
-void tw__feedback_rescan(tw_selector *s, uint32_t guess) {
+void tw__feedback_rescan(tw__cpu_selector *s, uint32_t guess) {
+    assert(guess > 0 && s->leaving == 0);
     empty_workers(s, guess);
     tw__pool_run(s->threads, s->chunks, scan_chunk, s);
-    s->info.rescans++;
+    s->rescans++;
 }
 
-int64_t tw__feedback_count(tw_selector *s, uint32_t threshold) {
+int64_t tw__feedback_count(tw__cpu_selector *s, uint32_t threshold) {
     counting c = {s, threshold};
     int64_t total = 0;
     for (int i = 0; i < s->threads; i++)
@@ -258,11 +284,11 @@ int64_t tw__feedback_count(tw_selector *s, uint32_t threshold) {
     tw__pool_run(s->threads, s->chunks, count_chunk, &c);
     for (int i = 0; i < s->threads; i++)
         total += s->workers[i].counted;
-    s->info.rescans++;
+    s->rescans++;
     return total;
 }
 
-void tw__feedback_gather(tw_selector *s, tw__entries *entries) {
+void tw__feedback_gather(tw__cpu_selector *s, tw__entries *entries) {
     for (int64_t i = 0; i < entries->count; i++) {
         int64_t at = entries->idx[i];
         if (s->residual != NULL)
@@ -272,19 +298,22 @@ void tw__feedback_gather(tw_selector *s, tw__entries *entries) {
     }
 }
 
-void tw__feedback_settle(tw_selector *s) {
+void tw__feedback_settle(tw__cpu_selector *s) {
     for (int64_t i = 0; i < s->leaving; i++)
         s->residual[s->chosen.idx[i]] = 0.0f;
     clear_velocity(s, s->chosen.idx, s->n);
     tw__feedback_leave(s, 0);
 }
 
-void tw__feedback_leave(tw_selector *s, int64_t count) {
+void tw__feedback_leave(tw__cpu_selector *s, int64_t count) {
+    assert(count >= 0 && count <= s->chosen.cap);
     s->leaving = count;
     s->chosen.idx[count] = INT32_MAX; /* the end mark: no index is that large */
 }
 
-void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int after, float *out) {
+void tw__feedback_peek(tw__cpu_selector *s, int64_t lo, int64_t len, int after, float *out) {
+    assert(lo >= 0 && len <= TW__BLOCK && lo + len <= s->n);
+    assert(after || s->leaving == 0); /* or the residual is not settled */
     if (after && s->residual != NULL) {
         memcpy(out, s->residual + lo, sizeof *out * (size_t)len);
         return;
@@ -294,7 +323,8 @@ void tw__feedback_peek(tw_selector *s, int64_t lo, int64_t len, int after, float
         s->kernels->add(out, s->residual + lo, len);
 }
 
-tw__sums tw__feedback_sums(const tw_selector *s) {
+tw__sums tw__feedback_sums(const tw__cpu_selector *s) {
+    assert(s->method->wants_sums || s->params.clip_norm != 0.0f);
     tw__sums total = {0};
     for (int64_t chunk = 0; chunk < s->chunks; chunk++) {
         total.sum += s->sums[chunk].sum;
@@ -304,7 +334,7 @@ tw__sums tw__feedback_sums(const tw_selector *s) {
     return total;
 }
 
-void tw__feedback_clip(tw_selector *s) {
+void tw__feedback_clip(tw__cpu_selector *s) {
     s->scale = 1.0f;
     if (s->params.clip_norm == 0.0f)
         return;

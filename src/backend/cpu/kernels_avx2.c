@@ -3,6 +3,7 @@
  * AVX2 has no compress instruction: a table of 256 permutations, one per mask, stands in for it.
  * Entries are appended by storing the whole permuted vector, as in kernels_avx512.c. */
 #include "backend/cpu/kernels_x86.h"
+#include "backend/cpu/wire_kernels_loops.h"
 #include "backend/cpu/wire_kernels.h"
 
 #include <pthread.h>
@@ -208,6 +209,8 @@ static void avx2_pick(const int32_t *idx, const float *val, int64_t len, uint32_
     tw__kernels_ref.pick(idx + i, val + i, len - i, threshold, out);
 }
 
+static const tw__wire_kernels wire = {TW__WIRE_LOOPS};
+
 static const tw__kernels kernels = {
     .name = "avx2",
     .fold = avx2_fold,
@@ -223,7 +226,7 @@ static const tw__kernels kernels = {
     .count = loop_count,
     .between = avx2_between,
     .pick = avx2_pick,
-    .wire = &tw__wire_kernels_avx2,
+    .wire = &wire,
 };
 
 const tw__kernels *tw__kernels_avx2(void) {

@@ -3,6 +3,7 @@
  * The definition that the vector kernels are tested against, and the code that runs where there
  * are none. */
 #include "backend/cpu/kernels_loops.h"
+#include "backend/cpu/wire_kernels_loops.h"
 #include "backend/cpu/wire_kernels.h"
 #include "backend/cpu/wire_numbers.h"
 
@@ -100,6 +101,8 @@ static void ref_clear(void *dst, int64_t bytes) {
     memset(dst, 0, (size_t)bytes);
 }
 
+static const tw__wire_kernels wire = {TW__WIRE_LOOPS};
+
 const tw__kernels tw__kernels_ref = {
     .name = "ref",
     .fold = ref_fold,
@@ -115,5 +118,5 @@ const tw__kernels tw__kernels_ref = {
     .count = loop_count,
     .between = ref_between,
     .pick = ref_pick,
-    .wire = &tw__wire_kernels_ref,
+    .wire = &wire,
 };

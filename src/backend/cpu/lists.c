@@ -1,10 +1,29 @@
-/* entries_host.c - work on lists in the host's memory; see entries.h
+/* lists.c - the CPU's work on lists; see exchange/entries.h
  *
- * The loops choose by arithmetic where they can: which entry is taken is anyone's guess, and a
- * wrong one costs the CPU more than the work itself. They never read what they have just written:
- * the next step would wait for it, 8 ns an entry instead of 1. */
-#include "exchange/entries.h"
+ * The loops choose by arithmetic where they can: no branch predictor knows which entry is taken, and
+ * a wrong guess costs more than the work itself. They never read what they have just written: the
+ * next iteration would wait for it, 8 ns an entry instead of 1. */
+#include "backend/cpu/lists.h"
 #include "backend/cpu/kth.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#ifndef NDEBUG
+static int is_sorted(const tw__list *list) {
+    for (int64_t i = 1; i < list->count; i++)
+        if (list->at[i].idx <= list->at[i - 1].idx)
+            return 0;
+    return list->count >= 0;
+}
+
+static int are_sorted(const tw__list *runs, int nruns) {
+    int sorted = 1;
+    for (int r = 0; r < nruns; r++)
+        sorted &= is_sorted(&runs[r]);
+    return sorted;
+}
+#endif
 
 static int64_t lower_bound(const tw__list *list, int64_t from, int64_t bound) {
     int64_t lo = from, hi = list->count;
@@ -21,6 +40,7 @@ static int64_t lower_bound(const tw__list *list, int64_t from, int64_t bound) {
 static int cut(void *context, const tw__list *list, const int64_t *bounds, int64_t count,
                int64_t *positions) {
     (void)context;
+    assert(is_sorted(list));
     for (int64_t i = 0; i < count; i++)
         positions[i] = lower_bound(list, i == 0 ? 0 : positions[i - 1], bounds[i]);
     return TW_OK;
@@ -46,6 +66,7 @@ static int find_misfit(void *context, const tw__list *list, int64_t lo, int64_t 
 
 static int find_edge(void *context, const tw__list *list, int64_t best, tw__edge *edge) {
     (void)context;
+    assert(best >= 1 && best < list->count);
     tw__kth worst = tw__kth_of_entries(list->at, list->count, best);
     *edge = (tw__edge){worst.bits, best - worst.greater};
     return TW_OK;
@@ -76,6 +97,7 @@ static int64_t keep(const tw__list *list, tw__edge edge, tw__entry *kept) {
 static int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept,
                 tw__entry *dropped, int64_t *nkept) {
     (void)context;
+    assert(kept <= list->at || kept >= list->at + list->count);
     *nkept = dropped != NULL ? part(list, edge, kept, dropped) : keep(list, edge, kept);
     return TW_OK;
 }
@@ -110,16 +132,16 @@ static int count_bins(void *context, const tw__list *list, const tw__bins *bins,
     return TW_OK;
 }
 
-static int pick(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
+static int pick(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t capacity,
                 uint32_t *bits, int64_t *many) {
     (void)context;
     *many = 0;
     for (int64_t i = 0; i < list->count; i++) {
-        uint32_t here = tw__magnitude(list->at[i].val);
-        if (here < lo || here >= hi)
+        uint32_t magnitude = tw__magnitude(list->at[i].val);
+        if (magnitude < lo || magnitude >= hi)
             continue;
-        if (*many < room)
-            bits[*many] = here;
+        if (*many < capacity)
+            bits[*many] = magnitude;
         ++*many;
     }
     return TW_OK;
@@ -154,6 +176,7 @@ static int intersect(void *context, const tw__list *a, const tw__list *b, tw__li
     const tw__entry *other = b->at, *other_end = b->at + b->count;
     tw__entry *to = out->at;
     (void)context;
+    assert(is_sorted(a) && is_sorted(b));
     while (from < from_end && other < other_end) {
         tw__entry entry = *from;
         int32_t y = other->idx;
@@ -173,6 +196,7 @@ static int intersect(void *context, const tw__list *a, const tw__list *b, tw__li
 static void sort_by_digit(const tw__entry *from, int64_t many, int shift, tw__entry *to) {
     int64_t starts[(1 << DIGIT) + 1] = {0};
     const int32_t mask = (1 << DIGIT) - 1;
+    assert(from != to);
     for (int64_t i = 0; i < many; i++)
         starts[(from[i].idx >> shift & mask) + 1]++;
     for (int32_t d = 0; d < mask; d++)
@@ -195,19 +219,23 @@ void tw__list_sort(tw__list *list, int64_t span, tw__entry *scratch) {
 
 /* ---- sums
  *
- * A window of sums moves over the indices: every run adds what it has there, in its turn, and a bit
- * per element says where to look afterwards. Sorted runs make each pass over the window a walk. */
+ * A window of sums moves over the indices. Every run, in its turn, adds the entries that it has in
+ * the window, and a bit per element marks where. Runs are sorted, so each is read once, in order. */
 
-#define WINDOW 16384 /* elements: 64 KiB of sums and 2 KiB of bits stay in the L2 cache */
+#define WINDOW TW__LISTS_WINDOW
+typedef tw__cpu_lists window;
 
-typedef struct window {
-    float sums[WINDOW];
-    uint64_t bits[WINDOW / 64];
-    int64_t cursors[]; /* [nruns] */
-} window;
+size_t tw__cpu_lists_memory(int most_runs) {
+    return sizeof(window) + sizeof(int64_t) * (size_t)most_runs;
+}
 
-size_t tw__lists_host_memory(int nruns) {
-    return sizeof(window) + sizeof(int64_t) * (size_t)nruns;
+tw__cpu_lists *tw__cpu_lists_create(const tw__kernels *kernels, int most_runs) {
+    window *w = calloc(1, tw__cpu_lists_memory(most_runs));
+    if (w != NULL) {
+        w->kernels = kernels;
+        w->most_runs = most_runs;
+    }
+    return w;
 }
 
 static int64_t first_index(const tw__list *runs, int nruns, const int64_t *cursors) {
@@ -228,7 +256,8 @@ static int64_t add_run(window *w, const tw__list *run, int64_t cursor, int64_t f
     return cursor;
 }
 
-static void take_out(window *w, int64_t first, tw__list *taken) {
+/* Appends the sums of the window, and clears it. */
+static void flush_window(window *w, int64_t first, tw__list *taken) {
     tw__list out = *taken;
     for (int64_t word = 0; word < WINDOW / 64; word++) {
         for (uint64_t bits = w->bits[word]; bits != 0; bits &= bits - 1) {
@@ -242,19 +271,21 @@ static void take_out(window *w, int64_t first, tw__list *taken) {
 }
 
 static void sum_all(window *w, const tw__list *runs, int nruns, tw__list *out) {
-    memset(w, 0, tw__lists_host_memory(nruns));
+    assert(nruns <= w->most_runs);
+    memset(w->cursors, 0, sizeof *w->cursors * (size_t)nruns);
     for (;;) {
         int64_t first = first_index(runs, nruns, w->cursors);
         if (first == INT64_MAX)
             break;
         for (int r = 0; r < nruns; r++)
             w->cursors[r] = add_run(w, &runs[r], w->cursors[r], first);
-        take_out(w, first, out);
+        flush_window(w, first, out);
     }
 }
 
 static int reduce(void *context, const tw__list *runs, int nruns, tw__list *out) {
     out->count = 0;
+    assert(are_sorted(runs, nruns));
     if (nruns == 2)
         merge(&runs[0], &runs[1], out);
     else
@@ -262,7 +293,7 @@ static int reduce(void *context, const tw__list *runs, int nruns, tw__list *out)
     return TW_OK;
 }
 
-/* ---- plain memory */
+/* ---- memory and values */
 
 static int move(void *context, tw__entry *to, const tw__entry *from, int64_t many) {
     (void)context;
@@ -313,19 +344,20 @@ static int spoil(void *context, tw__entry *entry) {
 
 static int spread(void *context, const tw__list *list, int64_t lo, float *plain, int64_t range) {
     (void)context;
+    assert(is_sorted(list));
     memset(plain, 0, sizeof *plain * (size_t)range);
     for (int64_t i = 0; i < list->count; i++)
         plain[list->at[i].idx - lo] = list->at[i].val;
     return TW_OK;
 }
 
-static int collect(void *context, const float *plain, int64_t lo, int64_t range, int64_t room,
+static int collect(void *context, const float *plain, int64_t lo, int64_t range, int64_t capacity,
                    tw__entry *to, int64_t *many) {
     (void)context;
     *many = 0;
     for (int64_t i = 0; i < range; i++)
         *many += plain[i] != 0.0f;
-    if (*many > room)
+    if (*many > capacity)
         return TW_OK;
     tw__list list = {to, 0};
     for (int64_t i = 0; i < range; i++)
@@ -334,7 +366,7 @@ static int collect(void *context, const float *plain, int64_t lo, int64_t range,
     return TW_OK;
 }
 
-const tw__list_calls tw__lists_host = {
+const tw__list_calls tw__lists_cpu = {
     .cut = cut,
     .find_misfit = find_misfit,
     .find_edge = find_edge,

@@ -32,7 +32,7 @@ typedef struct tw__wire_kernels {
     void (*unpack)(const uint8_t *in, int count, int width, uint32_t *x);
 
     /* Rounded to nearest, ties to even; what is too large becomes the largest finite number.
-     * out[2 * count]. The way back is tw__kernels' widen. */
+     * out[2 * count]. tw__kernels' widen is the inverse. */
     void (*narrow_f16)(const float *val, int count, uint8_t *out);
     void (*narrow_bf16)(const float *val, int count, uint8_t *out);
     /* To 8, 4 or 2 bits: out[TW__WIRE_LEVELS_BYTES + tw__bits_bytes(count, bits)]. */
@@ -48,9 +48,5 @@ TW__HOST_DEVICE static inline size_t tw__packed_bytes(int64_t count, int width) 
             bytes += tw__bits_bytes(count, bits);
     return bytes;
 }
-
-extern const tw__wire_kernels tw__wire_kernels_ref;
-extern const tw__wire_kernels tw__wire_kernels_avx2;
-extern const tw__wire_kernels tw__wire_kernels_avx512;
 
 #endif

@@ -1,6 +1,6 @@
 /* wire_kernels_loops.h - what every wire kernel does, in loops that compilers turn into vector code
  *
- * Included by each wire_kernels_*.c and so compiled once per instruction set. Numbers of less than
+ * Included by each kernels_*.c and so compiled once per instruction set. Numbers of less than
  * a byte are packed in strides rather than side by side: of 4-bit numbers, byte j holds number j
  * and number j + stride, where stride is the number of bytes. Neighbours stay neighbours, so the
  * loops need no shuffles.
@@ -206,5 +206,11 @@ static void loop_dequantize(const uint8_t *in, int count, int bits, float *val) 
     for (int i = 0; i < TW__WIRE_BLOCK; i++)
         val[i] = tw__coded_value(code[i], base, step, bits);
 }
+
+/* A table of these. */
+#define TW__WIRE_LOOPS                                                                             \
+    .positions = loop_positions, .pack = loop_pack, .unpack = loop_unpack,                         \
+    .narrow_f16 = loop_narrow_f16, .narrow_bf16 = loop_narrow_bf16, .quantize = loop_quantize,     \
+    .dequantize = loop_dequantize
 
 #endif

@@ -1,7 +1,7 @@
 /* wire_numbers.h - the arithmetic of the wire formats, one value or block at a time
  *
- * The vector loops of the CPU and the threads of a GPU are made of these: the bytes are an agreement
- * between ranks, so there is one definition. Every operation is rounded for itself. */
+ * The vector loops of the CPU and the threads of a device are made of these: the bytes are an
+ * agreement between ranks, so there is one definition. Every operation is rounded for itself. */
 #ifndef TW_KERNELS_WIRE_NUMBERS_H
 #define TW_KERNELS_WIRE_NUMBERS_H
 

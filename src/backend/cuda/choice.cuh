@@ -7,7 +7,7 @@
 
 #include "backend/cuda/rank.cuh"
 #include "backend/cuda/refuse.cuh"
-#include "backend/cpu/extent.h"
+#include "backend/extent.h"
 
 namespace tw {
 

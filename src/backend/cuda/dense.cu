@@ -40,18 +40,22 @@ __global__ void sum(float *own, const float *received, int64_t stride, int rank,
     }
 }
 
-} // namespace
-
-int tw__device_widen(tw__device_lists *d, float *to, const void *from, int type, int64_t n) {
-    Guard guard(d->lane->ordinal);
+int load(void *context, float *to, const void *from, int type, int64_t n) {
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     if (n == 0)
         return TW_OK;
     widen<<<some_blocks(n), LIST_THREADS, 0, stream_of(d)>>>(to, from, type, n);
     return finish(d, cudaSuccess, "copying a vector");
 }
 
-int tw__device_find_bad(tw__device_lists *d, const void *x, int type, int64_t n, int64_t *bad) {
-    Guard guard(d->lane->ordinal);
+int store(void *context, void *to, const float *from, int64_t n) {
+    return load(context, static_cast<float *>(to), from, TW_F32, n);
+}
+
+int find_bad(void *context, const void *x, int type, int64_t n, int64_t *bad) {
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     cudaError_t error = cudaMemsetAsync(d->counts, 0xff, sizeof *d->counts, stream_of(d));
     look_for_bad<<<some_blocks(n), LIST_THREADS, 0, stream_of(d)>>>(x, type, n, d->counts);
     if (error == cudaSuccess)
@@ -62,12 +66,19 @@ int tw__device_find_bad(tw__device_lists *d, const void *x, int type, int64_t n,
     return TW_OK;
 }
 
-int tw__device_sum(tw__device_lists *d, float *own, const float *received, int64_t stride, int rank,
-                   int nranks, int64_t n, float divisor) {
-    Guard guard(d->lane->ordinal);
+int sum_ranks(void *context, float *own, float *received, int64_t stride, int rank, int nranks,
+              int64_t n, float divisor) {
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     if (n == 0)
         return TW_OK;
     sum<<<some_blocks(n), LIST_THREADS, 0, stream_of(d)>>>(own, received, stride, rank, nranks, n,
                                                            divisor);
     return finish(d, cudaSuccess, "summing over ranks");
 }
+
+} // namespace
+
+/* A device has room for all values of a rank and all that it gets, and its transfers cut long
+ * messages themselves. */
+const tw__dense_calls tw__dense_cuda = {load, sum_ranks, store, find_bad, 0};

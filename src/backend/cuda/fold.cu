@@ -6,7 +6,7 @@
  * few bytes they cost up to a fifth of the pass. */
 #include "backend/cuda/failure.cuh"
 #include "backend/cuda/order.cuh"
-#include "backend/cpu/extent.h"
+#include "backend/extent.h"
 
 namespace tw {
 
@@ -362,15 +362,11 @@ __global__ void accumulate(float *sum, const float *add, int64_t n, bool aligned
         sum[at] = __fadd_rn(sum[at], add[at]);
 }
 
-int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream) {
+int tw__cuda_accumulate(float *sum, const float *add, int64_t n, void *native) {
     constexpr int THREADS = 256;
-    TW_REQUIRE(sum, "sum");
-    TW_REQUIRE(add, "add");
-    if (n < 1 || n > INT32_MAX)
-        return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
     bool aligned = (reinterpret_cast<uintptr_t>(sum) | reinterpret_cast<uintptr_t>(add)) % 16 == 0;
     int64_t blocks = (n + 4 * THREADS - 1) / (4 * THREADS);
-    accumulate<<<(unsigned)blocks, THREADS, 0, static_cast<cudaStream_t>(stream)>>>(sum, add, n,
+    accumulate<<<(unsigned)blocks, THREADS, 0, static_cast<cudaStream_t>(native)>>>(sum, add, n,
                                                                                     aligned);
     return tw::failure(cudaGetLastError(), "the bare pass");
 }

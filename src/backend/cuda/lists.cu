@@ -36,8 +36,8 @@ __global__ void look_up(const tw__entry *entries, int64_t count, const int64_t *
 
 int cut(void *context, const tw__list *list, const int64_t *bounds, int64_t count,
         int64_t *positions) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     for (int64_t done = 0; done < count; done += MOST_CUTS) {
         int64_t some = count - done < MOST_CUTS ? count - done : MOST_CUTS;
         memcpy(d->answer->bounds, bounds + done, sizeof *bounds * (size_t)some);
@@ -74,8 +74,8 @@ __global__ void tell_misfit(const tw__entry *entries, const unsigned long long *
 
 int find_misfit(void *context, const tw__list *list, int64_t lo, int64_t hi,
                 tw__bad_entry *misfit) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     cudaError_t error = cudaMemsetAsync(d->counts, 0xff, sizeof *d->counts, stream_of(d));
     look_for_misfit<<<COUNT_BLOCKS, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, lo, hi,
                                                                      d->counts);
@@ -111,8 +111,8 @@ __global__ void count_around(const tw__entry *entries, int64_t count, uint32_t b
 }
 
 int count(void *context, const tw__list *list, uint32_t bits, int64_t *above, int64_t *equal) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     *above = *equal = 0;
     if (list->count == 0)
         return TW_OK;
@@ -144,8 +144,8 @@ __global__ void count_all_bins(const tw__entry *entries, int64_t count, tw__bins
 }
 
 int count_bins(void *context, const tw__list *list, const tw__bins *bins, uint32_t *counts) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     size_t bytes = TW__BINS * sizeof *counts;
     memset(counts, 0, bytes);
     if (list->count == 0)
@@ -175,8 +175,8 @@ __global__ void pick_all(const tw__entry *entries, int64_t count, uint32_t lo, u
 
 int pick(void *context, const tw__list *list, uint32_t lo, uint32_t hi, int64_t room,
          uint32_t *bits, int64_t *many) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     *many = 0;
     if (list->count == 0)
         return TW_OK;
@@ -235,7 +235,7 @@ __global__ void flag_taken(const tw__entry *entries, int64_t count, tw__edge edg
 }
 
 /* The flagged ones, in order, by way of a buffer: to may overlap with from. */
-cudaError_t gather_flagged(tw__device_lists *d, const Word *from, int64_t count, tw__entry *to,
+cudaError_t gather_flagged(tw__cuda_lists *d, const Word *from, int64_t count, tw__entry *to,
                            int64_t *many) {
     cudaError_t error =
         cub::DeviceSelect::Flagged(d->temporary, d->temporary_bytes, from, d->flags, d->words[1],
@@ -254,8 +254,8 @@ cudaError_t gather_flagged(tw__device_lists *d, const Word *from, int64_t count,
 
 int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept, tw__entry *dropped,
          int64_t *nkept) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     const Word *words = words_of(list->at);
     unsigned blocks = blocks_of(list->count);
     int64_t ndropped;
@@ -296,8 +296,8 @@ __global__ void add_up(const Word *sorted, int64_t count, Word *sums, uint8_t *f
 }
 
 int reduce(void *context, const tw__list *runs, int nruns, tw__list *out) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     cudaError_t error = cudaSuccess;
     int64_t total = 0;
     for (int r = 0; r < nruns && error == cudaSuccess; r++) {
@@ -337,8 +337,8 @@ __global__ void flag_shared(const tw__entry *a, int64_t na, const tw__entry *b, 
 }
 
 int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     out->count = 0;
     if (a->count == 0 || b->count == 0)
         return TW_OK;
@@ -351,8 +351,8 @@ int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out
 /* ---- plain memory */
 
 int move(void *context, tw__entry *to, const tw__entry *from, int64_t count) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     size_t bytes = sizeof *to * (size_t)count;
     cudaError_t error = cudaSuccess;
     if (count == 0 || to == from)
@@ -373,8 +373,8 @@ __global__ void copy_values(const tw__entry *entries, int64_t count, float *val)
 }
 
 int get_values(void *context, const tw__list *list, float *val) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     if (list->count == 0)
         return TW_OK;
     copy_values<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count,
@@ -389,8 +389,8 @@ __global__ void replace_values(tw__entry *entries, int64_t count, const float *v
 }
 
 int set_values(void *context, const tw__list *list, const float *val) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     if (list->count == 0)
         return TW_OK;
     replace_values<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count,
@@ -409,8 +409,8 @@ __global__ void flag_rest(const tw__entry *entries, int64_t count, const float *
 }
 
 int subtract(void *context, const tw__list *list, const float *val, tw__list *out) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     int64_t many = 0;
     if (list->count == 0)
         return TW_OK;
@@ -423,15 +423,15 @@ int subtract(void *context, const tw__list *list, const float *val, tw__list *ou
 }
 
 int peek(void *context, const void *from, size_t bytes, void *to) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     return finish(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_of(d)),
                   "looking at a message");
 }
 
 int poke(void *context, void *to, const void *from, size_t bytes) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     return finish(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(d)),
                   "beginning a message");
 }
@@ -441,8 +441,8 @@ __global__ void make_nan(tw__entry *entry) {
 }
 
 int spoil(void *context, tw__entry *entry) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     make_nan<<<1, 1, 0, stream_of(d)>>>(entry);
     return finish(d, cudaSuccess, "refusing a step");
 }
@@ -454,8 +454,8 @@ __global__ void put_in_place(const tw__entry *entries, int64_t count, int64_t lo
 }
 
 int spread(void *context, const tw__list *list, int64_t lo, float *plain, int64_t range) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     cudaError_t error = cudaMemsetAsync(plain, 0, sizeof *plain * (size_t)range, stream_of(d));
     if (list->count > 0)
         put_in_place<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(
@@ -475,8 +475,8 @@ __global__ void flag_entries(const float *plain, int64_t lo, int64_t range, Word
 /* A range is no longer than what the calls work on: dsa sends it plain where it is shorter. */
 int collect(void *context, const float *plain, int64_t lo, int64_t range, int64_t room,
             tw__entry *to, int64_t *count) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     *count = 0;
     if (range == 0)
         return TW_OK;
@@ -524,23 +524,25 @@ template <typename T> cudaError_t obtain(cudaError_t error, T **array, int64_t c
 
 } // namespace
 
-size_t tw__device_lists_memory(int64_t most) {
+size_t tw__cuda_lists_memory(int64_t most, int runs) {
+    (void)runs;
     return (size_t)most * (2 * sizeof(Word) + sizeof(uint8_t) + sizeof(uint32_t)) +
            (size_t)most * sizeof(Word); /* CUB's, about */
 }
 
-int tw__device_lists_create(tw__device_lists **lists, tw__device_stream *lane, int64_t most) {
-    Guard guard(lane->ordinal);
+int tw__cuda_lists_create(void **context, tw__stream *stream, int64_t most, int runs) {
+    (void)runs;
+    Guard guard(stream->ordinal);
     if (most > INT32_MAX)
         return tw__fail(TW_ERR_SIZE,
                         "a step would have %lld entries on the GPU; lower k, or merge "
                         "fewer tensors into a bucket",
                         (long long)most);
-    tw__device_lists *d = static_cast<tw__device_lists *>(calloc(1, sizeof *d));
+    tw__cuda_lists *d = static_cast<tw__cuda_lists *>(calloc(1, sizeof *d));
     if (d == nullptr)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *d);
-    *lists = d;
-    d->lane = lane;
+        return tw__fail(TW_ERR_MEMORY, "no memory for work on lists");
+    *context = d;
+    d->stream = stream;
     d->most = most;
     cudaError_t error = temporary_of(most, &d->temporary_bytes);
     error = obtain(error, &d->words[0], most);
@@ -556,10 +558,11 @@ int tw__device_lists_create(tw__device_lists **lists, tw__device_stream *lane, i
     return failure(error, "the workspace of an exchange");
 }
 
-void tw__device_lists_free(tw__device_lists *d) {
+void tw__cuda_lists_free(void *context) {
+    tw__cuda_lists *d = of(context);
     if (d == nullptr)
         return;
-    Guard guard(d->lane->ordinal);
+    Guard guard(d->stream->ordinal);
     (void)cudaFree(d->words[0]);
     (void)cudaFree(d->words[1]);
     (void)cudaFree(d->flags);

@@ -28,8 +28,8 @@ struct Answer {
 
 } // namespace tw
 
-struct tw__device_lists {
-    tw__device_stream *lane;
+struct tw__cuda_lists {
+    tw__stream *stream;
     int64_t most;
     tw::Word *words[2]; /* [most] */
     uint8_t *flags;     /* [most] */
@@ -43,16 +43,16 @@ struct tw__device_lists {
 
 namespace tw {
 
-inline tw__device_lists *of(void *context) {
-    return static_cast<tw__device_lists *>(context);
+inline tw__cuda_lists *of(void *context) {
+    return static_cast<tw__cuda_lists *>(context);
 }
 
-inline cudaStream_t stream_of(const tw__device_lists *d) {
-    return d->lane->stream;
+inline cudaStream_t stream_of(const tw__cuda_lists *d) {
+    return d->stream->native;
 }
 
 /* All that was queued has happened. */
-inline int finish(tw__device_lists *d, cudaError_t error, const char *doing) {
+inline int finish(tw__cuda_lists *d, cudaError_t error, const char *doing) {
     if (error == cudaSuccess)
         error = cudaGetLastError();
     if (error == cudaSuccess)

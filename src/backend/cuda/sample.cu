@@ -4,7 +4,7 @@
  * candidates.c takes, since dgc selects by them. */
 #include "base/random.h"
 #include "backend/cuda/choice.cuh"
-#include "backend/cpu/extent.h"
+#include "backend/extent.h"
 
 namespace tw {
 

@@ -5,10 +5,12 @@
  *   commit  the other copies of residual, velocity and thresholds become the current ones
  *   undo    they do not
  */
-#include "base/random.h"
+#include "backend/cuda/backend_cuda.h"
 #include "backend/cuda/failure.cuh"
 #include "backend/cuda/selector.cuh"
-#include "backend/cpu/extent.h"
+#include "backend/extent.h"
+#include "base/random.h"
+#include "select/selector.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -62,7 +64,7 @@ class Supply {
 };
 
 /* All device memory of a selector; *memory gets its bytes. */
-static cudaError_t supply(tw__device_selector *d, const Extents &e, const tw_select_params &p,
+static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_select_params &p,
                           bool counting, tw_memory *memory) {
     Supply from(counting);
     bool feedback = p.feedback == TW_FEEDBACK_ON;
@@ -83,26 +85,15 @@ static cudaError_t supply(tw__device_selector *d, const Extents &e, const tw_sel
     return from.error;
 }
 
-int tw__device_memory(int64_t n, int64_t k_max, const tw_select_params *params, tw_memory *memory) {
-    tw__device_selector none = {};
-    (void)supply(&none, extents_of(n, k_max, *params), *params, true, memory);
+int tw__cuda_selector_memory(int64_t n, const tw_select_params *params,
+                             const struct tw__method *method, tw_memory *memory) {
+    tw__cuda_selector none = {};
+    (void)method;
+    (void)supply(&none, extents_of(n, tw__k_max(params, n), *params), *params, true, memory);
     return TW_OK;
 }
 
 /* ---- create and free */
-
-int tw__device_check(int ordinal) {
-    int count = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-        (void)cudaGetLastError();
-        return tw__fail(TW_ERR_DEVICE, "device: no GPU can be used here: %s",
-                        error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
-    }
-    if (ordinal < 0 || ordinal >= count)
-        return tw__fail(TW_ERR_DEVICE, "ordinal: %d; accepted is 0 .. %d", ordinal, count - 1);
-    return TW_OK;
-}
 
 /* Few where there is little to choose from, since they wait for each other; but reading all elements
  * again, where that is needed, must not take too long. */
@@ -113,7 +104,7 @@ static int blocks_for(int64_t n, int64_t k_max, int multiprocessors) {
                             tw__at_most(multiprocessors, MOST_BLOCKS));
 }
 
-static cudaError_t fill(tw__device_selector *d, const Extents &e, int64_t k_max,
+static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
                         const tw_select_params &p) {
     tw_memory memory;
     int multiprocessors = 0;
@@ -137,17 +128,20 @@ static cudaError_t fill(tw__device_selector *d, const Extents &e, int64_t k_max,
     return error;
 }
 
-int tw__device_create(tw__device_selector **selector, int64_t n, int64_t k_max,
-                      const tw_select_params *params) {
-    TW_TRY(tw__device_check(params->ordinal));
+int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *params,
+                             const struct tw__method *method, tw__stream *stream) {
+    int64_t k_max = tw__k_max(params, n);
+    (void)method;
+    TW_TRY(tw__cuda_check_device(params->ordinal));
     Guard guard(params->ordinal);
     TW_TRY(failure(guard.error, "ordinal"));
-    tw__device_selector *d = static_cast<tw__device_selector *>(calloc(1, sizeof *d));
+    tw__cuda_selector *d = static_cast<tw__cuda_selector *>(calloc(1, sizeof *d));
     if (d == nullptr)
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are not to be had", sizeof *d);
+        return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
     Extents e = extents_of(n, k_max, *params);
     d->params = *params;
-    d->stream = static_cast<cudaStream_t>(params->stream);
+    d->group = stream;
+    d->stream = stream != nullptr ? stream->native : static_cast<cudaStream_t>(params->stream);
     d->sample = e.sample;
     d->nentries = e.chosen;
     d->cold = true;
@@ -156,14 +150,15 @@ int tw__device_create(tw__device_selector **selector, int64_t n, int64_t k_max,
     d->step.params = *params;
     cudaError_t error = fill(d, e, k_max, *params);
     if (error != cudaSuccess) {
-        tw__device_free(d);
+        tw__cuda_selector_free(d);
         return failure(error, "creating a selector");
     }
-    *selector = d;
+    *state = d;
     return TW_OK;
 }
 
-void tw__device_free(tw__device_selector *d) {
+void tw__cuda_selector_free(void *state) {
+    tw__cuda_selector *d = selector_of(state);
     if (d == nullptr)
         return;
     Guard guard(d->params.ordinal);
@@ -183,81 +178,60 @@ void tw__device_free(tw__device_selector *d) {
 
 /* ---- steps of a group's small tensors are queued together */
 
-static bool goes_together(const tw__device_selector *d) {
+static bool goes_together(const tw__cuda_selector *d) {
     constexpr int MOST_TILES = 16; /* a block chooses among their candidates in no time */
-    return d->lane != nullptr && d->step.tiles <= MOST_TILES &&
+    return d->group != nullptr && d->step.tiles <= MOST_TILES &&
            (is(d->params, "exact") || is(d->params, "reuse"));
 }
 
-static cudaError_t queue_waiting(tw__device_stream *l) {
-    Steps &steps = l->waiting;
+static cudaError_t queue_waiting(tw__stream *stream) {
+    Steps &steps = stream->waiting;
     cudaError_t error = cudaSuccess;
     if (steps.count > 0)
-        error = launch_fold_each(steps, l->stream);
+        error = launch_fold_each(steps, stream->native);
     if (steps.count > 0 && error == cudaSuccess)
-        error = launch_choose_each(steps, l->stream);
+        error = launch_choose_each(steps, stream->native);
     steps.count = 0;
     return error;
 }
 
-static cudaError_t let_wait(tw__device_stream *l, const Step &s) {
-    Steps &steps = l->waiting;
+static cudaError_t let_wait(tw__stream *stream, const Step &s) {
+    Steps &steps = stream->waiting;
     const Step &first = steps.at[0];
     bool alike = steps.count == 0 || (first.source.type == s.source.type &&
                                       strcmp(first.params.method, s.params.method) == 0);
     cudaError_t error = cudaSuccess;
     if (steps.count == TOGETHER || !alike)
-        error = queue_waiting(l);
+        error = queue_waiting(stream);
     steps.at[steps.count++] = s;
     return error;
 }
 
-void tw__device_join(tw__device_selector *d, tw__device_stream *l) {
-    d->lane = l;
+int tw__cuda_batch_begin(tw__stream *stream) {
+    Guard guard(stream->ordinal);
+    stream->waiting.count = 0;
+    return failure(cudaEventRecord(stream->begin, stream->native), "measuring time");
 }
 
-int tw__stream_begin(tw__device_stream *l) {
-    Guard guard(l->ordinal);
-    l->waiting.count = 0;
-    return failure(cudaEventRecord(l->begin, l->stream), "measuring time");
+int tw__cuda_batch_end(tw__stream *stream) {
+    Guard guard(stream->ordinal);
+    TW_TRY(failure(queue_waiting(stream), "queueing steps on the stream"));
+    return failure(cudaEventRecord(stream->end, stream->native), "measuring time");
 }
 
-int tw__stream_end(tw__device_stream *l) {
-    Guard guard(l->ordinal);
-    TW_TRY(failure(queue_waiting(l), "queueing steps on the stream"));
-    return failure(cudaEventRecord(l->end, l->stream), "measuring time");
-}
-
-int tw__stream_took(tw__device_stream *l, double *seconds) {
-    Guard guard(l->ordinal);
+int tw__cuda_batch_seconds(tw__stream *stream, double *seconds) {
+    Guard guard(stream->ordinal);
     float milliseconds = 0.0f;
-    TW_TRY(failure(cudaEventElapsedTime(&milliseconds, l->begin, l->end), "measuring time"));
+    TW_TRY(
+        failure(cudaEventElapsedTime(&milliseconds, stream->begin, stream->end), "measuring time"));
     *seconds = 1e-3 * (double)milliseconds;
     return TW_OK;
 }
 
 /* ---- one step */
 
-int tw__device_pointer(const void *pointer, const char *name, int ordinal, size_t element) {
-    cudaPointerAttributes at = {};
-    if (cudaPointerGetAttributes(&at, pointer) != cudaSuccess) {
-        (void)cudaGetLastError();
-        at.type = cudaMemoryTypeUnregistered;
-    }
-    if (at.type != cudaMemoryTypeDevice && at.type != cudaMemoryTypeManaged)
-        return tw__fail(TW_ERR_DEVICE, "%s: is memory of the host; give memory of GPU %d", name,
-                        ordinal);
-    if (at.type == cudaMemoryTypeDevice && at.device != ordinal)
-        return tw__fail(TW_ERR_DEVICE, "%s: is memory of GPU %d; give memory of GPU %d", name,
-                        at.device, ordinal);
-    if (reinterpret_cast<uintptr_t>(pointer) % element != 0)
-        return tw__fail(TW_ERR_DEVICE, "%s: is not aligned to its elements of %zu bytes", name,
-                        element);
-    return TW_OK;
-}
-
 /* The current copies are read, the others written. */
-static void aim(tw__device_selector *d, const void *grad) {
+static void aim(tw__cuda_selector *d, const void *grad) {
     Step &s = d->step;
     size_t element = d->params.type == TW_F32 ? 4 : 2;
     s.residual = d->residual[d->now];
@@ -275,14 +249,14 @@ static void aim(tw__device_selector *d, const void *grad) {
 }
 
 /* The rank in the sample that corresponds to `rank` among n. */
-static int64_t rank_in_sample(const tw__device_selector *d, double rank) {
+static int64_t rank_in_sample(const tw__cuda_selector *d, double rank) {
     double count = (double)tw__at_most(d->sample, d->step.n);
     double at = rank * count / (double)d->step.n;
     return at < 1.0 ? 1 : at > count ? (int64_t)count : (int64_t)at;
 }
 
 /* The first guess lets 2k pass, and more where the sample is too small to tell. */
-static cudaError_t guess_first(tw__device_selector *d) {
+static cudaError_t guess_first(tw__cuda_selector *d) {
     double expected = 2.0 * (double)d->step.k * (double)d->sample / (double)d->step.n;
     double rank = (expected + 2.0 * sqrt(expected)) * (double)d->step.n / (double)d->sample;
     return launch_sample(d->step, d->sample, rank_in_sample(d, rank), false, d->blocks,
@@ -290,7 +264,7 @@ static cudaError_t guess_first(tw__device_selector *d) {
 }
 
 /* Every step of a method starts from the pass; random collects nothing in it but bad numbers. */
-static cudaError_t queue(tw__device_selector *d) {
+static cudaError_t queue(tw__cuda_selector *d) {
     const Step &s = d->step;
     bool draws = is(d->params, "random");
     cudaError_t error = cudaSuccess;
@@ -299,7 +273,7 @@ static cudaError_t queue(tw__device_selector *d) {
     if (error == cudaSuccess && d->cold)
         error = draws ? set_guess(s, TW__INFINITY_BITS, d->stream) : guess_first(d);
     if (error == cudaSuccess && goes_together(d))
-        return let_wait(d->lane, s);
+        return let_wait(d->group, s);
     if (error == cudaSuccess)
         error = launch_fold(s, d->stream);
     if (error == cudaSuccess && wants_sums(d->params))
@@ -313,23 +287,28 @@ static cudaError_t queue(tw__device_selector *d) {
     return error;
 }
 
-int tw__device_run(tw__device_selector *d, const void *grad, const tw__device_plan *plan,
-                   tw_sparse *sparse) {
+int tw__cuda_run(void *state, const void *grad, const tw__select_step *step, tw_sparse *sparse,
+                 tw_select_info *info) {
+    tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
+    (void)info;
     TW_TRY(failure(guard.error, "ordinal"));
-    TW_TRY(tw__device_pointer(grad, "grad", d->params.ordinal, d->params.type == TW_F32 ? 4 : 2));
+    TW_TRY(
+        tw__cuda_check_pointer(grad, "grad", d->params.ordinal, d->params.type == TW_F32 ? 4 : 2));
     aim(d, grad);
-    d->step.k = plan->k;
-    d->step.next_k = plan->next_k;
-    d->step.k_changed = plan->k_changed;
-    d->step.k_changes = plan->k_changes;
-    d->step.key = tw__random(d->params.seed, (uint64_t)plan->step);
+    d->step.k = step->k;
+    d->step.next_k = step->next_k;
+    d->step.k_changed = step->k_changed;
+    d->step.k_changes = step->k_changes;
+    d->step.key = tw__random(d->params.seed, (uint64_t)step->step);
     TW_TRY(failure(queue(d), "queueing a step on the stream"));
     *sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val};
     return TW_OK;
 }
 
-int tw__device_wait(tw__device_selector *d, tw_select_info *info) {
+/* The report of the step that was queued last. */
+int tw__cuda_info(const void *state, tw_select_info *info) {
+    const tw__cuda_selector *d = static_cast<const tw__cuda_selector *>(state);
     Guard guard(d->params.ordinal);
     TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
     const Report &r = *d->step.report;
@@ -342,111 +321,115 @@ int tw__device_wait(tw__device_selector *d, tw_select_info *info) {
     return TW_OK;
 }
 
-int tw__device_commit(tw__device_selector *d) {
-    Guard guard(d->params.ordinal);
-    if (is(d->params, "random")) /* no threshold tells the next pass what was sent */
-        TW_TRY(failure(launch_leave(d->step, nullptr, 0, d->stream), "ending a step"));
-    if (d->velocity[0] != nullptr)
-        TW_TRY(failure(launch_clear_velocity(d->step, nullptr, 0, d->stream), "ending a step"));
-    d->now = 1 - d->now;
-    d->cold = false;
+int tw__cuda_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
+    const Step &s = selector_of(state)->step;
+    TW_TRY(tw__cuda_info(state, info));
+    *sparse = tw_sparse{info->count, s.chosen_idx, s.chosen_val};
     return TW_OK;
 }
 
-int tw__device_commit_part(tw__device_selector *d, const int32_t *idx, int64_t count) {
-    Guard guard(d->params.ordinal);
+/* idx[count] is an ascending part of the selection. Waits. */
+static int check_part(tw__cuda_selector *d, const int32_t *idx, int64_t count) {
     if (count > 0)
-        TW_TRY(tw__device_pointer(idx, "idx", d->params.ordinal, sizeof *idx));
+        TW_TRY(tw__cuda_check_pointer(idx, "idx", d->params.ordinal, sizeof *idx));
     TW_TRY(failure(launch_check_part(d->step, idx, count, d->stream), "ending a step"));
     TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
     if (d->step.report->wrong_part >= 0)
         return tw__fail(TW_ERR_INDEX, "idx: entry %lld is not an ascending part of the selection",
                         (long long)d->step.report->wrong_part);
-    TW_TRY(failure(launch_leave(d->step, idx, count, d->stream), "ending a step"));
-    if (d->velocity[0] != nullptr && count > 0)
+    return TW_OK;
+}
+
+int tw__cuda_commit(void *state, const int32_t *idx, int64_t count) {
+    tw__cuda_selector *d = selector_of(state);
+    Guard guard(d->params.ordinal);
+    bool whole = idx == nullptr;
+    if (!whole)
+        TW_TRY(check_part(d, idx, count));
+    /* The next pass recognises a whole selection by its threshold, which random has not. */
+    if (!whole || is(d->params, "random"))
+        TW_TRY(failure(launch_leave(d->step, idx, count, d->stream), "ending a step"));
+    if (d->velocity[0] != nullptr && (whole || count > 0))
         TW_TRY(failure(launch_clear_velocity(d->step, idx, count, d->stream), "ending a step"));
     d->now = 1 - d->now;
     d->cold = false;
     return TW_OK;
 }
 
+/* The step wrote to the other copies: they stay the other ones. */
+void tw__cuda_undo(void *state, const void *grad) {
+    (void)state, (void)grad;
+}
+
 /* ---- state */
 
-static float *vector_of(tw__device_selector *d, tw__device_vector which) {
+static float *vector_of(tw__cuda_selector *d, tw__vector which) {
     return which == TW__RESIDUAL ? d->residual[d->now] : d->velocity[d->now];
 }
 
-static int settle(tw__device_selector *d) {
-    Guard guard(d->params.ordinal);
-    return failure(launch_settle(d->residual[d->now], d->step.n, d->learned[d->now], d->stream),
-                   "settling a residual");
-}
-
-static int copy(tw__device_selector *d, float *to, const float *from, cudaMemcpyKind kind) {
-    Guard guard(d->params.ordinal);
-    size_t bytes = sizeof(float) * (size_t)d->step.n;
+static int copy(tw__cuda_selector *d, float *to, const float *from, int64_t count,
+                cudaMemcpyKind kind) {
+    size_t bytes = sizeof(float) * (size_t)count;
     TW_TRY(failure(cudaMemcpyAsync(to, from, bytes, kind, d->stream), "copying a residual"));
     return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
 }
 
-int tw__device_get(tw__device_selector *d, tw__device_vector which, float *to) {
-    if (which == TW__RESIDUAL)
-        TW_TRY(settle(d));
-    return copy(d, to, vector_of(d, which), cudaMemcpyDeviceToHost);
-}
-
-int tw__device_set(tw__device_selector *d, tw__device_vector which, const float *from) {
-    return copy(d, vector_of(d, which), from, cudaMemcpyHostToDevice);
-}
-
-static int clear(tw__device_selector *d, void *memory, size_t bytes) {
+int tw__cuda_get(void *state, tw__vector which, int64_t first, int64_t count, float *to) {
+    tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
+    if (which == TW__RESIDUAL && first == 0) /* once for all pieces of it */
+        TW_TRY(failure(launch_settle(d->residual[d->now], d->step.n, d->learned[d->now], d->stream),
+                       "settling a residual"));
+    return copy(d, to, vector_of(d, which) + first, count, cudaMemcpyDeviceToHost);
+}
+
+int tw__cuda_set(void *state, tw__vector which, const float *from) {
+    tw__cuda_selector *d = selector_of(state);
+    Guard guard(d->params.ordinal);
+    return copy(d, vector_of(d, which), from, d->step.n, cudaMemcpyHostToDevice);
+}
+
+static int clear(tw__cuda_selector *d, void *memory, size_t bytes) {
     return failure(cudaMemsetAsync(memory, 0, bytes, d->stream), "clearing memory");
 }
 
-int tw__device_forget(tw__device_selector *d) {
-    d->cold = true;
-    return clear(d, d->learned[d->now], sizeof(Learned));
-}
-
-int tw__device_reset(tw__device_selector *d) {
+int tw__cuda_reset(void *state) {
+    tw__cuda_selector *d = selector_of(state);
+    Guard guard(d->params.ordinal);
     size_t bytes = sizeof(float) * (size_t)d->step.n;
     if (d->residual[d->now] != nullptr)
         TW_TRY(clear(d, d->residual[d->now], bytes));
     if (d->velocity[d->now] != nullptr)
         TW_TRY(clear(d, d->velocity[d->now], bytes));
-    return tw__device_forget(d);
+    d->cold = true;
+    return clear(d, d->learned[d->now], sizeof(Learned));
 }
 
-int tw__device_learned(tw__device_selector *d, float *threshold, int64_t *age) {
+/* Guesses are the GPU's own; what reuse goes by is common to all backends. */
+int tw__cuda_get_learned(void *state, tw__learned *learned) {
+    tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
-    Learned learned = {};
-    TW_TRY(failure(cudaMemcpyAsync(&learned, d->learned[d->now], sizeof learned,
-                                   cudaMemcpyDeviceToHost, d->stream),
-                   "reading thresholds"));
+    Learned from = {};
+    TW_TRY(failure(
+        cudaMemcpyAsync(&from, d->learned[d->now], sizeof from, cudaMemcpyDeviceToHost, d->stream),
+        "reading thresholds"));
     TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
-    *threshold = learned.threshold;
-    *age = learned.age;
+    *learned = tw__learned{};
+    learned->threshold = from.threshold;
+    learned->age = from.age;
     return TW_OK;
 }
 
-/* The first guess stays to be made: from it, or from the threshold where that is reused. */
-int tw__device_learn(tw__device_selector *d, float threshold, int64_t age) {
+/* The first guess is made anew: from a sample, or from the threshold where that is reused. */
+int tw__cuda_set_learned(void *state, const tw__learned *learned) {
+    tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
-    Learned *to = d->learned[d->now];
-    TW_TRY(failure(cudaMemcpyAsync(&to->threshold, &threshold, sizeof threshold,
-                                   cudaMemcpyHostToDevice, d->stream),
-                   "writing thresholds"));
-    TW_TRY(failure(cudaMemcpyAsync(&to->age, &age, sizeof age, cudaMemcpyHostToDevice, d->stream),
-                   "writing thresholds"));
+    Learned to = {};
+    to.threshold = learned->threshold;
+    to.age = learned->age;
+    d->cold = true;
+    TW_TRY(failure(
+        cudaMemcpyAsync(d->learned[d->now], &to, sizeof to, cudaMemcpyHostToDevice, d->stream),
+        "writing thresholds"));
     return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
-}
-
-int tw_cuda_device(int ordinal, const char **name) {
-    static thread_local cudaDeviceProp properties;
-    TW_TRY(tw__device_check(ordinal));
-    TW_TRY(failure(cudaGetDeviceProperties(&properties, ordinal), "ordinal"));
-    if (name != nullptr)
-        *name = properties.name;
-    return TW_OK;
 }

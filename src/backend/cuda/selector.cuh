@@ -4,10 +4,10 @@
 
 #include "backend/cuda/stream.cuh"
 
-struct tw__device_selector {
+struct tw__cuda_selector {
     tw_select_params params;
     cudaStream_t stream;
-    tw__device_stream *lane; /* of the group; NULL outside of groups */
+    tw__stream *group;       /* the group's stream; NULL outside of groups */
     int blocks;              /* of kernels whose blocks wait for each other */
     int64_t stage;           /* candidates that a block of choose can hold */
     int64_t sample;          /* elements that the first guess, and dgc, look at */
@@ -21,5 +21,13 @@ struct tw__device_selector {
     int now;   /* the current copies */
     bool cold; /* no guess yet */
 };
+
+namespace tw {
+
+inline tw__cuda_selector *selector_of(void *state) {
+    return static_cast<tw__cuda_selector *>(state);
+}
+
+} // namespace tw
 
 #endif

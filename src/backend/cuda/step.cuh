@@ -8,7 +8,7 @@
 #define TW_CUDA_STEP_CUH
 
 #include "backend/host_device.h"
-#include "backend/cuda/device.h"
+#include "backend/cuda/backend_cuda.h"
 #include "backend/cpu/kernels.h"
 
 #include <cuda_bf16.h>
@@ -83,7 +83,7 @@ struct Scratch {
     Sums total;                /* over acc */
 };
 
-/* In the host's memory, for tw__device_wait. */
+/* In the host's memory, for tw__cuda_info. */
 struct Report {
     int64_t refused; /* steps, over all */
     int64_t count, candidates, bad_index;

@@ -1,13 +1,13 @@
-/* lane.cuh - what a lane is: the stream that a group has for itself, and what waits to go there */
-#ifndef TW_CUDA_LANE_CUH
-#define TW_CUDA_LANE_CUH
+/* stream.cuh - what a stream holds: the order of a group's work, and steps that wait to be queued */
+#ifndef TW_CUDA_STREAM_CUH
+#define TW_CUDA_STREAM_CUH
 
 #include "backend/cuda/step.cuh"
 
-struct tw__device_stream {
+struct tw__stream {
     int ordinal;
-    cudaStream_t stream;
-    cudaEvent_t begin, end; /* of a selection */
+    cudaStream_t native;
+    cudaEvent_t begin, end; /* of a batch of selections */
     tw::Steps waiting;      /* of small tensors, to be queued together */
 };
 

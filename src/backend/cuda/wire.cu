@@ -52,7 +52,7 @@ __device__ tw__shares share_out(const float *val, float border) {
     __shared__ tw__shares lanes[TW__LANES];
     __syncthreads(); /* nobody reads those of another border any more */
     if (threadIdx.x < TW__LANES)
-        lanes[threadIdx.x] = tw__stream_shares(val, threadIdx.x, border);
+        lanes[threadIdx.x] = tw__lane_shares(val, threadIdx.x, border);
     __syncthreads();
     return tw__lanes_sum(lanes);
 }
@@ -107,15 +107,14 @@ __global__ void write_bitmap(const __grid_constant__ tw__wire_body body, const t
         tw__bitmap_store(tw__bitmap_word(&body, entries, word), word, bits, body.bit_bytes);
 }
 
-int encode(void *context, const tw__kernels *kernels, const tw__wire_message *m,
-           const tw__list *list, void *out, float *rounded, int *huge) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+int encode(void *context, const tw__wire_message *m, const tw__list *list, void *out,
+           float *rounded, int *huge) {
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     const tw__wire_body body = tw__wire_body_of(m);
     const Head head = {{m->head[0], m->head[1]}, (int)m->head_bytes};
     const int64_t words = words_of_bits(body);
     uint8_t *bytes = static_cast<uint8_t *>(out);
-    (void)kernels;
     d->answer->huge = 0;
     write_blocks<<<grid_of(body.count), TW__WIRE_BLOCK, 0, stream_of(d)>>>(
         body, head, list->at, bytes, rounded, d->answer);
@@ -171,7 +170,7 @@ __global__ void read_blocks(const __grid_constant__ tw__wire_body body, const ui
 }
 
 /* Queues the search for set bits; found[] is undefined where they are fewer than entries. */
-cudaError_t look_for_bits(tw__device_lists *d, const tw__wire_body &body, const uint8_t *bits,
+cudaError_t look_for_bits(tw__cuda_lists *d, const tw__wire_body &body, const uint8_t *bits,
                           uint32_t *found) {
     const int64_t words = words_of_bits(body);
     count_bits<<<blocks_of(words), LIST_THREADS, 0, stream_of(d)>>>(bits, body.bit_bytes, words,
@@ -184,22 +183,21 @@ cudaError_t look_for_bits(tw__device_lists *d, const tw__wire_body &body, const 
 }
 
 /* A message lies in memory of the group's, as do its entries, so there is room for both. */
-int check_room(const tw__device_lists *d, const tw__wire_body &body, int rank) {
+int check_room(const tw__cuda_lists *d, const tw__wire_body &body, int rank) {
     if (body.count <= d->most && words_of_bits(body) <= d->most)
         return TW_OK;
     return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent %lld entries, and %zu bytes of their indices",
                     rank, (long long)body.count, body.bit_bytes);
 }
 
-int decode(void *context, const tw__kernels *kernels, const tw__wire_message *m, const void *body,
-           tw__entry *entries, int rank) {
-    tw__device_lists *d = of(context);
-    Guard guard(d->lane->ordinal);
+int decode(void *context, const tw__wire_message *m, const void *body, tw__entry *entries,
+           int rank) {
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
     const tw__wire_body b = tw__wire_body_of(m);
     const uint8_t *in = static_cast<const uint8_t *>(body);
     uint32_t *found = reinterpret_cast<uint32_t *>(d->words[0]);
     cudaError_t error = cudaSuccess;
-    (void)kernels;
     TW_TRY(check_room(d, b, rank));
     if (b.count == 0)
         return TW_OK; /* and no bitmap */

@@ -1,8 +1,8 @@
-/* partition.c - cut the index space so that every rank receives about the same number of entries
+/* oktopk_partition.c - cut the index space so that every rank receives about as many entries
  *
- * Ok-Topk averages over ranks the boundaries that would split each rank's own entries evenly, every
- * 64 steps. That balances only where ranks agree and supports stand still. Here the ranks sum a
- * histogram of their entries over the index space, every step, and cut it into equal weights,
+ * The paper averages over ranks the boundaries that would split each rank's own entries evenly,
+ * every 64 steps. That balances only where ranks agree and supports stand still. Here the ranks sum
+ * a histogram of their entries over the index space, every step, and cut it into equal weights,
  * assuming that entries lie evenly within a bin. Bins too heavy for that are split and counted
  * again, at most TW__PARTITION_ROUNDS times in all.
  *
@@ -14,10 +14,12 @@
  * In a bin with more than 1/(2P) of all entries that would be too rough: there the cut moves to the
  * nearer edge, where the number is known. With more than 1/P the bin is split. So a part holds at
  * most 2/P of all: 1/P, and at each end half of 1/P or all of 1/(2P). That is 2k entries. Where the
- * last round left a bin with more, parts may still come out right. If not, which takes far more
- * than k entries of all ranks crowded into a ten-thousandth of the index space, at several places,
- * the partition says how many a part may hold, and the ranks hold back entries. */
-#include "exchange/exchange.h"
+ * last round left a bin with more, parts may still come out right. If not, the partition says how
+ * many entries a part may hold, and the ranks keep some back. That takes far more than k entries of
+ * all ranks crowded into a ten-thousandth of the index space, at several points. */
+#include "exchange/oktopk.h"
+
+#include <assert.h>
 
 /* 256 bins cost 2 KiB per round each way, and serve until P = 64. */
 static int64_t bins_of(int nranks) {
@@ -95,11 +97,12 @@ static int count_pieces(tw__job *job, space *w, int64_t nsplit, int64_t share) {
 }
 
 static void push(edges *e, int64_t at, int64_t below) {
+    assert(e->count == 0 || at >= e->at[e->count - 1]);
     e->at[e->count] = at;
     e->below[e->count++] = below;
 }
 
-/* Puts the new edges between the old ones. Only the first round learns the total. */
+/* Puts the new edges between the old ones. The first round also learns the total. */
 static void insert_edges(space *w, int64_t nsplit, int64_t share) {
     int64_t used = 0, i = 0, moved = 0;
     w->next.count = 0;
@@ -117,6 +120,7 @@ static void insert_edges(space *w, int64_t nsplit, int64_t share) {
         i++;
     }
     push(&w->next, w->edges.at[w->edges.count - 1], w->edges.below[w->edges.count - 1] + moved);
+    assert(i == nsplit);
     edges old = w->edges;
     w->edges = w->next;
     w->next = old;
@@ -146,6 +150,7 @@ static int refine(tw__job *job, space *w, int *rounds) {
     w->split[0] = 0;
     for (*rounds = 0; *rounds < TW__PARTITION_ROUNDS && nsplit > 0; ++*rounds) {
         int64_t share = bins_of(job->shape.nranks) / nsplit;
+        assert(nsplit < job->shape.nranks || nsplit == 1);
         TW_TRY(count_pieces(job, w, nsplit, share));
         insert_edges(w, nsplit, share);
         nsplit = find_heavy(w, job->shape.nranks);
@@ -185,6 +190,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
 int tw__partition(tw__job *job, int parts, int64_t *bounds, int64_t *most, int *rounds,
                   void *scratch) {
     int nranks = job->shape.nranks;
+    assert(parts % nranks == 0);
     tw__arena arena = {scratch, 0};
     space w = layout(&arena, nranks);
     push(&w.edges, 0, 0);

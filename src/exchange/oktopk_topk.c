@@ -1,27 +1,33 @@
-/* global.c - the k largest sums of all ranks, without gathering them
+/* oktopk_topk.c - the k largest sums of all ranks, without gathering them
  *
  * The k-th largest magnitude lies in an interval that the ranks narrow together: each counts its
  * sums in 256 bins of the interval, they sum the histograms, and the bin that holds the k-th is the
- * next interval. A round costs 2 KiB each way and segment, and two rotations. Where the threshold
- * of the step before is known, the first round's bins lie closely around it; the other two take in
- * what is outside:
+ * next interval. A round costs 2 KiB each way and segment, and two alltoalls. Where the threshold
+ * of the step before is known, the first round's bins lie closely around it; the outer two take the
+ * rest:
  *
  *     magnitudes   0 [    bin 0    |1|2|  ...  threshold before  ...  |254|  bin 255    ] 2^31
  *
  * These bins are known before the sums are, so the first histogram is counted piece by piece, while
- * other entries travel. What is not in bin 0 is copied aside meanwhile: in a usual step the rest is of
- * no use, 7 of 8 sums with 8 ranks, and what comes after the histogram is short.
+ * other entries travel. Sums above bin 0 are copied meanwhile: they are the candidates. With 8 ranks
+ * they are 1 of 8 sums in a usual step, so the work after the histogram is short.
  *
- * Once so few magnitudes are left in the interval that all ranks may see them, they share those,
- * each with the number of sums that have it: values that were rounded for the wire have many in
- * common. After that everyone knows the threshold, and how many sums every rank holds above it and
- * of exactly its magnitude. Since rank r's indices are all below those of rank r+1, everyone also
- * knows who may keep how many ties. So a usual step takes three rotations.
+ * Once so few magnitudes are left in the interval that all ranks may see them, each rank reports its
+ * own: every magnitude with the number of sums that have it, since many values that were rounded for
+ * the wire are equal. Then everyone knows the threshold, and how many sums every rank holds above it
+ * and of exactly its magnitude. Since rank r's indices are all below those of rank r+1, everyone also
+ * knows how many ties each rank may keep. So a usual step takes three alltoalls.
+ *
+ * Example, k = 3: rank 0 holds magnitudes 9 4 4, rank 1 holds 7 4 1. A histogram leaves the interval
+ * 4 .. 7 with 4 sums inside and 1 above, 9. Rank 0 reports {above 1; 4 twice}, rank 1 {above 0; 4
+ * once, 7 once}. The 3rd largest of all is 4: rank 0 holds 1 above it and 2 equal, rank 1 holds 1
+ * above and 1 equal. One tie is left, and goes to rank 0: it keeps 9 4, rank 1 keeps 7.
  *
  * With TW_GLOBAL_REUSE the threshold of earlier steps is tried first, which needs the last message
- * alone. It is set a little above the exact one, since a count above k is no use: the bound of
- * oktopk stands on k. */
-#include "exchange/exchange.h"
+ * alone. It is set a little above the exact one: the bound of oktopk allows k sums, not more. */
+#include "exchange/oktopk.h"
+
+#include <assert.h>
 
 #define BINS TW__BINS
 #define DIGIT 8                        /* bits that a histogram tells */
@@ -46,77 +52,85 @@ typedef struct search {
     int64_t inside;  /* sums in it */
     int done;
     int exact;      /* it was searched for, not reused */
-    uint32_t floor; /* sums of this magnitude and more are among the hopeful */
+    uint32_t floor; /* sums of this magnitude and more are among the candidates */
 } search;
 
 /* Sums that may be in the result, those of all segments. */
-typedef struct hopeful {
+typedef struct candidates {
     tw__list list;
-    int64_t room; /* 0: they were too many */
-} hopeful;
+    int64_t capacity; /* 0: they were too many */
+} candidates;
 
-/* Sums of one magnitude, which is told by its distance from the interval's start. */
-typedef struct level {
+/* Sums of a segment that a rank holds. */
+typedef struct holding {
+    uint32_t above; /* the threshold, or the interval */
+    uint32_t equal; /* to the threshold */
+} holding;
+
+/* Sums of one magnitude, given by its distance from the interval's start. */
+typedef struct magnitude {
     uint16_t low;
     uint16_t more; /* sums beyond the first */
-} level;
+} magnitude;
 
-/* What a rank says about a segment. The levels in the interval follow, in the order of segments. */
-typedef struct account {
-    tw__holding holding;
-    uint32_t levels; /* so many; TOO_MANY: more than it may, and none follow */
-} account;
+/* A rank's message begins with a report for each segment. The magnitudes in the intervals follow, in
+ * the order of segments. */
+typedef struct report {
+    holding holding;
+    uint32_t
+        listed; /* magnitudes of this segment that follow; TOO_MANY: more than it may, and none */
+} report;
 
 typedef struct space {
     search *searches; /* [nsegments] */
-    hopeful *hopeful;
-    uint32_t *bins;        /* [nsegments][BINS] */
-    uint32_t *piece;       /* [BINS]: of some of the sums */
-    tw__holding *holdings; /* [nranks][nsegments] */
-    char *messages;        /* [nranks] of message_room bytes */
-    level *all;            /* [nranks * most_levels]: those of one segment */
-    uint32_t *picked;      /* [most_picked]: magnitudes of one segment */
-    const level **lists;   /* [nranks]: in the messages */
-    tw__buffer *out, *in;  /* [nranks] */
+    candidates *candidates;
+    uint32_t *bins;          /* [nsegments][BINS] */
+    uint32_t *piece;         /* [BINS]: of some of the sums */
+    holding *holdings;       /* [nranks][nsegments] */
+    char *messages;          /* [nranks] of message_bytes */
+    magnitude *all;          /* [nranks * most_listed]: those of one segment */
+    uint32_t *picked;        /* [most_picked]: magnitude bits of one segment */
+    const magnitude **lists; /* [nranks]: in the messages */
+    tw__buffer *out, *in;    /* [nranks] */
     void *sum;
-    void *rotation;
+    void *alltoall;
 } space;
 
-static uint32_t most_levels(int nranks) {
-    return (uint32_t)(LISTED_BYTES / sizeof(level)) / (uint32_t)(nranks > 1 ? nranks - 1 : 1);
+static uint32_t most_listed(int nranks) {
+    return (uint32_t)(LISTED_BYTES / sizeof(magnitude)) / (uint32_t)(nranks > 1 ? nranks - 1 : 1);
 }
 
-/* Sums that a rank looks at for its list: what is left is no more, but for values rounded for the
- * wire, of which many share a level. */
+/* Sums that a rank looks at for its list. Only values rounded for the wire, of which many are equal,
+ * can be more. */
 static int64_t most_picked(int nranks) {
-    return (int64_t)MOST_PICKED * most_levels(nranks) * nranks;
+    return (int64_t)MOST_PICKED * most_listed(nranks) * nranks;
 }
 
-/* A multiple of 8, so that accounts are aligned. */
-static size_t message_room(int nranks, int nsegments) {
-    size_t each = sizeof(account) + sizeof(level) * most_levels(nranks);
+/* Of a rank's message at most. A multiple of 8, so that reports are aligned. */
+static size_t message_bytes(int nranks, int nsegments) {
+    size_t each = sizeof(report) + sizeof(magnitude) * most_listed(nranks);
     return (each * (size_t)nsegments + 7) / 8 * 8;
 }
 
 static space layout(tw__arena *arena, int nranks, int nsegments) {
     return (space){
         .searches = tw__arena_take(arena, nsegments, sizeof(search)),
-        .hopeful = tw__arena_take(arena, 1, sizeof(hopeful)),
+        .candidates = tw__arena_take(arena, 1, sizeof(candidates)),
         .bins = tw__arena_take(arena, (int64_t)nsegments * BINS, sizeof(uint32_t)),
         .piece = tw__arena_take(arena, BINS, sizeof(uint32_t)),
-        .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(tw__holding)),
-        .messages = tw__arena_take(arena, nranks, message_room(nranks, nsegments)),
-        .all = tw__arena_take(arena, (int64_t)nranks * most_levels(nranks), sizeof(level)),
+        .holdings = tw__arena_take(arena, (int64_t)nranks * nsegments, sizeof(holding)),
+        .messages = tw__arena_take(arena, nranks, message_bytes(nranks, nsegments)),
+        .all = tw__arena_take(arena, (int64_t)nranks * most_listed(nranks), sizeof(magnitude)),
         .picked = tw__arena_take(arena, most_picked(nranks), sizeof(uint32_t)),
-        .lists = tw__arena_take(arena, nranks, sizeof(level *)),
+        .lists = tw__arena_take(arena, nranks, sizeof(magnitude *)),
         .out = tw__arena_take(arena, nranks, sizeof(tw__buffer)),
         .in = tw__arena_take(arena, nranks, sizeof(tw__buffer)),
         .sum = tw__arena_take(arena, 1, tw__sum_counts_memory(nranks, (int64_t)nsegments * BINS)),
-        .rotation = tw__arena_take(arena, 1, tw__alltoall_memory(nranks)),
+        .alltoall = tw__arena_take(arena, 1, tw__alltoall_memory(nranks)),
     };
 }
 
-size_t tw__global_memory(int nranks, int nsegments) {
+size_t tw__topk_memory(int nranks, int nsegments) {
     tw__arena counting = {0};
     layout(&counting, nranks, nsegments);
     return counting.used;
@@ -147,12 +161,13 @@ static void narrow(search *s, const uint32_t *bins) {
     s->bins.lo = bin == 0 ? s->bins.lo : start;
     s->bins.hi = bin == BINS - 1 || end > s->bins.hi ? s->bins.hi : end;
     s->inside = bins[bin];
-    /* Taken whole? Beyond its end there may be nothing left. */
+    /* Done if all of the interval is taken: there may be fewer than k sums. */
     s->done = s->k - s->greater >= s->inside || s->bins.hi - s->bins.lo == 1;
+    assert(s->k == 0 || s->greater < s->k);
     lay_bins(s, 0);
 }
 
-/* One round for all segments that are not done; counted: their bins are there, those of all. */
+/* One round for all segments that are not done. counted: the bins of all segments are counted. */
 static int narrow_all(tw__job *job, space *w, int counted) {
     int64_t active = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
@@ -171,11 +186,11 @@ static int narrow_all(tw__job *job, space *w, int counted) {
     return TW_OK;
 }
 
-/* ---- accounts */
+/* ---- reports */
 
-/* One more sum of this magnitude, in a list that is kept in order. Returns its new length, at most
+/* Adds a sum of this magnitude to a list that is kept in order. Returns its new length, at most
  * most + 1. */
-static uint32_t add_level(level *list, uint32_t count, uint32_t most, uint32_t low) {
+static uint32_t add_magnitude(magnitude *list, uint32_t count, uint32_t most, uint32_t low) {
     uint32_t at = 0, end = count;
     while (at < end) {
         uint32_t middle = (at + end) / 2;
@@ -191,61 +206,62 @@ static uint32_t add_level(level *list, uint32_t count, uint32_t most, uint32_t l
     if (count >= most)
         return most + 1;
     memmove(list + at + 1, list + at, sizeof *list * (count - at));
-    list[at] = (level){(uint16_t)low, 0};
+    list[at] = (magnitude){(uint16_t)low, 0};
     return count + 1;
 }
 
 /* Counts this rank's sums, and lists those in the interval, if it is still searched. */
-static int account_for(const tw__job *job, const space *w, const search *s, level *list,
-                       account *a) {
+static int report_on(const tw__job *job, const space *w, const search *s, magnitude *list,
+                     report *a) {
     const tw__lists *lists = &job->lists;
-    uint32_t most = most_levels(job->shape.nranks);
-    int64_t above, equal, inside = 0, room = most_picked(job->shape.nranks);
+    uint32_t most = most_listed(job->shape.nranks);
+    int64_t above, equal, inside = 0, capacity = most_picked(job->shape.nranks);
     uint32_t edge = s->done ? s->bins.lo : s->bins.hi - 1;
     TW_TRY(lists->calls->count(lists->context, &s->part, edge, &above, &equal));
-    *a = (account){.holding = {(uint32_t)above, s->done ? (uint32_t)equal : 0}};
+    *a = (report){.holding = {(uint32_t)above, s->done ? (uint32_t)equal : 0}};
     if (s->done)
         return TW_OK;
-    TW_TRY(lists->calls->pick(lists->context, &s->part, s->bins.lo, s->bins.hi, room, w->picked,
+    TW_TRY(lists->calls->pick(lists->context, &s->part, s->bins.lo, s->bins.hi, capacity, w->picked,
                               &inside));
-    for (int64_t i = 0; i < inside && i < room && a->levels <= most; i++)
-        a->levels = add_level(list, a->levels, most, w->picked[i] - s->bins.lo);
-    if (a->levels > most || inside > room)
-        a->levels = TOO_MANY;
+    for (int64_t i = 0; i < inside && i < capacity && a->listed <= most; i++)
+        a->listed = add_magnitude(list, a->listed, most, w->picked[i] - s->bins.lo);
+    if (a->listed > most || inside > capacity)
+        a->listed = TOO_MANY;
     return TW_OK;
 }
 
-static level *lists_of(char *message, int nsegments) {
-    return (level *)(void *)(message + sizeof(account) * (size_t)nsegments);
+static magnitude *lists_of(char *message, int nsegments) {
+    return (magnitude *)(void *)(message + sizeof(report) * (size_t)nsegments);
 }
 
-static size_t listed(const account *a) {
-    return a->levels == TOO_MANY ? 0 : a->levels;
+static size_t listed(const report *a) {
+    return a->listed == TOO_MANY ? 0 : a->listed;
 }
 
 /* This rank's message, and its length. */
-static int write_accounts(const tw__job *job, const space *w, char *message, size_t *bytes) {
+static int write_reports(const tw__job *job, const space *w, char *message, size_t *bytes) {
     int nsegments = job->shape.nsegments;
-    account *accounts = (account *)(void *)message;
-    level *list = lists_of(message, nsegments), *begin = list;
+    report *reports = (report *)(void *)message;
+    magnitude *list = lists_of(message, nsegments), *begin = list;
     for (int i = 0; i < nsegments; i++) {
-        TW_TRY(account_for(job, w, &w->searches[i], list, &accounts[i]));
-        list += listed(&accounts[i]);
+        TW_TRY(report_on(job, w, &w->searches[i], list, &reports[i]));
+        list += listed(&reports[i]);
     }
-    *bytes = sizeof(account) * (size_t)nsegments + sizeof *list * (size_t)(list - begin);
+    *bytes = sizeof(report) * (size_t)nsegments + sizeof *list * (size_t)(list - begin);
+    assert(*bytes <= message_bytes(job->shape.nranks, nsegments));
     return TW_OK;
 }
 
-/* What another rank says: lists where lists are due, of the length that the message has. */
-static int check_accounts(const tw__job *job, const space *w, const tw__buffer *in, int rank) {
-    const account *accounts = in->data;
+/* Another rank's message: lists for open searches only, and the length that they have. */
+static int check_reports(const tw__job *job, const space *w, const tw__buffer *in, int rank) {
+    const report *reports = in->data;
     int nsegments = job->shape.nsegments;
-    size_t bytes = sizeof(account) * (size_t)nsegments;
+    size_t bytes = sizeof(report) * (size_t)nsegments;
     int good = in->bytes >= bytes;
     for (int i = 0; good && i < nsegments; i++) {
-        size_t count = listed(&accounts[i]);
-        good = count <= (w->searches[i].done ? 0 : most_levels(job->shape.nranks));
-        bytes += sizeof(level) * count;
+        size_t count = listed(&reports[i]);
+        good = count <= (w->searches[i].done ? 0 : most_listed(job->shape.nranks));
+        bytes += sizeof(magnitude) * count;
     }
     if (good && in->bytes == bytes)
         return TW_OK;
@@ -253,45 +269,45 @@ static int check_accounts(const tw__job *job, const space *w, const tw__buffer *
                     rank, in->bytes);
 }
 
-/* Tells the others what this rank holds, and hears what they do. */
-static int share_accounts(tw__job *job, space *w) {
+/* Everyone learns what every rank holds. */
+static int share_reports(tw__job *job, space *w) {
     int nranks = job->shape.nranks;
-    size_t room = message_room(nranks, job->shape.nsegments);
-    char *own = w->messages + (size_t)job->rank * room;
+    size_t capacity = message_bytes(nranks, job->shape.nsegments);
+    char *own = w->messages + (size_t)job->rank * capacity;
     size_t bytes;
-    TW_TRY(write_accounts(job, w, own, &bytes));
+    TW_TRY(write_reports(job, w, own, &bytes));
     for (int r = 0; r < nranks; r++) {
         w->out[r] = (tw__buffer){.data = own, .bytes = bytes};
-        w->in[r] = (tw__buffer){.data = w->messages + (size_t)r * room, .capacity = room};
+        w->in[r] = (tw__buffer){.data = w->messages + (size_t)r * capacity, .capacity = capacity};
     }
-    TW_TRY(tw__alltoall_run(job->transport, TW__CONTROL, w->out, w->in, w->rotation));
+    TW_TRY(tw__alltoall_run(job->transport, TW__CONTROL, w->out, w->in, w->alltoall));
     for (int r = 0; r < nranks; r++) {
         if (r != job->rank)
-            TW_TRY(check_accounts(job, w, &w->in[r], r));
-        const account *accounts = w->in[r].data;
+            TW_TRY(check_reports(job, w, &w->in[r], r));
+        const report *reports = w->in[r].data;
         for (int i = 0; i < job->shape.nsegments; i++)
-            w->holdings[r * job->shape.nsegments + i] = accounts[i].holding;
+            w->holdings[r * job->shape.nsegments + i] = reports[i].holding;
     }
     return TW_OK;
 }
 
 /* The largest x for which `wanted` of the sums are x or more. */
-static uint32_t find_kth(const level *levels, int64_t count, int64_t wanted) {
+static uint32_t find_kth(const magnitude *list, int64_t count, int64_t wanted) {
     uint32_t x = 0;
     for (uint32_t bit = (uint32_t)1 << (LOW_BITS - 1); bit > 0; bit >>= 1) {
         int64_t above = 0;
         for (int64_t i = 0; i < count; i++)
-            above += levels[i].low >= (x | bit) ? 1 + levels[i].more : 0;
+            above += list[i].low >= (x | bit) ? 1 + list[i].more : 0;
         x |= above >= wanted ? bit : 0;
     }
     return x;
 }
 
-static void add_listed(tw__holding *holding, const level *levels, size_t count, uint32_t kth) {
+static void add_listed(holding *h, const magnitude *list, size_t count, uint32_t kth) {
     for (size_t i = 0; i < count; i++) {
-        uint32_t sums = 1 + (uint32_t)levels[i].more;
-        holding->above += levels[i].low > kth ? sums : 0;
-        holding->equal += levels[i].low == kth ? sums : 0;
+        uint32_t sums = 1 + (uint32_t)list[i].more;
+        h->above += list[i].low > kth ? sums : 0;
+        h->equal += list[i].low == kth ? sums : 0;
     }
 }
 
@@ -301,14 +317,14 @@ static void resolve(tw__job *job, space *w, int segment) {
     int nsegments = job->shape.nsegments, complete = 1;
     int64_t count = 0;
     for (int r = 0; r < job->shape.nranks; r++) {
-        const account *a = (const account *)w->in[r].data + segment;
+        const report *a = (const report *)w->in[r].data + segment;
         memcpy(w->all + count, w->lists[r], sizeof *w->all * listed(a));
         count += (int64_t)listed(a);
-        complete &= a->levels != TOO_MANY;
+        complete &= a->listed != TOO_MANY;
     }
     uint32_t kth = find_kth(w->all, count, s->k - s->greater);
     for (int r = 0; r < job->shape.nranks; r++) {
-        size_t its = listed((const account *)w->in[r].data + segment);
+        size_t its = listed((const report *)w->in[r].data + segment);
         if (complete)
             add_listed(&w->holdings[r * nsegments + segment], w->lists[r], its, kth);
         w->lists[r] += its;
@@ -342,16 +358,16 @@ static int most_rounds(const search *s) {
     return rounds;
 }
 
-/* Whether to list what is left of a search: where it is little, or rounded values crowd on few
- * levels. */
+/* Whether to list what is left of a search: where it is little, or rounded values have few
+ * magnitudes. */
 static int worth_listing(const tw__job *job, const search *s) {
-    int64_t most = (int64_t)most_levels(job->shape.nranks) * job->shape.nranks;
+    int64_t most = (int64_t)most_listed(job->shape.nranks) * job->shape.nranks;
     uint32_t width = s->bins.hi - s->bins.lo;
     return (s->inside <= most * 3 / 4 && width <= (uint32_t)1 << LOW_BITS) ||
            (job->shape.wire != NULL && width <= (uint32_t)1 << CLOSE_SHIFT);
 }
 
-/* All searches at once. Listing may fail; histograms must still be left then. */
+/* Whether all searches can be listed. That may fail; messages for histograms must be left then. */
 static int can_list(const tw__job *job, const space *w, int messages) {
     int can = 1;
     for (int i = 0; i < job->shape.nsegments; i++) {
@@ -371,24 +387,24 @@ static void lay_first_bins(tw__job *job, space *w, int messages) {
     }
 }
 
-/* After the first histogram: what is left of a search is among the hopeful, but for one that ended in
- * bin 0. */
-static int narrow_to_hopeful(tw__job *job, space *w) {
-    if (w->hopeful->room == 0)
+/* After the first histogram: what is left of a search is among the candidates, unless the threshold
+ * is in bin 0. */
+static int narrow_to_candidates(tw__job *job, space *w) {
+    if (w->candidates->capacity == 0)
         return TW_OK;
-    TW_TRY(tw__job_cut(job, &w->hopeful->list, job->parts[0]));
+    TW_TRY(tw__job_cut(job, &w->candidates->list, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++)
         if (w->searches[i].bins.lo >= w->searches[i].floor)
             w->searches[i].part = job->parts[0][i];
     return TW_OK;
 }
 
-/* With so many messages of 2 KiB, each of which is a histogram or a list; the first one may be
- * counted already. */
+/* With so many messages of 2 KiB, each of which is a histogram or a list. counted: the first
+ * histogram is counted. */
 static int find_thresholds(tw__job *job, space *w, int messages, int counted) {
     for (; !all_done(job, w); messages--, counted = 0) {
         if (can_list(job, w, messages)) {
-            TW_TRY(share_accounts(job, w));
+            TW_TRY(share_reports(job, w));
             resolve_all(job, w);
             if (all_done(job, w))
                 return TW_OK;
@@ -396,21 +412,21 @@ static int find_thresholds(tw__job *job, space *w, int messages, int counted) {
         }
         TW_TRY(narrow_all(job, w, counted));
         if (counted)
-            TW_TRY(narrow_to_hopeful(job, w));
+            TW_TRY(narrow_to_candidates(job, w));
     }
-    return share_accounts(job, w);
+    return share_reports(job, w);
 }
 
 static int64_t total_held(const tw__job *job, const space *w, int segment) {
     int64_t total = 0;
     for (int r = 0; r < job->shape.nranks; r++) {
-        const tw__holding *h = &w->holdings[r * job->shape.nsegments + segment];
+        const holding *h = &w->holdings[r * job->shape.nsegments + segment];
         total += (int64_t)h->above + h->equal;
     }
     return total;
 }
 
-/* Tries the thresholds of earlier steps: the segments that they serve are done. */
+/* Tries the thresholds of earlier steps. A segment is done where its threshold fits. */
 static int reuse_thresholds(tw__job *job, space *w) {
     int any = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
@@ -418,7 +434,7 @@ static int reuse_thresholds(tw__job *job, space *w) {
         w->searches[i].done = 1;
     }
     if (any)
-        TW_TRY(share_accounts(job, w));
+        TW_TRY(share_reports(job, w));
     for (int i = 0; i < job->shape.nsegments; i++) {
         search *s = &w->searches[i];
         int64_t total = any ? total_held(job, w, i) : 0;
@@ -433,7 +449,7 @@ static void remember_threshold(const tw__segment *segment, const search *s) {
         *segment->threshold = s->bins.lo + REUSE_MARGIN;
 }
 
-/* Cuts this rank's part of the segment down to what it may keep; counts what every rank keeps. */
+/* Cuts this rank's part of the segment down to what it keeps; counts what every rank keeps. */
 static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
     search *s = &w->searches[segment];
     int64_t above = 0;
@@ -441,7 +457,7 @@ static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
         above += w->holdings[r * job->shape.nsegments + segment].above;
     int64_t ties = s->k - above;
     for (int r = 0; r < job->shape.nranks; r++) {
-        tw__holding h = w->holdings[r * job->shape.nsegments + segment];
+        holding h = w->holdings[r * job->shape.nsegments + segment];
         int64_t mine = ties < 0 ? 0 : ties < h.equal ? ties : h.equal;
         ties -= mine;
         holdings[r] += h.above + mine;
@@ -451,7 +467,7 @@ static int keep_share(tw__job *job, space *w, int segment, int64_t *holdings) {
     return TW_OK;
 }
 
-/* A threshold that is tried first may need no histogram. */
+/* A threshold that is tried first may make the histogram needless. */
 static int counts_early(const tw__job *job) {
     return job->global != TW_GLOBAL_REUSE;
 }
@@ -461,32 +477,36 @@ static space space_in(void *scratch, const tw__job *job) {
     return layout(&arena, job->shape.nranks, job->shape.nsegments);
 }
 
-void tw__global_begin(tw__job *job, int messages, tw__entry *room, int64_t size, void *scratch) {
+void tw__topk_begin(tw__job *job, int messages, tw__entry *entries, int64_t capacity,
+                    void *scratch) {
     space w = space_in(scratch, job);
     int nsegments = job->shape.nsegments;
+    assert(messages >= TW__TOPK_ROUNDS);
     for (int i = 0; i < nsegments; i++)
         w.searches[i] = (search){.k = job->segments[i].k, .bins.hi = EVERYTHING};
     lay_first_bins(job, &w, messages);
     for (int i = 0; i < nsegments; i++)
         w.searches[i].floor = w.searches[i].bins.base;
-    *w.hopeful = (hopeful){{room, 0}, size};
+    *w.candidates = (candidates){{entries, 0}, capacity};
     memset(w.bins, 0, sizeof *w.bins * BINS * (size_t)nsegments);
 }
 
-/* `many` of these sums are hopeful. One place more is needed than is kept. */
-static int set_aside(tw__job *job, hopeful *h, const tw__list *sums, uint32_t floor, int64_t many) {
+/* Copies the candidates among these sums, `many` of them. Copying writes one entry more. */
+static int add_candidates(tw__job *job, candidates *h, const tw__list *sums, uint32_t floor,
+                          int64_t many) {
     int64_t kept = 0;
-    if (h->list.count + many >= h->room)
-        h->room = 0;
-    if (h->room == 0 || many == 0)
+    if (h->list.count + many >= h->capacity)
+        h->capacity = 0;
+    if (h->capacity == 0 || many == 0)
         return TW_OK;
     TW_TRY(job->lists.calls->take(job->lists.context, sums, (tw__edge){floor - 1, 0},
                                   h->list.at + h->list.count, NULL, &kept));
+    assert(kept == many);
     h->list.count += kept;
     return TW_OK;
 }
 
-int tw__global_count(tw__job *job, const tw__list *sums, void *scratch) {
+int tw__topk_count(tw__job *job, const tw__list *sums, void *scratch) {
     space w = space_in(scratch, job);
     if (!counts_early(job))
         return TW_OK;
@@ -500,13 +520,13 @@ int tw__global_count(tw__job *job, const tw__list *sums, void *scratch) {
             w.bins[BINS * (size_t)i + (size_t)bin] += w.piece[bin];
             many += bin > 0 ? w.piece[bin] : 0;
         }
-        TW_TRY(set_aside(job, w.hopeful, &job->parts[0][i], s->floor, many));
+        TW_TRY(add_candidates(job, w.candidates, &job->parts[0][i], s->floor, many));
     }
     return TW_OK;
 }
 
-int tw__global_select(tw__job *job, tw__list *reduced, int messages, int64_t *holdings,
-                      void *scratch) {
+int tw__topk_select(tw__job *job, tw__list *reduced, int messages, int64_t *holdings,
+                    void *scratch) {
     space w = space_in(scratch, job);
     TW_TRY(tw__job_cut(job, reduced, job->parts[0]));
     for (int i = 0; i < job->shape.nsegments; i++)
@@ -523,10 +543,7 @@ int tw__global_select(tw__job *job, tw__list *reduced, int messages, int64_t *ho
         TW_TRY(keep_share(job, &w, i, holdings));
         if (w.searches[i].exact)
             remember_threshold(&job->segments[i], &w.searches[i]);
-        const tw__list *part = &w.searches[i].part;
-        TW_TRY(job->lists.calls->move(job->lists.context, reduced->at + reduced->count, part->at,
-                                      part->count));
-        reduced->count += part->count;
+        TW_TRY(tw__list_append(&job->lists, reduced, &w.searches[i].part));
     }
     return TW_OK;
 }

@@ -1,6 +1,8 @@
-# libthinwire_mpi and libthinwire_nccl, static and shared, for those who have MPI and NCCL. The rest
-# of this folder is part of libthinwire and needs neither.
-function(thinwire_add_companion what)
+# libthinwire_mpi and libthinwire_nccl, static and shared: companions of libthinwire, so that
+# libthinwire itself needs neither MPI nor NCCL. Included from src/CMakeLists.txt.
+#
+# thinwire_add_companion(NAME SOURCE LIBRARY...): thinwire_NAME from SOURCE, linked to LIBRARY.
+function(thinwire_add_companion what source)
   foreach(kind static shared)
     string(TOUPPER ${kind} KIND)
     set(suffix "")
@@ -8,8 +10,9 @@ function(thinwire_add_companion what)
       set(suffix _shared)
     endif()
     set(name thinwire_${what}${suffix})
-    add_library(${name} ${KIND} transport_${what}.c)
+    add_library(${name} ${KIND} ${source})
     add_library(thinwire::${what}${suffix} ALIAS ${name})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PUBLIC thinwire${suffix} ${ARGN}
                           PRIVATE $<BUILD_INTERFACE:thinwire_flags>)
     set_target_properties(${name} PROPERTIES OUTPUT_NAME thinwire_${what}
@@ -19,7 +22,7 @@ function(thinwire_add_companion what)
                           LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   endforeach()
 
-  # Exported apart, so that programs without it do not have to find it.
+  # A separate export: programs that do not use it need not find it.
   install(TARGETS thinwire_${what} thinwire_${what}_shared EXPORT thinwire_${what}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -34,7 +37,7 @@ function(thinwire_add_companion what)
 endfunction()
 
 if(MPI_C_FOUND)
-  thinwire_add_companion(mpi MPI::MPI_C)
+  thinwire_add_companion(mpi transport/transport_mpi.c MPI::MPI_C)
 endif()
 
 if(CMAKE_CUDA_COMPILER AND NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
@@ -42,5 +45,5 @@ if(CMAKE_CUDA_COMPILER AND NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
   target_include_directories(thinwire_nccl_found SYSTEM INTERFACE ${NCCL_INCLUDE_DIR}
                              ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(thinwire_nccl_found INTERFACE ${NCCL_LIBRARY})
-  thinwire_add_companion(nccl $<BUILD_INTERFACE:thinwire_nccl_found>)
+  thinwire_add_companion(nccl backend/cuda/transport_nccl.c $<BUILD_INTERFACE:thinwire_nccl_found>)
 endif()

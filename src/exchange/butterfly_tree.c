@@ -1,5 +1,9 @@
-/* levels.c - see levels.h */
-#include "exchange/levels.h"
+/* butterfly_tree.c - the tree of ranks, shares of entries, the order of indices; see butterfly.h */
+#include "exchange/butterfly.h"
+
+#include <assert.h>
+
+/* ---- the tree */
 
 int tw__level_first(const tw__level *l, int part) {
     return l->first + l->unit * (int)tw__part_start(l->size / l->unit, part, l->parts);
@@ -30,6 +34,7 @@ int tw__levels_of(int nranks) {
 
 int tw__level_plan(tw__level *tree, int nranks, int local, int rank) {
     int inner = tw__levels_of(local), levels = inner + tw__levels_of(nranks / local);
+    assert(nranks % local == 0 && rank >= 0 && rank < nranks && levels <= TW__LEVELS);
     int first = 0, size = nranks;
     for (int i = 0; i < levels; i++) {
         tw__level *l = &tree[i];
@@ -38,24 +43,26 @@ int tw__level_plan(tw__level *tree, int nranks, int local, int rank) {
                          .size = size,
                          .unit = unit,
                          .parts = parts_of(size / unit, left),
-                         .thin = i < inner ? 1 : local,
-                         .keep = i + 1 < inner ? 1 : local};
+                         .before = i < inner ? 1 : local,
+                         .after = i + 1 < inner ? 1 : local};
         while (tw__level_first(l, l->part + 1) <= rank)
             l->part++;
         first = tw__level_first(l, l->part);
         size = tw__level_size(l, l->part);
-        l->place = rank - first;
+        l->position = rank - first;
     }
+    assert(size == 1 && first == rank);
     return levels;
 }
 
 int tw__level_partner(const tw__level *l, int part) {
-    return tw__level_first(l, part) + l->place % tw__level_size(l, part);
+    assert(part != l->part && part >= 0 && part < l->parts);
+    return tw__level_first(l, part) + l->position % tw__level_size(l, part);
 }
 
 int tw__level_client(const tw__level *l, int part, int turn) {
-    int place = l->place + turn * tw__level_size(l, l->part);
-    return place < tw__level_size(l, part) ? tw__level_first(l, part) + place : -1;
+    int position = l->position + turn * tw__level_size(l, l->part);
+    return position < tw__level_size(l, part) ? tw__level_first(l, part) + position : -1;
 }
 
 /* ---- shares */
@@ -74,11 +81,11 @@ int64_t tw__fair_share(int64_t k, int64_t m, int64_t of) {
     return most < k ? most : k;
 }
 
-/* Of 14 letters, which hold at most twice the k entries that all are about (place 0 may have two
- * clients in every part): these, and the roundings and roots of every segment's share, which are
- * largest when all letters and segments are alike. */
+/* 14 messages hold at most twice the k entries that all are about: position 0 may have two clients
+ * in every part. To these come the roundings and roots of every segment's share, which are largest
+ * when all messages and segments are alike. */
 int64_t tw__level_receives(const tw__shape *s) {
-    const int64_t letters = 2 * (TW__PARTS - 1), each = letters * s->nsegments;
+    const int64_t messages = 2 * (TW__PARTS - 1), each = messages * s->nsegments;
     return 2 * s->k + 4 * each + 3 * (root_of(each * (2 * s->k + each)) + 1);
 }
 
@@ -91,7 +98,7 @@ static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
-/* Place 0 of a part may have two clients in the parts that are larger. */
+/* Position 0 of a part may have two clients in the parts that are larger. */
 static load load_of(int64_t k, int64_t nranks, int size, int parts) {
     int64_t small = size / parts, more = size % parts;
     double others = parts - 1.0, clients = others + (double)more;
@@ -120,4 +127,63 @@ double tw__level_words(int64_t k, int nranks) {
         most = largest;
     }
     return 2.0 * larger(all.sent, all.received);
+}
+
+/* ---- the order of indices */
+
+/* At least four stripes for a rank, or a range would see only part of a short crowd. The minimum
+ * keeps strides that are multiples of C, which all go to one stripe, rare. */
+#define LEAST_STRIPES 60
+
+static int is_prime(int64_t x) {
+    for (int64_t d = 2; d * d <= x; d++)
+        if (x % d == 0)
+            return 0;
+    return 1;
+}
+
+static int64_t stripes_of(int nranks) {
+    int64_t stripes = 4 * (int64_t)nranks;
+    stripes = (stripes < LEAST_STRIPES ? LEAST_STRIPES : stripes) + 1;
+    while (!is_prime(stripes))
+        stripes++;
+    return stripes;
+}
+
+/* The first `longer` stripes have one element more. */
+static int64_t position_of(int64_t i, int64_t n, int64_t stripes) {
+    int64_t stripe = i % stripes, length = n / stripes, longer = n % stripes;
+    return stripe * length + (stripe < longer ? stripe : longer) + i / stripes;
+}
+
+static int64_t element_at(int64_t position, int64_t n, int64_t stripes) {
+    int64_t length = n / stripes, longer = n % stripes, end = longer * (length + 1);
+    if (position < end)
+        return position % (length + 1) * stripes + position / (length + 1);
+    position -= end;
+    return position % length * stripes + longer + position / length;
+}
+
+static int reorder(tw__job *job, tw__list *list, tw__entry *scratch,
+                   int64_t (*map)(int64_t, int64_t, int64_t)) {
+    int64_t stripes = stripes_of(job->shape.nranks);
+    assert(job->kind == TW__PAYLOAD);
+    TW_TRY(tw__job_cut(job, list, job->parts[0]));
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const tw__segment *s = &job->segments[i];
+        const tw__list *part = &job->parts[0][i];
+        for (int64_t e = 0; e < part->count; e++)
+            part->at[e].idx = (int32_t)(s->base + map(part->at[e].idx - s->base, s->n, stripes));
+    }
+    tw__list_sort(list, job->shape.span, scratch);
+    assert(tw__list_is_sorted(&job->lists, list, 0, job->shape.span));
+    return TW_OK;
+}
+
+int tw__interleave(tw__job *job, tw__list *list, tw__entry *scratch) {
+    return reorder(job, list, scratch, position_of);
+}
+
+int tw__deinterleave(tw__job *job, tw__list *list, tw__entry *scratch) {
+    return reorder(job, list, scratch, element_at);
 }

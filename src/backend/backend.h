@@ -1,0 +1,175 @@
+/* backend.h - who works on memory: one table of calls for each kind of device
+ *
+ * A backend owns memory, the order of work, the fold and the selection, operations on lists, the
+ * codec of wire formats, dense sums, and the end of a step. The rest of the library calls these and
+ * never asks where memory lies.
+ *
+ *   cpu    backend/cpu    work is done when a call returns; streams and events are empty
+ *   cuda   backend/cuda   work is queued on a stream
+ *
+ * A selector takes its backend when it is created, a group with its first tensor. Methods, exchanges
+ * and wire formats say in their rows which backends have them.
+ *
+ * To add a backend: a folder with its row, the row in backend.c, build lines. */
+#ifndef TW_BACKEND_BACKEND_H
+#define TW_BACKEND_BACKEND_H
+
+#include "exchange/entries.h"
+#include "thinwire.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tw__method;
+struct tw__wire_calls;
+struct tw__dense_calls;
+
+/* The order in which a group's work runs on a device. NULL on the CPU. */
+typedef struct tw__stream tw__stream;
+
+/* What a selector's state holds one of for each element. */
+typedef enum { TW__RESIDUAL, TW__VELOCITY } tw__vector;
+
+/* One step, as the selector asks for it. */
+typedef struct tw__select_step {
+    int64_t step;   /* steps before this one */
+    int64_t k;      /* entries to select */
+    int64_t next_k; /* in the next step */
+    int k_changed;  /* k is not that of the step before */
+    int k_changes;  /* next_k is not k */
+} tw__select_step;
+
+/* What a selector learns from step to step. An undone step teaches nothing. */
+typedef struct tw__learned {
+    uint32_t guess;  /* magnitude bits to collect from in the next pass; 0: not known yet */
+    double rank;     /* exact: entries that reached the guess when it was made; 0: not known */
+    double growth;   /* exact: entries that reach a guess a step later, over that rank */
+    double margin;   /* exact: candidates wanted, over k */
+    float threshold; /* reuse: the threshold in use */
+    int64_t age;     /* reuse: steps since the threshold was last renewed in its turn */
+} tw__learned;
+
+/* What an exchange leaves for one tensor. Indices of the lists start at `base`. */
+typedef struct tw__outcome {
+    int64_t base;
+    int64_t selected; /* entries that this rank selected */
+    int on_device;    /* the lists lie in the backend's memory, else in the host's */
+    int rounded;      /* values travelled rounded: `kept` may hold remainders of applied entries */
+    int left_more;    /* `left` has elements that this rank did not select (fulltopk) */
+    tw__list left;    /* leaves the residual */
+    tw__list kept;    /* is added to the residual afterwards */
+    tw__list result;  /* the sums over ranks */
+    float divisor;    /* of the sums */
+    int32_t *idx;     /* [result.count] gets the indices, from 0; backend's memory */
+    float *val;       /* [result.count] gets the sums, divided; likewise */
+    float *out;       /* [n] gets the result as a whole vector; may be NULL */
+    int64_t cleared;  /* elements of out that are zero already */
+    int64_t placed;   /* entries of the result that stand in out already */
+} tw__outcome;
+
+/* Elements of out that are cleared in one go while entries travel: 30 us on a CPU. */
+#define TW__CLEARED_AT_ONCE ((int64_t)1 << 18)
+
+typedef struct tw__backend {
+    const char *name;
+    int device; /* the tw_device that it serves */
+    int64_t
+        resident_k; /* lists stay in its memory from this many entries a tensor on: for fewer its
+                           launches take longer than the host's work. 0: it has no memory of its own */
+    int coded_momentum; /* momentum goes with wire formats that round */
+
+    /* ---- devices. check_*: TW_OK, or TW_ERR_DEVICE with the field and what is accepted. */
+    int (*check_device)(int ordinal);
+    int (*check_pointer)(const void *pointer, const char *field, int ordinal, size_t element);
+    int (*device_name)(int ordinal, const char **name);
+    /* The bare pass sum += add, queued on a native stream. NULL on the CPU: see tw_accumulate. */
+    int (*accumulate)(float *sum, const float *add, int64_t n, void *native);
+
+    /* ---- order of work. Errors: TW_ERR_DEVICE, TW_ERR_MEMORY. */
+    int (*stream_create)(tw__stream **stream, int ordinal);
+    void (*stream_free)(tw__stream *stream);
+    void *(*stream_native)(const tw__stream *stream); /* as the device's own API has it */
+    int (*stream_wait)(tw__stream *stream);           /* for all that was queued */
+    /* Remember where a native stream is now. *event is made when it is NULL. */
+    int (*event_record)(tw__stream *stream, void *native, void **event);
+    int (*stream_follow)(tw__stream *stream, void *event); /* later work waits for the event */
+    int (*event_reached)(void *event);                     /* 1: yes, 0: not yet, or an error */
+    void (*event_free)(void *event);
+    /* Selections between begin and end may be queued together; seconds that they took the device,
+     * once they were waited for. A backend without such a measure leaves *seconds alone. */
+    int (*batch_begin)(tw__stream *stream);
+    int (*batch_end)(tw__stream *stream);
+    int (*batch_seconds)(tw__stream *stream, double *seconds);
+
+    /* ---- memory: the device's, and host memory that the device reads and writes at full speed */
+    int (*alloc)(tw__stream *stream, void **memory, size_t bytes);
+    void (*free)(void *memory);
+    void *(*host_alloc)(tw__stream *stream, size_t bytes); /* NULL when there is none */
+    void (*host_free)(void *memory);
+    int (*copy)(tw__stream *stream, void *to, const void *from, size_t bytes); /* any to any */
+
+    /* ---- fold and select: one selector's state */
+    int (*selector_memory)(int64_t n, const tw_select_params *params,
+                           const struct tw__method *method, tw_memory *memory);
+    /* stream: the group's, or NULL to work on params->stream. On error nothing is left. */
+    int (*selector_create)(void **state, int64_t n, const tw_select_params *params,
+                           const struct tw__method *method, tw__stream *stream);
+    void (*selector_free)(void *state);
+    /* acc = gradient + residual, and the selection, whose count is -1 until `wait`, or known at
+     * once. Errors: TW_ERR_NUMBER with info->bad_index, nothing changed; TW_ERR_DEVICE. */
+    int (*run)(void *state, const void *grad, const tw__select_step *step, tw_sparse *sparse,
+               tw_select_info *info);
+    int (*wait)(void *state, tw_sparse *sparse, tw_select_info *info);
+    int (*info)(const void *state, tw_select_info *info);
+    /* acc alone: nothing is selected, all of acc is sent. *acc points to it until the step ends.
+     * NULL: the backend cannot. */
+    int (*fold)(void *state, const void *grad, const tw__select_step *step, const float **acc,
+                tw_select_info *info);
+    /* End the open step: the selection, or its ascending part idx[count], leaves the residual.
+     * Errors: TW_ERR_INDEX, TW_ERR_DEVICE; the step stays open. */
+    int (*commit)(void *state, const int32_t *idx, int64_t count);
+    void (*undo)(void *state, const void *grad); /* or it did not happen */
+    /* End it as an exchange says, and write the result. Clearing out, of which outcome->cleared
+     * elements are done, may be begun earlier by `clear`; NULL: it may not. */
+    int (*apply)(void *state, const tw__outcome *outcome);
+    void (*clear)(void *state, float *out, int64_t first, int64_t count);
+    /* The selection as entries with indices from `base` on: all of it, or the `most` largest.
+     * *count is how many. To the backend's memory, or to host_alloc's. Queued. */
+    int (*pack)(void *state, int64_t selected, int64_t most, int64_t base, int on_device,
+                tw__entry *to, int64_t *count);
+    /* acc of the open step at the indices of a list in the host's memory, to values[list->count]. */
+    int (*gather)(void *state, const tw__list *list, int64_t base, float *values);
+    int (*peek)(void *state, int64_t index, float *value); /* one element of acc */
+    /* Whether acc overflows when `sent` leaves it and `kept` is added; both in the backend's memory.
+     * NULL where lists never are: see tw__selector_overflows. */
+    int (*overflows)(void *state, const tw__list *kept, const tw__list *sent, int64_t base,
+                     int *yes);
+
+    /* ---- a selector's state between steps. All wait. */
+    int (*get)(void *state, tw__vector which, int64_t first, int64_t count, float *to);
+    int (*set)(void *state, tw__vector which, const float *from); /* [n] */
+    int (*get_learned)(void *state, tw__learned *learned);
+    int (*set_learned)(void *state, const tw__learned *learned);
+    int (*reset)(void *state); /* as created */
+
+    /* ---- lists, wire formats and whole vectors of an exchange, all with one context */
+    const tw__list_calls *lists;
+    const struct tw__wire_calls *codec;
+    const struct tw__dense_calls *dense;
+    /* For lists of `entries` in all, summed from at most `runs` at a time. */
+    size_t (*lists_memory)(int64_t entries, int runs);
+    int (*lists_create)(void **context, tw__stream *stream, int64_t entries, int runs);
+    void (*lists_free)(void *context);
+} tw__backend;
+
+extern const tw__backend tw__backend_cpu;
+
+/* The backend of a tw_device. Errors: TW_ERR_PARAM; TW_ERR_DEVICE when this build lacks it. */
+int tw__backend_find(int device, const tw__backend **backend);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,147 @@
+/* cpu_selector.h - a selector's state on the CPU, and the stages that work on it
+ *
+ *   cpu_selector.c  create, run, commit, undo, apply, free: the calls of the backend
+ *   feedback.c      acc = g + e in one pass that also collects candidates; undo
+ *   candidates.c    the candidates: too few, how many above a threshold, the choice in index order
+ *   kth.c           the exact k-th magnitude
+ *   select/         the methods: which candidates to send
+ *
+ * Each calls only those below it. */
+#ifndef TW_CPU_SELECTOR_H
+#define TW_CPU_SELECTOR_H
+
+#include "backend/backend.h"
+#include "backend/extent.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/kth.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+/* Sums over acc, for the methods that ask for them. */
+typedef struct tw__sums {
+    double sum;
+    double square;
+    double magnitude;
+} tw__sums;
+
+/* One thread's share of a pass. On cache lines of its own: two threads on one line made a step
+ * 1.45x the bare pass instead of 1.26x, where that ran at 85 GB/s. */
+typedef struct tw__worker {
+    _Alignas(TW__ALIGNMENT) tw__collector collector;
+    uint32_t dropped;  /* largest magnitude bits thrown out for lack of room, 0 if none */
+    int64_t bad_index; /* first NaN or infinity, -1 if none */
+    int64_t counted;   /* of tw__feedback_count */
+    float *scratch;    /* [TW__BLOCK]: the gradient as scaled floats */
+    uint8_t *keep;     /* [TW__BLOCK/8]: all bits set between blocks; see the fold kernel */
+} tw__worker;
+
+typedef struct tw__cpu_selector {
+    tw_select_params params; /* with defaults filled in */
+    const struct tw__method *method;
+    const tw__kernels *kernels;
+    int64_t n;
+    int64_t chunks;
+    int threads;
+
+    /* State between steps. */
+    float *residual;    /* [n], holds acc while a step is open; NULL without feedback */
+    float *velocity[2]; /* [n] each: this step's and the next one's; NULL without momentum */
+    tw__learned learned;
+    int64_t leaving; /* chosen.idx[0 .. leaving-1], then INT32_MAX: still to leave the residual */
+
+    /* The open step. */
+    tw__select_step now;
+    const void *grad;   /* [n], the caller's; valid within a call */
+    float scale;        /* by which clipping shrinks the gradient */
+    uint32_t guess;     /* magnitude bits that the last pass collected from */
+    uint32_t edge;      /* magnitude bits that the last choice reached down to */
+    int32_t rescans;    /* further reads of the vector */
+    tw__learned before; /* learned, as it was when the step began */
+    uint8_t *lossy;     /* undo log, see tw__undo: a bit per element */
+    int8_t *near;       /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
+    float *far;         /* undo log: likewise */
+
+    /* Workspace. */
+    tw__worker *workers; /* [threads] */
+    uint8_t *owner;      /* [chunks]: the worker that did the chunk */
+    int64_t *end;        /* [chunks]: its number of candidates after it */
+    tw__sums *sums;      /* [chunks] */
+    uint32_t *sample;    /* [sample_size] magnitude bits of elements */
+    int64_t sample_size;
+    uint64_t *marks;    /* [n/64] bits, all zero; random alone */
+    tw__entries chosen; /* the selection */
+} tw__cpu_selector;
+
+/* The calls of the backend; see backend.h. */
+int tw__cpu_selector_memory(int64_t n, const tw_select_params *params,
+                            const struct tw__method *method, tw_memory *memory);
+int tw__cpu_selector_create(void **state, int64_t n, const tw_select_params *params,
+                            const struct tw__method *method, tw__stream *stream);
+void tw__cpu_selector_free(void *state);
+int tw__cpu_selector_run(void *state, const void *grad, const tw__select_step *step,
+                         tw_sparse *sparse, tw_select_info *info);
+int tw__cpu_selector_wait(void *state, tw_sparse *sparse, tw_select_info *info);
+int tw__cpu_selector_info(const void *state, tw_select_info *info);
+int tw__cpu_selector_fold(void *state, const void *grad, const tw__select_step *step,
+                          const float **acc, tw_select_info *info);
+int tw__cpu_selector_commit(void *state, const int32_t *idx, int64_t count);
+void tw__cpu_selector_undo(void *state, const void *grad);
+int tw__cpu_selector_apply(void *state, const tw__outcome *outcome);
+void tw__cpu_selector_clear(void *state, float *out, int64_t first, int64_t count);
+int tw__cpu_selector_pack(void *state, int64_t selected, int64_t most, int64_t base, int on_device,
+                          tw__entry *to, int64_t *count);
+int tw__cpu_selector_gather(void *state, const tw__list *list, int64_t base, float *values);
+int tw__cpu_selector_peek(void *state, int64_t index, float *value);
+int tw__cpu_selector_get(void *state, tw__vector which, int64_t first, int64_t count, float *to);
+int tw__cpu_selector_set(void *state, tw__vector which, const float *from);
+int tw__cpu_selector_get_learned(void *state, tw__learned *learned);
+int tw__cpu_selector_set_learned(void *state, const tw__learned *learned);
+int tw__cpu_selector_reset(void *state);
+
+/* ---- feedback.c */
+
+/* acc = grad + residual over all n, collecting from magnitude bits `guess` on. Returns the index of
+ * the first NaN or infinity, with everything as before, or -1. */
+int64_t tw__feedback_fold(tw__cpu_selector *s, uint32_t guess);
+/* Take the pass back. */
+void tw__feedback_unfold(tw__cpu_selector *s);
+/* Collect again, from lower down; acc stays as it is. */
+void tw__feedback_rescan(tw__cpu_selector *s, uint32_t guess);
+/* How many elements of acc have magnitude bits >= threshold. */
+int64_t tw__feedback_count(tw__cpu_selector *s, uint32_t threshold);
+/* Fills in val from acc; idx is given. */
+void tw__feedback_gather(tw__cpu_selector *s, tw__entries *entries);
+/* The first `count` chosen entries are to leave the residual, in the next pass. */
+void tw__feedback_leave(tw__cpu_selector *s, int64_t count);
+/* They leave now. */
+void tw__feedback_settle(tw__cpu_selector *s);
+/* acc[lo .. lo+len-1], at most a block, as the pass left it (after) or would leave it. */
+void tw__feedback_peek(tw__cpu_selector *s, int64_t lo, int64_t len, int after, float *out);
+/* Sums over acc; only after a pass for a method with wants_sums. */
+tw__sums tw__feedback_sums(const tw__cpu_selector *s);
+/* Set the scale that brings the gradient down to clip_norm. */
+void tw__feedback_clip(tw__cpu_selector *s);
+
+/* ---- candidates.c */
+
+int64_t tw__candidates_total(const tw__cpu_selector *s);
+/* How many candidates have magnitude bits >= threshold. */
+int64_t tw__candidates_above(const tw__cpu_selector *s, uint32_t threshold);
+/* How many elements have, up to `most`, which is TW__MOST * k or less; any larger number where they
+ * are more. Reads acc again where the candidates do not tell. */
+int64_t tw__candidates_count(tw__cpu_selector *s, uint32_t threshold, int64_t most);
+/* Make sure that the candidates hold the `want` largest (want <= 2k+1), or all non-zeros. */
+void tw__candidates_ensure(tw__cpu_selector *s, int64_t want);
+/* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */
+void tw__candidates_choose_above(tw__cpu_selector *s, uint32_t threshold);
+/* Choose the `count` largest; ties go to the smaller index. Returns the bits of the
+ * smallest, 0 if there is none. */
+uint32_t tw__candidates_choose_best(tw__cpu_selector *s, int64_t count);
+/* Magnitude bits of at most `most` candidates, evenly spaced. Returns how many. */
+int64_t tw__candidates_pluck(const tw__cpu_selector *s, uint32_t *bits, int64_t most);
+/* Magnitude bits that `rank` entries will probably reach in the next step. */
+uint32_t tw__candidates_learn(const tw__cpu_selector *s, int64_t rank);
+/* Magnitude bits of rank `rank` among n, estimated from a sample of acc. */
+uint32_t tw__candidates_sample(tw__cpu_selector *s, double rank, int after);
+
+#endif

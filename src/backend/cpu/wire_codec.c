@@ -1,0 +1,288 @@
+/* wire_codec.c - the CPU's codec of messages: indices and values of a list to bytes, and back
+ *
+ * Blocks of TW__WIRE_BLOCK entries pass through, a few KiB that stay in the first-level cache. A block
+ * is taken apart into indices and values, both are coded, and each is appended to its section of the
+ * message. wire/wire.h describes the sections. */
+#include "backend/cpu/lists.h"
+
+#include <assert.h>
+
+#define WORD_BYTES (TW__WIRE_WORD / 8)
+
+static int is_elias_fano(int width) {
+    return width >= 1 && width <= TW__WIRE_WIDTH_MAX;
+}
+
+/* ---- The bitmap, in words of which the last may be cut ---------------------------------------- */
+
+static size_t word_bytes(size_t at, size_t bytes) {
+    return bytes - at < WORD_BYTES ? bytes - at : WORD_BYTES;
+}
+
+static uint64_t load_word(const uint8_t *bits, size_t at, size_t bytes) {
+    uint64_t word = 0;
+    memcpy(&word, bits + at, word_bytes(at, bytes));
+    return word;
+}
+
+/* Sets bits at[count], which ascend, behind those that are set already. A word is stored when the
+ * next one begins, so it is whole, but for the last. */
+static void set_bits(const uint32_t *at, int count, uint8_t *bits, size_t bytes) {
+    uint32_t word = at[0] / TW__WIRE_WORD;
+    uint64_t pending = load_word(bits, (size_t)word * WORD_BYTES, bytes);
+    for (int i = 0; i < count; i++) {
+        if (at[i] / TW__WIRE_WORD != word) {
+            memcpy(bits + (size_t)word * WORD_BYTES, &pending, WORD_BYTES);
+            word = at[i] / TW__WIRE_WORD;
+            pending = 0;
+        }
+        pending |= UINT64_C(1) << at[i] % TW__WIRE_WORD;
+    }
+    size_t last = (size_t)word * WORD_BYTES;
+    memcpy(bits + last, &pending, word_bytes(last, bytes));
+}
+
+/* ---- Writing indices ------------------------------------------------------------------------ */
+
+typedef struct index_writer {
+    const tw__wire_kernels *kernels;
+    tw__index_plan plan;
+    uint8_t *low;  /* where the next block goes */
+    uint8_t *bits; /* [plan.bit_bytes] */
+    uint32_t done; /* indices written */
+} index_writer;
+
+/* To out[low_bytes + bit_bytes]. */
+static index_writer begin_writing(const tw__kernels *kernels, const tw__index_plan *plan,
+                                  uint8_t *out) {
+    memset(out + plan->low_bytes, 0, plan->bit_bytes);
+    return (index_writer){
+        .kernels = kernels->wire, .plan = *plan, .low = out, .bits = out + plan->low_bytes};
+}
+
+static void put_elias_fano(index_writer *w, const uint32_t *idx, int count) {
+    uint32_t at[TW__WIRE_BLOCK];
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        at[i] = (idx[i] >> w->plan.width) + w->done + (uint32_t)i;
+    set_bits(at, count, w->bits, w->plan.bit_bytes);
+    w->kernels->pack(idx, count, w->plan.width, w->low);
+    w->low += tw__packed_bytes(count, w->plan.width);
+}
+
+/* The next `count` indices: all blocks but the last are full. */
+static void put_indices(index_writer *w, const uint32_t *idx, int count) {
+    assert(count > 0 && w->done % TW__WIRE_BLOCK == 0);
+    assert(idx[count - 1] < w->plan.span);
+    if (is_elias_fano(w->plan.width)) {
+        put_elias_fano(w, idx, count);
+    } else if (w->plan.width == TW__INDEX_BITMAP) {
+        set_bits(idx, count, w->bits, w->plan.bit_bytes);
+    } else {
+        memcpy(w->low, idx, sizeof *idx * (size_t)count);
+        w->low += sizeof *idx * (size_t)count;
+    }
+    w->done += (uint32_t)count;
+}
+
+/* ---- Reading indices ------------------------------------------------------------------------ */
+
+typedef struct index_reader {
+    const tw__wire_kernels *kernels;
+    tw__index_plan plan;
+    const uint8_t *low;  /* of the next block */
+    const uint8_t *bits; /* [plan.bit_bytes] */
+    size_t next;         /* the first byte of bits that was not read */
+    uint32_t done;       /* indices read */
+    uint32_t previous;   /* the last one of them */
+    int nfound;          /* set bits of later blocks */
+    uint32_t found[TW__WIRE_BLOCK + TW__WIRE_WORD];
+} index_reader;
+
+static void begin_reading(index_reader *r, const tw__kernels *kernels, const tw__index_plan *plan,
+                          const uint8_t *in) {
+    r->kernels = kernels->wire;
+    r->plan = *plan;
+    r->low = in;
+    r->bits = in + plan->low_bytes;
+    r->next = 0;
+    r->done = 0;
+    r->previous = 0;
+    r->nfound = 0;
+}
+
+/* At least `count` set bits to found[]. Returns 0 if there are fewer. */
+static int find_bits(index_reader *r, int count) {
+    while (r->nfound < count && r->next < r->plan.bit_bytes) {
+        uint64_t word = load_word(r->bits, r->next, r->plan.bit_bytes);
+        r->nfound += r->kernels->positions(word, (uint32_t)(8 * r->next), r->found + r->nfound);
+        r->next += WORD_BYTES;
+    }
+    return r->nfound >= count;
+}
+
+/* The first `count` were used. */
+static void drop_found(index_reader *r, int count) {
+    r->nfound -= count;
+    memmove(r->found, r->found + count, sizeof *r->found * (size_t)r->nfound);
+}
+
+/* A high part that is too large may wrap around; bits are left then, and is_at_end says so. */
+static void get_elias_fano(index_reader *r, uint32_t *idx, int count) {
+    r->kernels->unpack(r->low, count, r->plan.width, idx);
+    r->low += tw__packed_bytes(count, r->plan.width);
+    for (int i = 0; i < count; i++)
+        idx[i] |= (r->found[i] - r->done - (uint32_t)i) << r->plan.width;
+}
+
+static int ascends(const uint32_t *idx, int count) {
+    int descents = 0;
+    for (int i = 1; i < count; i++)
+        descents += idx[i] <= idx[i - 1];
+    return descents == 0;
+}
+
+/* The next `count` indices. Returns 0 if there are none, or not ascending within the span. */
+static int get_indices(index_reader *r, uint32_t *idx, int count) {
+    assert(count > 0 && count <= TW__WIRE_BLOCK);
+    if (r->plan.width == TW__INDEX_PLAIN) {
+        memcpy(idx, r->low, sizeof *idx * (size_t)count);
+        r->low += sizeof *idx * (size_t)count;
+    } else {
+        if (!find_bits(r, count))
+            return 0;
+        if (r->plan.width == TW__INDEX_BITMAP)
+            memcpy(idx, r->found, sizeof *idx * (size_t)count);
+        else
+            get_elias_fano(r, idx, count);
+        drop_found(r, count);
+    }
+    int follows = r->done == 0 || idx[0] > r->previous;
+    r->done += (uint32_t)count;
+    r->previous = idx[count - 1];
+    return follows && ascends(idx, count) && r->previous < r->plan.span;
+}
+
+/* After the last block: whether no bits are left. */
+static int is_at_end(const index_reader *r) {
+    uint64_t more = (uint64_t)r->nfound;
+    for (size_t at = r->next; at < r->plan.bit_bytes; at += WORD_BYTES)
+        more |= load_word(r->bits, at, r->plan.bit_bytes);
+    return more == 0;
+}
+
+/* ---- Lists ---------------------------------------------------------------------------------- */
+
+typedef struct block {
+    uint32_t idx[TW__WIRE_BLOCK]; /* from lo */
+    float val[TW__WIRE_BLOCK];
+    int count;
+} block;
+
+static int block_count(int64_t left) {
+    return left < TW__WIRE_BLOCK ? (int)left : TW__WIRE_BLOCK;
+}
+
+static size_t value_block_bytes(const tw__wire *format, int count) {
+    return (size_t)format->levels_bytes + tw__bits_bytes(count, format->bits);
+}
+
+static void take_apart(const tw__entry *entries, int64_t lo, block *b) {
+    if (b->count < TW__WIRE_BLOCK)
+        memset(b, 0, offsetof(block, count));
+    for (int i = 0; i < b->count; i++) {
+        b->idx[i] = (uint32_t)entries[i].idx - (uint32_t)lo;
+        b->val[i] = entries[i].val;
+    }
+}
+
+static void write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
+                       uint8_t *indices, float *rounded) {
+    uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
+    index_writer writer = begin_writing(kernels, &m->indices, indices);
+    assert(list->count == m->count);
+    block b;
+    for (int64_t at = 0; at < list->count; at += b.count) {
+        b.count = block_count(list->count - at);
+        take_apart(list->at + at, m->lo, &b);
+        put_indices(&writer, b.idx, b.count);
+        m->format->encode(m->format, kernels, b.val, b.count, values);
+        m->format->decode(m->format, kernels, values, b.count, b.val);
+        memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
+        values += value_block_bytes(m->format, b.count);
+    }
+}
+
+static int any_huge(const tw__list *list) {
+    for (int64_t i = 0; i < list->count; i++)
+        if (tw__magnitude(list->at[i].val) >= tw__magnitude(TW__WIRE_HUGE))
+            return 1;
+    return 0;
+}
+
+static int encode(void *context, const tw__wire_message *m, const tw__list *list, void *out,
+                  float *rounded, int *huge) {
+    const tw__cpu_lists *cpu = context;
+    *huge = any_huge(list);
+    if (*huge)
+        return TW_OK;
+    memcpy(out, m->head, m->head_bytes);
+    write_body(cpu->kernels, m, list, (uint8_t *)out + m->head_bytes, rounded);
+    return TW_OK;
+}
+
+size_t tw__wire_encode(const tw__kernels *kernels, const tw__wire *format, const tw__list *list,
+                       int64_t lo, int64_t hi, void *out, float *rounded) {
+    tw__wire_message m = tw__wire_plan(format, list->count, lo, hi);
+    memcpy(out, m.head, m.head_bytes);
+    write_body(kernels, &m, list, (uint8_t *)out + m.head_bytes, rounded);
+    return m.bytes;
+}
+
+static int all_finite(const block *b) {
+    int others = 0;
+    for (int i = 0; i < b->count; i++)
+        others += (int32_t)tw__magnitude(b->val[i]) >= (int32_t)TW__INFINITY_BITS;
+    return others == 0;
+}
+
+static void put_together(const block *b, int64_t lo, tw__entry *entries) {
+    for (int i = 0; i < b->count; i++)
+        entries[i] = (tw__entry){(int32_t)(b->idx[i] + (uint32_t)lo), b->val[i]};
+}
+
+static int read_body(const tw__kernels *kernels, const tw__wire_message *m, const void *body,
+                     tw__entry *entries, int rank) {
+    const uint8_t *indices = body;
+    const uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
+    index_reader reader;
+    begin_reading(&reader, kernels, &m->indices, indices);
+    block b;
+    for (int64_t at = 0; at < m->count; at += b.count) {
+        b.count = block_count(m->count - at);
+        if (!get_indices(&reader, b.idx, b.count))
+            return tw__wire_fail_order(m, rank);
+        m->format->decode(m->format, kernels, values, b.count, b.val);
+        if (!all_finite(&b))
+            return tw__wire_fail_number(rank);
+        put_together(&b, m->lo, entries + at);
+        values += value_block_bytes(m->format, b.count);
+    }
+    return is_at_end(&reader) ? TW_OK : tw__wire_fail_surplus(m, rank);
+}
+
+static int decode(void *context, const tw__wire_message *m, const void *body, tw__entry *entries,
+                  int rank) {
+    const tw__cpu_lists *cpu = context;
+    return read_body(cpu->kernels, m, body, entries, rank);
+}
+
+int tw__wire_decode(const tw__kernels *kernels, const void *bytes, size_t size, int64_t lo,
+                    int64_t hi, int64_t most, tw__entry *entries, int64_t *count, int rank) {
+    tw__wire_message m;
+    TW_TRY(tw__wire_open(bytes, size, lo, hi, most, rank, &m));
+    TW_TRY(read_body(kernels, &m, (const uint8_t *)bytes + m.head_bytes, entries, rank));
+    *count = m.count;
+    return TW_OK;
+}
+
+const tw__wire_calls tw__wire_cpu = {.encode = encode, .decode = decode};

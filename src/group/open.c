@@ -1,0 +1,287 @@
+/* open.c - a group comes to life: buckets, memory, all of it or nothing on every rank; and its end
+ *
+ * Opening compares parameters over all ranks, then takes all memory, then lets all ranks know whether
+ * everyone got it. */
+#include "group/group.h"
+
+#include <stdlib.h>
+
+/* ---- buckets: neighbours, as long as they fit */
+
+/* Until their size is chosen there is one. */
+static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
+    int count = 0, first = 0;
+    int64_t elements = 0, most = g->params.bucket > 0 ? g->params.bucket : INT32_MAX;
+    *widest = 1;
+    for (int t = 0; t <= g->ntensors; t++) {
+        int full = t == g->ntensors || elements + g->tensors[t].n > most;
+        if (full && t > first) {
+            if (buckets != NULL)
+                buckets[count] = (tw__bucket){.first = first, .count = t - first};
+            *widest = t - first > *widest ? t - first : *widest;
+            count++;
+            first = t;
+            elements = 0;
+        }
+        if (t < g->ntensors)
+            elements += g->tensors[t].n;
+    }
+    return count;
+}
+
+/* ---- memory */
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static tw__workspace step_memory(const tw_group *g, const tw__plans *plans,
+                                 const tw__bucket *buckets, int nbuckets) {
+    tw__workspace most = {0};
+    for (int b = 0; b < nbuckets; b++)
+        for (int p = 0; p < plans->count; p++) {
+            tw__workspace one =
+                tw__allreduce_memory(g, &plans->at[p], buckets[b].first, buckets[b].count);
+            most.host = larger(most.host, one.host);
+            for (int where = 0; where < 2; where++)
+                most.lists[where] = larger(most.lists[where], one.lists[where]);
+        }
+    return most;
+}
+
+static size_t result_memory(const tw_group *g, const tw__plans *plans) {
+    size_t bytes = 0;
+    for (int t = 0; t < g->ntensors; t++) {
+        size_t applied = (size_t)tw__allreduce_applied(g, plans, &g->tensors[t]);
+        bytes += tw__footprint(applied * sizeof(int32_t)) + tw__footprint(applied * sizeof(float));
+    }
+    return bytes;
+}
+
+/* Whether a tensor with a selector may travel whole. */
+static int dense_at_times(const tw_group *g, const tw__plans *plans) {
+    int any = 0;
+    for (int p = 0; p < plans->count; p++)
+        any |= plans->at[p].exchange == &tw__exchange_dense;
+    return g->automatic && any;
+}
+
+/* Whether a dense tensor travels through copies in the host's memory. */
+static int is_staged(const tw_group *g, const tw__tensor *t) {
+    return tw__group_is_dense(g) && !g->resident && t->backend->resident_k > 0;
+}
+
+/* Tensors that are dense at times have room for sums that must not overwrite their gradient yet. */
+static size_t dense_memory(const tw_group *g, const tw__plans *plans) {
+    size_t bytes = 0;
+    for (int t = 0; t < g->ntensors; t++) {
+        size_t n = (size_t)g->tensors[t].n;
+        if (dense_at_times(g, plans))
+            bytes += tw__footprint(n * sizeof(float));
+        if (is_staged(g, &g->tensors[t]))
+            bytes += n * (g->tensors[t].params.type == TW_F32 ? 8 : 6);
+    }
+    return bytes;
+}
+
+static int add_selectors(const tw_group *g, tw_memory *memory) {
+    for (int t = 0; t < g->ntensors && !tw__group_is_dense(g); t++) {
+        tw_memory one;
+        TW_TRY(tw_selector_memory(g->tensors[t].n, &g->tensors[t].params, &one));
+        memory->residual += one.residual;
+        memory->velocity += one.velocity;
+        memory->undo += one.undo;
+        memory->workspace += one.workspace;
+    }
+    return TW_OK;
+}
+
+/* Lists that are summed at a time at most: one of each rank, or of a few messages. */
+static int most_runs(const tw_group *g) {
+    return g->nranks + 32;
+}
+
+/* Entries that a device works on at a time; dense has none. */
+static int64_t device_entries(const tw_group *g, const tw__workspace *space) {
+    size_t bytes = space->lists[TW__DEVICE_LISTS];
+    return tw__group_is_dense(g) ? 1 : (int64_t)(bytes / sizeof(tw__entry));
+}
+
+/* With the contexts of list calls, and what moves lists between devices. */
+static size_t workspace_bytes(const tw_group *g, const tw__workspace *space) {
+    size_t device = space->lists[TW__DEVICE_LISTS];
+    size_t bytes = tw__footprint(space->host) + tw__footprint(space->lists[TW__HOST_LISTS]) +
+                   tw__backend_cpu.lists_memory(0, most_runs(g));
+    if (g->resident)
+        bytes += device + g->backend->lists_memory(device_entries(g, space), most_runs(g)) +
+                 tw__device_transport_memory(g->transport, device);
+    return bytes;
+}
+
+int tw_group_memory(const tw_group *g, tw_memory *memory) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(memory, "memory");
+    if (g->ntensors == 0)
+        return tw__fail(TW_ERR_STATE, "the group has no tensors; add one with tw_group_add");
+    tw__bucket *buckets = calloc((size_t)g->ntensors, sizeof *buckets);
+    if (buckets == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
+    int widest;
+    tw__plans plans;
+    int nbuckets = count_buckets(g, buckets, &widest);
+    tw__auto_plans(g, &plans);
+    *memory = (tw_memory){0};
+    tw__workspace space = step_memory(g, &plans, buckets, nbuckets);
+    memory->workspace = workspace_bytes(g, &space) + result_memory(g, &plans) +
+                        tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g, &plans);
+    free(buckets);
+    TW_TRY(add_selectors(g, memory));
+    memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
+    return TW_OK;
+}
+
+/* ---- open */
+
+static int open_staging(tw_group *g, tw__tensor *t) {
+    size_t element = t->params.type == TW_F32 ? 4 : 2;
+    t->staged_grad = t->backend->host_alloc(g->stream, element * (size_t)t->n);
+    t->staged_out = t->backend->host_alloc(g->stream, sizeof(float) * (size_t)t->n);
+    if (t->staged_grad == NULL || t->staged_out == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no host memory for %lld dense elements", (long long)t->n);
+    return TW_OK;
+}
+
+static int open_tensor(tw_group *g, tw__tensor *t) {
+    assert(t->selector == NULL && t->staged_out == NULL);
+    if (tw__group_is_dense(g))
+        return is_staged(g, t) ? open_staging(g, t) : TW_OK;
+    TW_TRY(tw__selector_create(&t->selector, t->n, &t->params, g->stream));
+    if (dense_at_times(g, &g->plans) &&
+        (t->staged_out = t->backend->host_alloc(g->stream, sizeof(float) * (size_t)t->n)) == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %lld dense sums", (long long)t->n);
+    t->result.cap = tw__allreduce_applied(g, &g->plans, t);
+    size_t cap = (size_t)t->result.cap;
+    TW_TRY(t->backend->alloc(g->stream, (void **)&t->result.idx, cap * sizeof(int32_t)));
+    return t->backend->alloc(g->stream, (void **)&t->result.val, cap * sizeof(float));
+}
+
+static int open_buckets(tw_group *g) {
+    g->buckets = calloc((size_t)g->ntensors, sizeof *g->buckets);
+    if (g->buckets == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
+    g->nbuckets = count_buckets(g, g->buckets, &g->widest);
+    assert(g->nbuckets >= 1 && g->widest >= 1 && g->widest <= g->ntensors);
+    for (int b = 0; b < g->nbuckets; b++)
+        for (int t = 0; t < g->buckets[b].count; t++)
+            g->tensors[g->buckets[b].first + t].bucket = b;
+    return TW_OK;
+}
+
+/* The host's lists: where a device reads and writes them too. */
+static int open_host_lists(tw_group *g) {
+    tw__list_memory *lists = &g->lists[TW__HOST_LISTS];
+    size_t bytes = g->workspace.lists[TW__HOST_LISTS];
+    lists->backend = &tw__backend_cpu;
+    lists->memory = g->backend->host_alloc(g->stream, bytes);
+    if (lists->memory == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of entries", bytes);
+    return tw__backend_cpu.lists_create(&lists->context, NULL, 0, most_runs(g));
+}
+
+static int open_device_lists(tw_group *g) {
+    assert(g->backend->resident_k > 0 && !g->automatic);
+    tw__list_memory *lists = &g->lists[TW__DEVICE_LISTS];
+    size_t bytes = g->workspace.lists[TW__DEVICE_LISTS];
+    lists->backend = g->backend;
+    TW_TRY(g->backend->alloc(g->stream, &lists->memory, bytes));
+    TW_TRY(g->backend->lists_create(&lists->context, g->stream, device_entries(g, &g->workspace),
+                                    most_runs(g)));
+    return tw__device_transport_create(&g->device_transport, g->transport, g->backend, g->stream,
+                                       bytes);
+}
+
+static void free_lists(tw_group *g) {
+    tw__device_transport_free(g->device_transport);
+    if (g->lists[TW__DEVICE_LISTS].backend != NULL) {
+        g->backend->lists_free(g->lists[TW__DEVICE_LISTS].context);
+        g->backend->free(g->lists[TW__DEVICE_LISTS].memory);
+    }
+    if (g->lists[TW__HOST_LISTS].backend != NULL) {
+        tw__backend_cpu.lists_free(g->lists[TW__HOST_LISTS].context);
+        g->backend->host_free(g->lists[TW__HOST_LISTS].memory);
+    }
+}
+
+static int open_workspace(tw_group *g) {
+    g->workspace = step_memory(g, &g->plans, g->buckets, g->nbuckets);
+    g->host_memory = tw__reserve(g->workspace.host);
+    g->members = calloc((size_t)g->widest, sizeof *g->members);
+    g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
+    g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
+    g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
+    g->broken_text = calloc(1, TW__TEXT);
+    if (g->host_memory == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
+        g->worker.queue == NULL || g->broken_text == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of workspace", g->workspace.host);
+    TW_TRY(open_host_lists(g));
+    return g->resident ? open_device_lists(g) : TW_OK;
+}
+
+static int open_all(tw_group *g) {
+    TW_TRY(g->backend->stream_create(&g->stream, g->tensors[0].params.ordinal));
+    TW_TRY(open_buckets(g));
+    TW_TRY(open_workspace(g));
+    for (int t = 0; t < g->ntensors; t++)
+        TW_TRY(open_tensor(g, &g->tensors[t]));
+    tw__auto_predict(g);
+    return TW_OK;
+}
+
+int tw_group_open(tw_group *g) {
+    TW_REQUIRE(g, "group");
+    if (g->opened)
+        return tw__fail(TW_ERR_STATE, "the group is open already, or failed to open");
+    if (g->ntensors == 0)
+        return tw__fail(TW_ERR_STATE, "the group has no tensors; add one with tw_group_add");
+    g->opened = 1;
+    g->broken = TW_ERR_STATE; /* until all went well */
+    TW_TRY(tw__agree_params(g));
+    TW_TRY(tw__auto_open(g));
+    TW_TRY(tw__agree_error(g, open_all(g)));
+    g->broken = TW_OK;
+    return TW_OK;
+}
+
+/* ---- free */
+
+static void free_tensor(tw__tensor *t) {
+    const tw__backend *backend = t->backend;
+    tw_selector_free(t->selector);
+    backend->free(t->result.idx);
+    backend->free(t->result.val);
+    backend->host_free(t->staged_grad);
+    backend->host_free(t->staged_out);
+    backend->event_free(t->ready);
+}
+
+void tw_group_free(tw_group *g) {
+    if (g == NULL)
+        return;
+    tw__background_end(g);
+    for (int t = 0; t < g->ntensors; t++)
+        free_tensor(&g->tensors[t]);
+    free(g->buckets);
+    free(g->tensors);
+    free(g->agree);
+    free(g->host_memory);
+    free_lists(g);
+    if (g->stream != NULL)
+        g->backend->stream_free(g->stream);
+    free(g->members);
+    free(g->segments);
+    free(g->owners);
+    free(g->worker.queue);
+    free(g->broken_text);
+    tw__transport_release(g->transport);
+    free(g);
+}

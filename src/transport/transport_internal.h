@@ -1,0 +1,96 @@
+/* transport_internal.h - the state of a transport, for the files of this folder */
+#ifndef TW_TRANSPORT_TRANSPORT_INTERNAL_H
+#define TW_TRANSPORT_TRANSPORT_INTERNAL_H
+
+#include "base/clock.h"
+#include "transport/transport.h"
+
+#define TW__TAG_DATA 0
+#define TW__TAG_LIVENESS 1
+/* How often a waiting rank looks for queries and abort notices. */
+#define TW__LIVENESS_PERIOD (TW__SECOND / 20)
+
+/* ---- state */
+
+typedef struct tw__notice {
+    int32_t kind;
+    int32_t status; /* of an abort notice */
+    char text[248]; /* of an abort notice: tw_last_error(), not terminated; sent up to its end */
+} tw__notice;
+
+typedef struct tw__liveness_peer {
+    void *receive, *query, *reply, *abort; /* requests, NULL when none is under way */
+    tw__notice notice;                     /* the buffer of `receive` */
+    int alive;                             /* it has replied or aborted since the last query */
+    int reply_due;                         /* it has asked and has no reply yet */
+} tw__liveness_peer;
+
+typedef struct tw__liveness {
+    int started;              /* peers are initialised and their receives started */
+    tw__liveness_peer *peers; /* [nranks], not touched before a long wait */
+    tw__notice abort;         /* this rank's abort notice */
+    size_t abort_bytes;       /* 0: it has not aborted */
+} tw__liveness;
+
+typedef struct tw__sim_clock tw__sim_clock;
+
+struct tw_transport {
+    tw_transport_calls calls;
+    void *context;
+    int rank, nranks;
+    int acquired;            /* a group has it */
+    int failed;              /* aborted, or messages were cancelled: later ones may not match */
+    int shared;              /* ranks can read each other's memory */
+    int64_t timeout;         /* ns */
+    _Atomic int interrupted; /* set by any thread */
+    tw_traffic traffic;
+    tw__sim_clock *clock; /* NULL: the network is real */
+    tw__overlap *overlap; /* NULL: no work */
+    void *overlap_context;
+    tw__alltoall *alltoalls;  /* under way */
+    tw__device_calls device;  /* of the backend; .transfer is NULL without */
+    tw_device_exchange *lent; /* by tw_transport_set_device */
+    void *lent_context;
+    tw__liveness liveness;
+    char name[]; /* calls.name */
+};
+
+/* ---- liveness.c */
+
+/* Errors: TW_ERR_MEMORY. */
+int tw__liveness_create(tw_transport *t);
+void tw__liveness_free(tw_transport *t);
+/* Reply to queries. Errors: TW_ERR_PROTOCOL; that of a rank that has aborted. */
+int tw__liveness_check(tw_transport *t);
+/* After a wait for `awaited` that reached its deadline: ask all ranks and wait for their replies.
+ * Always fails: TW_ERR_TIMEOUT, or the error of a rank that has aborted. */
+int tw__liveness_ask(tw_transport *t, const tw__message *awaited);
+/* Send all ranks an abort notice with this status and tw_last_error(). Only the first call does. */
+void tw__liveness_abort(tw_transport *t, int status);
+
+/* ---- messages.c, transport_threads.c */
+
+/* The transport's idle call, or a yield. */
+void tw__transport_idle(const tw_transport *t, int64_t nanoseconds);
+/* One transport for each rank. In a simulated network host_ranks share a host. */
+int tw__transport_threads_create(tw_transport **transports, int nranks, int host_ranks);
+
+/* ---- transport_simulated.c: NULL is the clock of a real network, for which most calls do nothing */
+
+/* NULL is fine. */
+void tw__sim_clock_free(tw__sim_clock *c);
+/* Whether the network has room for another message to this peer. */
+int tw__sim_clock_has_room(const tw__sim_clock *c, int peer);
+/* A message starts; for a send there must be room. */
+void tw__sim_clock_start(tw__sim_clock *c, tw__message *message);
+/* A receive is done. NULL is fine. */
+void tw__sim_clock_receive(tw__sim_clock *c, tw__message *message);
+/* The rank enters the transport after a computation, and leaves it. NULL is fine. */
+void tw__sim_clock_enter(tw__sim_clock *c);
+void tw__sim_clock_leave(tw__sim_clock *c);
+/* Seconds of computation since the rank left. enter does not count them any more; add does. NULL is
+ * fine. */
+double tw__sim_clock_take_computing(tw__sim_clock *c);
+void tw__sim_clock_add(tw__sim_clock *c, double seconds);
+
+#endif
