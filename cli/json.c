@@ -5,7 +5,7 @@
  */
 #include "json.h"
 
-#include "errors.h"
+#include "error.h"
 
 #ifdef TW_HAVE_JANSSON
 
@@ -34,7 +34,7 @@ static void note_error(jsonl *out, int error) {
         out->error = error;
 }
 
-/* Cut the file off behind its last newline; a pipe has nothing to cut. Returns false with errno. */
+/* Cut the file off after its last newline; a pipe has nothing to cut. Returns false with errno. */
 static bool cut_half_line(FILE *stream) {
     struct stat status;
     if (fstat(fileno(stream), &status) != 0 || !S_ISREG(status.st_mode))
@@ -48,11 +48,11 @@ static bool cut_half_line(FILE *stream) {
 }
 
 /* The stream to write to, NULL with errno. */
-static FILE *open_stream(const char *path, bool resumed) {
+static FILE *open_stream(const char *path, bool append) {
     if (strcmp(path, "-") == 0)
         return stdout;
-    FILE *stream = fopen(path, resumed ? "a+" : "w");
-    if (stream != NULL && resumed && !cut_half_line(stream)) {
+    FILE *stream = fopen(path, append ? "a+" : "w");
+    if (stream != NULL && append && !cut_half_line(stream)) {
         int error = errno;
         (void)fclose(stream);
         errno = error;
@@ -61,34 +61,26 @@ static FILE *open_stream(const char *path, bool resumed) {
     return stream;
 }
 
-static int open_path(jsonl **out, const char *path, bool resumed) {
+int jsonl_open(jsonl **out, const char *path, bool append) {
     *out = NULL;
     if (path == NULL)
         return STATUS_OK;
     jsonl *created = calloc(1, sizeof *created);
     json_t *record = json_object();
-    if (created == NULL || record == NULL) {
+    FILE *stream = NULL;
+    int status = STATUS_OK;
+    if (created == NULL || record == NULL)
+        status = error_report("%s: out of memory", path);
+    else if ((stream = open_stream(path, append)) == NULL)
+        status = error_report("%s: cannot write: %s", path, strerror(errno));
+    if (status != STATUS_OK) {
         free(created);
         json_decref(record);
-        return failure("%s: out of memory", path);
+        return status;
     }
-    FILE *stream = open_stream(path, resumed);
-    if (stream == NULL) {
-        free(created);
-        json_decref(record);
-        return failure("%s: cannot write: %s", path, strerror(errno));
-    }
-    *created = (jsonl){.stream = stream, .path = path, .record = record, .error = 0};
+    *created = (jsonl){.stream = stream, .path = path, .record = record};
     *out = created;
     return STATUS_OK;
-}
-
-int jsonl_open(jsonl **out, const char *path) {
-    return open_path(out, path, false);
-}
-
-int jsonl_resume(jsonl **out, const char *path) {
-    return open_path(out, path, true);
 }
 
 FILE *jsonl_table_stream(const jsonl *out) {
@@ -101,34 +93,30 @@ static void set(jsonl *out, const char *key, json_t *value) {
         note_error(out, ENOMEM);
 }
 
-void jsonl_text(jsonl *out, const char *key, const char *value) {
-    if (out != NULL)
-        set(out, key, json_string(value));
-}
-
-void jsonl_integer(jsonl *out, const char *key, int64_t value) {
-    if (out != NULL)
-        set(out, key, json_integer(value));
-}
-
-void jsonl_real(jsonl *out, const char *key, double value) {
-    if (out != NULL) {
-        json_t *number = json_real(value); /* NULL for NaN and infinity, which JSON lacks */
-        set(out, key, number != NULL ? number : json_null());
+static json_t *value_of(const jsonl_field *field) {
+    json_t *number = NULL;
+    switch (field->type) {
+    case JSONL_TEXT:
+        return json_string(field->text);
+    case JSONL_INTEGER:
+        return json_integer(field->integer);
+    case JSONL_REAL:
+        number = json_real(field->real); /* NULL for NaN and infinity, which JSON lacks */
+        return number != NULL ? number : json_null();
+    case JSONL_FLAG:
+        return json_boolean(field->integer);
+    case JSONL_NULL:
+        break;
     }
+    return json_null();
 }
 
-void jsonl_flag(jsonl *out, const char *key, bool value) {
-    if (out != NULL)
-        set(out, key, json_boolean(value));
+void jsonl_set_fields(jsonl *out, const jsonl_field *fields, int count) {
+    for (int i = 0; i < count && out != NULL; i++)
+        set(out, fields[i].key, value_of(&fields[i]));
 }
 
-void jsonl_null(jsonl *out, const char *key) {
-    if (out != NULL)
-        set(out, key, json_null());
-}
-
-static void append(jsonl *out, const char *key, json_t *value) {
+static void append_value(jsonl *out, const char *key, json_t *value) {
     if (json_object_get(out->record, key) == NULL)
         set(out, key, json_array());
     if (json_array_append_new(json_object_get(out->record, key), value) != 0)
@@ -137,12 +125,12 @@ static void append(jsonl *out, const char *key, json_t *value) {
 
 void jsonl_append(jsonl *out, const char *key, const char *value) {
     if (out != NULL)
-        append(out, key, json_string(value));
+        append_value(out, key, json_string(value));
 }
 
 void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
     if (out != NULL)
-        append(out, key, json_integer(value));
+        append_value(out, key, json_integer(value));
 }
 
 void jsonl_write(jsonl *out) {
@@ -156,14 +144,16 @@ void jsonl_write(jsonl *out) {
     json_object_clear(out->record);
 }
 
-int jsonl_close(jsonl *out) {
+int jsonl_close(jsonl *out, int status) {
     if (out == NULL)
-        return STATUS_OK;
+        return status;
     if (out->stream != stdout && fclose(out->stream) != 0)
         note_error(out, errno);
-    int status = STATUS_OK;
-    if (out->error != 0)
-        status = failure("%s: not everything was written: %s", out->path, strerror(out->error));
+    if (out->error != 0) {
+        int failed =
+            error_report("%s: not everything was written: %s", out->path, strerror(out->error));
+        status = status == STATUS_OK ? failed : status;
+    }
     json_decref(out->record);
     free(out);
     return status;
@@ -171,62 +161,35 @@ int jsonl_close(jsonl *out) {
 
 #else
 
+/* jsonl_open never makes a handle, so the functions after it have nothing to do. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 bool jsonl_available(void) {
     return false;
 }
 
-int jsonl_open(jsonl **out, const char *path) {
+int jsonl_open(jsonl **out, const char *path, bool append) {
     *out = NULL;
     if (path == NULL)
         return STATUS_OK;
-    return usage_error("%s: this build lacks JSON; install libjansson-dev and rebuild", path);
-}
-
-int jsonl_resume(jsonl **out, const char *path) {
-    return jsonl_open(out, path);
+    return error_usage("%s: this build lacks JSON; install libjansson-dev and rebuild", path);
 }
 
 FILE *jsonl_table_stream(const jsonl *out) {
-    (void)out;
     return stdout;
 }
 
-/* jsonl_open never makes a handle, so nothing below is ever called with one. */
-void jsonl_text(jsonl *out, const char *key, const char *value) {
-    (void)out, (void)key, (void)value;
+void jsonl_set_fields(jsonl *out, const jsonl_field *fields, int count) {
 }
-
-void jsonl_integer(jsonl *out, const char *key, int64_t value) {
-    (void)out, (void)key, (void)value;
-}
-
-void jsonl_real(jsonl *out, const char *key, double value) {
-    (void)out, (void)key, (void)value;
-}
-
-void jsonl_flag(jsonl *out, const char *key, bool value) {
-    (void)out, (void)key, (void)value;
-}
-
-void jsonl_null(jsonl *out, const char *key) {
-    (void)out, (void)key;
-}
-
 void jsonl_append(jsonl *out, const char *key, const char *value) {
-    (void)out, (void)key, (void)value;
 }
-
 void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
-    (void)out, (void)key, (void)value;
 }
-
 void jsonl_write(jsonl *out) {
-    (void)out;
 }
 
-int jsonl_close(jsonl *out) {
-    (void)out;
-    return STATUS_OK;
+int jsonl_close(jsonl *out, int status) {
+    return status;
 }
 
 #endif

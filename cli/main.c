@@ -1,27 +1,58 @@
-/* main.c - the thinwire command: the table of subcommands
+/* main.c - the thinwire command: the tables of subcommands, and how one is found and run
  *
- * The library is reached through its public headers, so whatever the command does, a program that
- * links libthinwire can do too; `bench wire` alone looks inside. Exit status: 0 success, 1 the work
- * failed, 2 the command line was not understood.
+ * The command reaches the library through its public headers, so a program that links libthinwire
+ * can do the same; `bench wire` alone looks inside. Exit status: 0 success, 1 the work failed, 2
+ * the command line was not understood.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "command.h"
-#include "errors.h"
-#include "thinwire.h"
+#include "error.h"
+#include "names.h"
+#include "table.h"
+
+typedef struct command {
+    const char *name;
+    const char *description; /* one line */
+    int (*run)(int argc, char **argv);
+} command;
+
+typedef struct command_set {
+    const char *name; /* as typed: "thinwire bench" */
+    const char *description;
+    const char *others;   /* accepted besides the commands */
+    const char *examples; /* indented lines, each ending in \n */
+    const command *commands;
+    int ncommands;
+} command_set;
+
+static int command_bench(int argc, char **argv);
+
+#ifndef TW_HAVE_TRAINER
+int command_train(int argc, char **argv) {
+    (void)argc, (void)argv;
+    return error_report("this build has no trainer: it lacks a CBLAS or zlib; 'make deps' installs "
+                        "both, then build again");
+}
+
+int command_demo(int argc, char **argv) {
+    return command_train(argc, argv);
+}
+#endif
 
 static const command commands[] = {
-    {"demo", "train under six schemes and compare, in a minute", cmd_demo},
-    {"train", "train a model with workers that exchange sparse gradients", cmd_train},
-    {"info", "what this build has and what this machine uses", cmd_info},
-    {"bench", "measure: selection against the bare pass, allreduce against dense", cmd_bench},
-    {"simulate", "what a step would take on another network, with up to 2048 ranks", cmd_simulate},
-    {"bounds", "what top-k leaves behind, against the bounds of theory", cmd_bounds},
-    {"report", "a page with tables and plots from the logs of training runs", cmd_report},
+    {"demo", "train under six schemes and compare, in a minute", command_demo},
+    {"train", "train a model with workers that exchange sparse gradients", command_train},
+    {"info", "what this build has and what this machine uses", command_info},
+    {"bench", "measure: selection against the bare pass, allreduce against dense", command_bench},
+    {"simulate", "what a step would take on another network, with up to 2048 ranks",
+     command_simulate},
+    {"bounds", "what top-k leaves behind, against the bounds of theory", command_bounds},
+    {"report", "a page with tables and plots from the logs of training runs", command_report},
 };
 
-static const command_group thinwire = {
+static const command_set thinwire = {
     .name = "thinwire",
     .description = "Sum gradients over thin wires: send the few values that matter, keep the rest.",
     .others = "help --help --version",
@@ -32,16 +63,71 @@ static const command_group thinwire = {
                 "  thinwire simulate --network 10gbe --ranks 8,64,256\n"
                 "  thinwire help bounds\n",
     .commands = commands,
-    .ncommands = sizeof commands / sizeof commands[0],
+    .ncommands = COUNT_OF(commands),
 };
 
-/* A full disk shows up only when the last buffer is written. */
-static int flush_stdout(int status) {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        int failed = failure("cannot write to standard output");
-        return status == STATUS_OK ? failed : status;
+static const command benches[] = {
+    {"select", "time of one selection step against the bare pass e += g", command_bench_select},
+    {"allreduce", "time and bytes of one allreduce step against dense", command_bench_allreduce},
+    {"overlap", "many tensors, exchanged one by one and in the background", command_bench_overlap},
+    {"wire", "size and speed of messages in each wire format", command_bench_wire},
+};
+
+static const command_set bench = {
+    .name = "thinwire bench",
+    .description = "Benchmarks. Each checks what it times.",
+    .others = "help --help",
+    .examples = "  thinwire bench select\n"
+                "  thinwire bench select --method exact,reuse --density 0.001 --json -\n"
+                "  thinwire bench allreduce --ranks 8 --verify\n",
+    .commands = benches,
+    .ncommands = COUNT_OF(benches),
+};
+
+static void print_help(const command_set *set, FILE *stream) {
+    fprintf(stream, "Usage: %s COMMAND [options]\n\n%s\n\nCommands:\n", set->name,
+            set->description);
+    for (int i = 0; i < set->ncommands; i++)
+        fprintf(stream, "  %-10s %s\n", set->commands[i].name, set->commands[i].description);
+    fprintf(stream, "\n`%s COMMAND --help` shows the options of a command.\n\nExamples:\n%s",
+            set->name, set->examples);
+}
+
+static int refuse_command(const command_set *set, const char *given) {
+    char names[256] = "";
+    for (int i = 0; i < set->ncommands; i++)
+        text_append(names, sizeof names, " %s", set->commands[i].name);
+    return error_usage("unknown command '%s'; accepted after `%s`:%s %s", given, set->name, names,
+                       set->others);
+}
+
+/* "help bench select" becomes "bench select --help". */
+static void turn_help_around(int argc, char **argv) {
+    static char help_flag[] = "--help";
+    for (int i = 1; i + 1 < argc; i++)
+        argv[i] = argv[i + 1];
+    argv[argc - 1] = help_flag;
+}
+
+static int dispatch(const command_set *set, int argc, char **argv) {
+    if (argc < 2) {
+        print_help(set, stderr);
+        return STATUS_USAGE;
     }
-    return status;
+    if (strcmp(argv[1], "help") == 0)
+        turn_help_around(argc, argv);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(set, stdout);
+        return STATUS_OK;
+    }
+    for (int i = 0; i < set->ncommands; i++)
+        if (strcmp(set->commands[i].name, argv[1]) == 0)
+            return set->commands[i].run(argc - 1, argv + 1);
+    return refuse_command(set, argv[1]);
+}
+
+static int command_bench(int argc, char **argv) {
+    return dispatch(&bench, argc, argv);
 }
 
 int main(int argc, char **argv) {
@@ -49,6 +135,12 @@ int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "--version") == 0)
         printf("thinwire %s\n", tw_version());
     else
-        status = command_dispatch(&thinwire, argc, argv);
-    return flush_stdout(status);
+        status = dispatch(&thinwire, argc, argv);
+    status = status == STATUS_HELP ? STATUS_OK : status;
+    /* A full disk shows up only when the last buffer is written. */
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        int failed = error_report("cannot write to standard output");
+        return status == STATUS_OK ? failed : status;
+    }
+    return status;
 }

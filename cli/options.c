@@ -1,7 +1,7 @@
-/* options.c - parses options and refuses what it does not understand
+/* options.c - parses options, refuses what it does not understand, makes the --help text
  *
  * Numbers are read whole: trailing characters, a leading blank, nan, inf and overflow are all
- * errors, never a value that merely looks right. The help text is in options_help.c.
+ * errors, never a value that merely looks right.
  */
 #include "options.h"
 
@@ -11,85 +11,67 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "errors.h"
+#include "error.h"
+#include "table.h"
 
 #define TEXT_SIZE 512
+#define LINE_WIDTH 96 /* of the help */
+#define NAME_WIDTH 20 /* of "--name VALUE" */
 
 /* ---- What is accepted, in words ------------------------------------------------------------- */
 
-static void append(char text[TEXT_SIZE], const char *addition) {
-    size_t used = strlen(text);
-    snprintf(text + used, TEXT_SIZE - used, "%s", addition);
-}
-
 static void append_choices(char text[TEXT_SIZE], const cli_option *option) {
-    for (int i = 0; option->choice_at(i) != NULL; i++) {
-        append(text, i > 0 ? " " : "");
-        append(text, option->choice_at(i));
-    }
-}
-
-static void append_range(char text[TEXT_SIZE], const cli_option *option) {
-    char range[64];
-    snprintf(range, sizeof range, "from %.15g to %.15g", option->min, option->max);
-    append(text, range);
+    for (int i = 0; option->choice_at(i) != NULL; i++)
+        text_append(text, TEXT_SIZE, "%s%s", i > 0 ? " " : "", option->choice_at(i));
 }
 
 static void describe_accepted(char text[TEXT_SIZE], const cli_option *option) {
+    double min = option->min, max = option->max;
     text[0] = '\0';
     switch (option->kind) {
-    case OPTION_FLAG:
-        append(text, "no value");
+    case KIND_FLAG:
+        text_append(text, TEXT_SIZE, "no value");
         break;
-    case OPTION_INTEGER:
-        append(text, "a whole number ");
-        append_range(text, option);
-        append(text, " (suffixes K, M, G)");
+    case KIND_INTEGER:
+        text_append(text, TEXT_SIZE, "a whole number from %.15g to %.15g (suffixes K, M, G)", min,
+                    max);
         break;
-    case OPTION_REAL:
-        append(text, "a number ");
-        append_range(text, option);
+    case KIND_REAL:
+        text_append(text, TEXT_SIZE, "a number from %.15g to %.15g", min, max);
         break;
-    case OPTION_REALS:
-        append(text, "numbers ");
-        append_range(text, option);
-        append(text, ", separated by commas");
+    case KIND_REALS:
+        text_append(text, TEXT_SIZE, "numbers from %.15g to %.15g, separated by commas", min, max);
         break;
-    case OPTION_TEXT:
-        append(text, option->placeholder);
+    case KIND_TEXT:
+        text_append(text, TEXT_SIZE, "%s", option->placeholder);
         break;
-    case OPTION_CHOICE:
-        append(text, "one of ");
+    case KIND_CHOICE:
+        text_append(text, TEXT_SIZE, "one of ");
         append_choices(text, option);
         break;
-    case OPTION_CHOICES:
-        append(text, "all, or some of ");
+    case KIND_CHOICES:
+        text_append(text, TEXT_SIZE, "all, or some of ");
         append_choices(text, option);
-        append(text, " separated by commas");
+        text_append(text, TEXT_SIZE, " separated by commas");
         break;
     }
 }
 
+/* value NULL: there is none. */
 static int refuse_value(const option_set *set, const cli_option *option, const char *value) {
     char accepted[TEXT_SIZE];
     describe_accepted(accepted, option);
-    return usage_error("%s: --%s '%s' is not accepted; give %s", set->command, option->name, value,
+    if (value == NULL)
+        return error_usage("%s: --%s needs a value: %s", set->command, option->name, accepted);
+    return error_usage("%s: --%s '%s' is not accepted; give %s", set->command, option->name, value,
                        accepted);
-}
-
-static int refuse_missing(const option_set *set, const cli_option *option) {
-    char accepted[TEXT_SIZE];
-    describe_accepted(accepted, option);
-    return usage_error("%s: --%s needs a value: %s", set->command, option->name, accepted);
 }
 
 static int refuse_unknown(const option_set *set, const char *argument) {
     char names[TEXT_SIZE] = "";
-    for (int i = 0; i < set->noptions; i++) {
-        append(names, " --");
-        append(names, set->options[i].name);
-    }
-    return usage_error("%s: unknown option '%s'; accepted:%s --help", set->command, argument,
+    for (int i = 0; i < set->noptions; i++)
+        text_append(names, TEXT_SIZE, " --%s", set->options[i].name);
+    return error_usage("%s: unknown option '%s'; accepted:%s --help", set->command, argument,
                        names);
 }
 
@@ -158,8 +140,7 @@ static const char *split_item(const char *text, char item[TEXT_SIZE]) {
 
 static bool read_reals(const cli_option *option, const char *text, real_list *list) {
     char item[TEXT_SIZE];
-    list->count = 0;
-    while (text != NULL && list->count < OPTION_LIST_MAX) {
+    for (list->count = 0; text != NULL && list->count < OPTION_LIST_MAX;) {
         text = split_item(text, item);
         if (!read_real(option, item, &list->at[list->count++]))
             return false;
@@ -168,11 +149,9 @@ static bool read_reals(const cli_option *option, const char *text, real_list *li
 }
 
 void options_take_all(const char *(*choice_at)(int position), choice_list *list) {
-    list->count = 0;
-    while (list->count < OPTION_LIST_MAX && choice_at(list->count) != NULL) {
+    for (list->count = 0; list->count < OPTION_LIST_MAX && choice_at(list->count) != NULL;
+         list->count++)
         list->at[list->count] = list->count;
-        list->count++;
-    }
 }
 
 static bool read_choices(const cli_option *option, const char *text, choice_list *list) {
@@ -181,8 +160,7 @@ static bool read_choices(const cli_option *option, const char *text, choice_list
         return true;
     }
     char item[TEXT_SIZE];
-    list->count = 0;
-    while (text != NULL && list->count < OPTION_LIST_MAX) {
+    for (list->count = 0; text != NULL && list->count < OPTION_LIST_MAX;) {
         text = split_item(text, item);
         if (!read_choice(option, item, &list->at[list->count++]))
             return false;
@@ -192,23 +170,95 @@ static bool read_choices(const cli_option *option, const char *text, choice_list
 
 static bool read_value(const cli_option *option, const char *text) {
     switch (option->kind) {
-    case OPTION_INTEGER:
+    case KIND_INTEGER:
         return read_integer(option, text, option->to.integer);
-    case OPTION_REAL:
+    case KIND_REAL:
         return read_real(option, text, option->to.real);
-    case OPTION_REALS:
+    case KIND_REALS:
         return read_reals(option, text, option->to.reals);
-    case OPTION_CHOICE:
+    case KIND_CHOICE:
         return read_choice(option, text, option->to.choice);
-    case OPTION_CHOICES:
+    case KIND_CHOICES:
         return read_choices(option, text, option->to.choices);
-    case OPTION_TEXT:
+    case KIND_TEXT:
         *option->to.text = text;
         return text[0] != '\0';
-    case OPTION_FLAG:
+    case KIND_FLAG:
         break;
     }
     return false;
+}
+
+/* ---- Help ----------------------------------------------------------------------------------- */
+
+/* A paragraph under way: words go to the next line, indented, where they do not fit. */
+typedef struct paragraph {
+    int indent;
+    int column;
+} paragraph;
+
+static void print_word(paragraph *text, const char *word, int length) {
+    if (text->column > text->indent) {
+        if (text->column + 1 + length > LINE_WIDTH) {
+            printf("\n%*s", text->indent, "");
+            text->column = text->indent;
+        } else {
+            putchar(' ');
+            text->column++;
+        }
+    }
+    printf("%.*s", length, word);
+    text->column += length;
+}
+
+static void print_words(paragraph *text, const char *words) {
+    while (*words != '\0') {
+        int length = (int)strcspn(words, " ");
+        if (length > 0)
+            print_word(text, words, length);
+        words += length;
+        words += *words == ' ';
+    }
+}
+
+static void print_choices(paragraph *text, const cli_option *option) {
+    print_words(text, "One of:");
+    for (int i = 0; option->choice_at(i) != NULL; i++)
+        print_words(text, option->choice_at(i));
+}
+
+static void print_option(const cli_option *option) {
+    char usage[64];
+    const char *placeholder = option->placeholder != NULL ? option->placeholder : "";
+    snprintf(usage, sizeof usage, "--%s %s", option->name, placeholder);
+    printf("  %-*s ", NAME_WIDTH, usage);
+    paragraph text = {.indent = NAME_WIDTH + 3, .column = NAME_WIDTH + 3};
+    print_words(&text, option->help);
+    if (option->choice_at != NULL)
+        print_choices(&text, option);
+    putchar('\n');
+}
+
+static void print_paragraph(const char *words) {
+    paragraph text = {.indent = 0, .column = 0};
+    print_words(&text, words);
+    putchar('\n');
+}
+
+static void print_help(const option_set *set) {
+    static const cli_option help = {.name = "help", .help = "show this text", .kind = KIND_FLAG};
+    printf("Usage: thinwire %s%s%s [options]\n\n", set->command, set->operands != NULL ? " " : "",
+           set->operands != NULL ? set->operands : "");
+    print_paragraph(set->summary);
+    printf("\nOptions:\n");
+    for (int i = 0; i < set->noptions; i++)
+        print_option(&set->options[i]);
+    print_option(&help);
+    if (set->notes != NULL) {
+        putchar('\n');
+        print_paragraph(set->notes);
+    }
+    printf("\nExamples:\n%s", set->examples);
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------ */
@@ -234,28 +284,63 @@ static int parse_argument(const option_set *set, int argc, char **argv, int *at)
         return refuse_unknown(set, argument);
     const char *equals = strchr(argument, '=');
     const char *value = equals != NULL ? equals + 1 : NULL;
-    if (option->kind == OPTION_FLAG) {
+    if (option->kind == KIND_FLAG) {
         *option->to.flag = true;
-        return value == NULL ? OPTIONS_CONTINUE : refuse_value(set, option, value);
+        return value == NULL ? STATUS_OK : refuse_value(set, option, value);
     }
     if (value == NULL) {
         /* An option where a value should be is a forgotten value; a lone "-" is a file name. */
         if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
-            return refuse_missing(set, option);
+            return refuse_value(set, option, NULL);
         value = argv[(*at)++];
     }
-    return read_value(option, value) ? OPTIONS_CONTINUE : refuse_value(set, option, value);
+    return read_value(option, value) ? STATUS_OK : refuse_value(set, option, value);
+}
+
+/* All that follows a "--" alone is an operand. */
+static bool is_operand(const option_set *set, const char *argument, bool ended) {
+    return set->operands != NULL && (ended || argument[0] != '-' || argument[1] == '\0');
 }
 
 int options_parse(const option_set *set, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
+    bool ended = false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            options_print_help(set);
-            return STATUS_OK;
+            print_help(set);
+            return STATUS_HELP;
         }
     }
-    int status = OPTIONS_CONTINUE;
-    for (int at = 1; at < argc && status == OPTIONS_CONTINUE;)
-        status = parse_argument(set, argc, argv, &at);
-    return status;
+    for (int at = 1; at < argc;) {
+        if (set->operands != NULL && !ended && strcmp(argv[at], "--") == 0) {
+            ended = true;
+            at++;
+        } else if (is_operand(set, argv[at], ended)) {
+            set->paths[(*set->npaths)++] = argv[at++];
+        } else {
+            TW_TRY(parse_argument(set, argc, argv, &at));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- Options that go together --------------------------------------------------------------- */
+
+int options_check_k(const char *command, int64_t k, int64_t n, bool given) {
+    if (k > 0 && given)
+        return error_usage("%s: give --k or --density, not both", command);
+    if (k > n) {
+        return error_usage("%s: --k %" PRId64 " is more than --n %" PRId64 "; give at most n",
+                           command, k, n);
+    }
+    return STATUS_OK;
+}
+
+int options_settle_k(const char *command, int64_t k, int64_t n, real_list *densities,
+                     const real_list *defaults) {
+    TW_TRY(options_check_k(command, k, n, densities->count > 0));
+    if (k > 0)
+        *densities = (real_list){1, {(double)k / (double)n}};
+    else if (densities->count == 0)
+        *densities = *defaults;
+    return STATUS_OK;
 }

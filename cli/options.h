@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 #define OPTION_LIST_MAX 32
-#define OPTIONS_CONTINUE (-1) /* from options_parse: nothing to say, do the work */
 
 typedef struct choice_list {
     int count;
@@ -24,13 +23,13 @@ typedef struct real_list {
 } real_list;
 
 typedef enum option_kind {
-    OPTION_FLAG,    /* no value; sets *to.flag */
-    OPTION_INTEGER, /* whole number, suffixes K, M and G for powers of 1000 */
-    OPTION_REAL,
-    OPTION_TEXT,    /* kept by pointer into argv */
-    OPTION_CHOICE,  /* one name; the result is its position */
-    OPTION_CHOICES, /* names separated by commas, or "all" */
-    OPTION_REALS,   /* numbers separated by commas */
+    KIND_FLAG,    /* no value; sets *to.flag */
+    KIND_INTEGER, /* whole number, suffixes K, M and G for powers of 1000 */
+    KIND_REAL,
+    KIND_TEXT,    /* kept by pointer into argv */
+    KIND_CHOICE,  /* one name; the result is its position */
+    KIND_CHOICES, /* names separated by commas, or "all" */
+    KIND_REALS,   /* numbers separated by commas */
 } option_kind;
 
 typedef struct cli_option {
@@ -51,29 +50,33 @@ typedef struct cli_option {
     const char *(*choice_at)(int position); /* names by position from 0, NULL past the last */
 } cli_option;
 
-/* What an option takes, as part of its row: the value's placeholder, where it goes, its limits. */
-#define TAKES_NOTHING(target) .kind = OPTION_FLAG, .to.flag = (target)
-#define TAKES_INTEGER(value, target, low, high)                                                    \
-    .placeholder = (value), .kind = OPTION_INTEGER, .to.integer = (target), .min = (low),          \
-    .max = (high)
-#define TAKES_REAL(value, target, low, high)                                                       \
-    .placeholder = (value), .kind = OPTION_REAL, .to.real = (target), .min = (low), .max = (high)
-#define TAKES_REALS(value, target, low, high)                                                      \
-    .placeholder = (value), .kind = OPTION_REALS, .to.reals = (target), .min = (low), .max = (high)
-#define TAKES_TEXT(value, target) .placeholder = (value), .kind = OPTION_TEXT, .to.text = (target)
-#define TAKES_CHOICE(value, target, names)                                                         \
-    .placeholder = (value), .kind = OPTION_CHOICE, .to.choice = (target), .choice_at = (names)
-#define TAKES_CHOICES(value, target, names)                                                        \
-    .placeholder = (value), .kind = OPTION_CHOICES, .to.choices = (target), .choice_at = (names)
+/* Rows: the option's name, the placeholder of its value, where that goes, its limits or choices,
+ * and the help. */
+#define OPTION_ROW(label, value, words, type, target, ...)                                         \
+    {                                                                                              \
+        .name = (label), .placeholder = (value), .help = (words), .kind = (type), .to = {target},  \
+        __VA_ARGS__                                                                                \
+    }
+#define OPTION_FLAG(name, target, help)                                                            \
+    OPTION_ROW(name, NULL, help, KIND_FLAG, .flag = (target), .min = 0)
+#define OPTION_INTEGER(name, value, target, low, high, help)                                       \
+    OPTION_ROW(name, value, help, KIND_INTEGER, .integer = (target), .min = (low), .max = (high))
+#define OPTION_REAL(name, value, target, low, high, help)                                          \
+    OPTION_ROW(name, value, help, KIND_REAL, .real = (target), .min = (low), .max = (high))
+#define OPTION_REALS(name, value, target, low, high, help)                                         \
+    OPTION_ROW(name, value, help, KIND_REALS, .reals = (target), .min = (low), .max = (high))
+#define OPTION_TEXT(name, value, target, help)                                                     \
+    OPTION_ROW(name, value, help, KIND_TEXT, .text = (target), .min = 0)
+#define OPTION_CHOICE(name, value, target, names, help)                                            \
+    OPTION_ROW(name, value, help, KIND_CHOICE, .choice = (target), .choice_at = (names))
+#define OPTION_CHOICES(name, value, target, names, help)                                           \
+    OPTION_ROW(name, value, help, KIND_CHOICES, .choices = (target), .choice_at = (names))
 
 /* Rows that several commands have. */
-#define OPTION_ROW_SEED(target, words)                                                             \
-    { .name = "seed", TAKES_INTEGER("N", target, 0, 0x1p53), .help = (words) }
-#define OPTION_ROW_JSON(target)                                                                    \
-    {                                                                                              \
-        .name = "json", TAKES_TEXT("FILE", target),                                                \
-        .help = "write JSON lines to FILE, or to stdout with - (the table goes to stderr)"         \
-    }
+#define OPTION_SEED(target, help) OPTION_INTEGER("seed", "N", target, 0, 0x1p53, help)
+#define OPTION_JSON(target)                                                                        \
+    OPTION_TEXT("json", "FILE", target,                                                            \
+                "write JSON lines to FILE, or to stdout with - (the table goes to stderr)")
 
 typedef struct option_set {
     const char *command;       /* after `thinwire`: "bench select" */
@@ -82,16 +85,30 @@ typedef struct option_set {
     const char *examples;      /* indented lines, each ending in \n */
     const cli_option *options; /* [noptions] */
     int noptions;
+    const char *operands; /* for the help: "RUN..."; NULL: none are accepted */
+    char **paths;         /* [*npaths] gets the operands, as many as argc at most */
+    int *npaths;
 } option_set;
 
-/* Parse argv[1 ..]. Returns OPTIONS_CONTINUE, or the exit status: 0 after --help, 2 after an error
+/* Parse argv[1 ..]. Returns STATUS_OK, STATUS_HELP after --help, STATUS_USAGE after an error
  * line. */
 int options_parse(const option_set *set, int argc, char **argv);
 
+/* The same for an array of rows; what follows are further fields of the set. */
+#define OPTIONS_PARSE(rows, argc, argv, ...)                                                       \
+    options_parse(&(const option_set){.options = (rows),                                           \
+                                      .noptions = (int)(sizeof(rows) / sizeof(rows)[0]),           \
+                                      __VA_ARGS__},                                                \
+                  argc, argv)
+
+/* --k against --n and --density, which is `given` or not. Returns a status. */
+int options_check_k(const char *command, int64_t k, int64_t n, bool given);
+
+/* The same for a list: k alone becomes the density k/n; neither of them, the defaults. */
+int options_settle_k(const char *command, int64_t k, int64_t n, real_list *densities,
+                     const real_list *defaults);
+
 /* Every choice that choice_at knows: what "all" means, and the default of most lists. */
 void options_take_all(const char *(*choice_at)(int position), choice_list *list);
-
-/* Print the help of the command to stdout: what --help does. */
-void options_print_help(const option_set *set);
 
 #endif

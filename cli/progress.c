@@ -5,22 +5,23 @@
  */
 #include "progress.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "timer.h"
+#include "base/clock.h"
 
 #define BAR_WIDTH 30
-#define REDRAW_NS (INT64_C(250) * 1000000)
-#define PLAIN_LINE_NS (INT64_C(10) * 1000000000)
+#define REDRAW_NS (TW__SECOND / 4)
+#define PLAIN_LINE_NS (10 * TW__SECOND)
 
 static struct {
     const char *label; /* NULL: nothing is under way */
     int64_t total;
     bool terminal; /* draw a bar rather than lines */
     bool visible;  /* a bar is on the line now */
-    int64_t due;   /* timer_ns() from which the next bar or line may appear */
+    int64_t due;   /* tw__clock() from which the next bar or line may appear */
 } bar;
 
 static void draw_bar(int64_t done, int percent) {
@@ -40,13 +41,14 @@ void progress_begin(const char *label, int64_t total) {
     bar.terminal = isatty(STDERR_FILENO) == 1;
     bar.visible = false;
     /* The first bar appears at once; the first plain line only if the work turns out to be long. */
-    bar.due = bar.terminal ? 0 : timer_ns() + PLAIN_LINE_NS;
+    bar.due = bar.terminal ? 0 : tw__clock() + PLAIN_LINE_NS;
 }
 
 void progress_to(int64_t done) {
     if (bar.label == NULL)
         return;
-    int64_t now = timer_ns();
+    assert(done >= 0 && done <= bar.total);
+    int64_t now = tw__clock();
     if (now < bar.due)
         return;
     bar.due = now + (bar.terminal ? REDRAW_NS : PLAIN_LINE_NS);

@@ -1,57 +1,53 @@
-/* table.c - prints fixed-width tables
- *
- * Knows nothing of what the cells mean; every other cell function ends in table_text.
- */
+/* table.c - prints fixed-width tables; knows nothing of what the cells mean */
 #include "table.h"
 
-#include <inttypes.h>
-#include <stdbool.h>
+#include <assert.h>
+#include <stdarg.h>
+#include <string.h>
 
-#define CELL_SIZE 64
+#define ROW_SIZE 1024
 
 /* Left-aligned last columns get no trailing blanks: they would wrap on narrow terminals. */
-void table_text(table *out, const char *text) {
-    int gap = out->next > 0 ? out->gap : 0;
-    bool last = out->next + 1 == out->ncolumns;
-    int width = out->columns[out->next].width;
-    if (last && width < 0)
+static void print_cell(const table *out, int column, const char *text, int length) {
+    int gap = column > 0 ? out->gap : 0, width = out->columns[column].width;
+    if (column + 1 == out->ncolumns && width < 0)
         width = 0;
-    fprintf(out->stream, "%*s%*s%s", gap, "", width, text, last ? "\n" : "");
-    out->next = last ? 0 : out->next + 1;
-    if (last)
-        fflush(out->stream);
+    fprintf(out->stream, "%*s%*.*s", gap, "", width, length, text);
 }
 
-static void begin(table *out, FILE *stream, const table_column *columns, int ncolumns, int gap) {
+void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns, int gap) {
     *out = (table){.stream = stream, .columns = columns, .ncolumns = ncolumns, .gap = gap};
     for (int i = 0; i < ncolumns; i++)
-        table_text(out, columns[i].name);
+        print_cell(out, i, columns[i].name, (int)strlen(columns[i].name));
+    fputc('\n', stream);
     for (int i = 0; i < ncolumns; i++)
-        table_text(out, columns[i].unit);
+        print_cell(out, i, columns[i].unit, (int)strlen(columns[i].unit));
+    fputc('\n', stream);
+    fflush(stream);
 }
 
-void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns) {
-    begin(out, stream, columns, ncolumns, 2);
+void table_row(const table *out, const char *format, ...) {
+    char row[ROW_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(row, sizeof row, format, arguments);
+    va_end(arguments);
+    const char *cell = row;
+    for (int i = 0; i < out->ncolumns; i++) {
+        int length = (int)(i + 1 < out->ncolumns ? strcspn(cell, "|") : strlen(cell));
+        assert(i + 1 == out->ncolumns || cell[length] == '|');
+        print_cell(out, i, cell, length);
+        cell += length + (cell[length] == '|');
+    }
+    fputc('\n', out->stream);
+    fflush(out->stream);
 }
 
-void table_begin_narrow(table *out, FILE *stream, const table_column *columns, int ncolumns) {
-    begin(out, stream, columns, ncolumns, 1);
-}
-
-void table_integer(table *out, int64_t value) {
-    char cell[CELL_SIZE];
-    snprintf(cell, sizeof cell, "%" PRId64, value);
-    table_text(out, cell);
-}
-
-void table_real(table *out, double value, int decimals) {
-    char cell[CELL_SIZE];
-    snprintf(cell, sizeof cell, "%.*f", decimals, value);
-    table_text(out, cell);
-}
-
-void table_general(table *out, double value) {
-    char cell[CELL_SIZE];
-    snprintf(cell, sizeof cell, "%.4g", value);
-    table_text(out, cell);
+void text_append(char *text, size_t size, const char *format, ...) {
+    size_t used = strlen(text);
+    assert(used < size);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
 }

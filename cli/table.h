@@ -1,4 +1,4 @@
-/* table.h - fixed-width tables: a header row, a units row, then rows cell by cell
+/* table.h - fixed-width tables: a header row, a units row, then the rows
  *
  * Rows appear as they are finished, so widths are given beforehand rather than fitted; a cell that
  * is too long pushes its row to the right rather than being cut.
@@ -19,20 +19,18 @@ typedef struct table {
     FILE *stream;
     const table_column *columns; /* [ncolumns] */
     int ncolumns;
-    int next; /* column of the next cell */
-    int gap;  /* blanks between columns */
+    int gap; /* blanks between columns */
 } table;
 
-/* Print header and units. columns must outlive the table. */
-void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns);
+/* Print header and units. columns must outlive the table. gap: blanks between columns, usually
+ * 2. */
+void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns, int gap);
 
-/* The same with one blank between columns instead of two, for tables of many. */
-void table_begin_narrow(table *out, FILE *stream, const table_column *columns, int ncolumns);
+/* Print a row: its cells as printf makes them, separated by '|'. */
+void table_row(const table *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The next cell of the row. The last column ends the line. */
-void table_text(table *out, const char *text);
-void table_integer(table *out, int64_t value);
-void table_real(table *out, double value, int decimals);
-void table_general(table *out, double value); /* 4 significant digits: densities */
+/* Append to text[size], as printf does; what does not fit is cut off. */
+void text_append(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -12,6 +12,7 @@
  * one before it is tried. A file is a header, vectors of floats, and a checksum. */
 #include "worker.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -35,8 +36,11 @@ typedef struct header {
     double elapsed;
 } header;
 
-static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
+_Static_assert(sizeof(header) == 72, "the header is written as it lies in memory: no padding");
+
+uint64_t hash_words(uint64_t hash, const void *data, size_t bytes) {
     const char *at = data;
+    assert(bytes % 4 == 0);
     for (size_t i = 0; i < bytes; i += 4) {
         uint32_t word;
         memcpy(&word, at + i, 4);
@@ -48,29 +52,19 @@ static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
 
 /* The vectors of one file, in their order. */
 typedef struct vectors {
-    float *at[4];
-    int64_t n[4];
+    float *at[3];
+    int64_t n[3];
     int count;
 } vectors;
 
-static void add_vector(vectors *v, float *at, int64_t n) {
-    v->at[v->count] = at;
-    v->n[v->count++] = n;
-}
-
 static vectors model_vectors(worker *w) {
-    vectors v = {.count = 0};
-    add_vector(&v, w->model->values, w->model->n);
-    for (int i = 0; i < w->optimizer.nslots; i++)
-        add_vector(&v, w->optimizer.slots[i], w->model->n);
-    return v;
+    int64_t n = w->model->n;
+    float **slots = w->optimizer.slots;
+    return (vectors){{w->model->values, slots[0], slots[1]}, {n, n, n}, 1 + w->optimizer.nslots};
 }
 
 static vectors rank_vectors(worker *w) {
-    vectors v = {.count = 0};
-    add_vector(&v, w->model->state, w->model->nstate);
-    add_vector(&v, w->carry, w->model->n);
-    return v;
+    return (vectors){{w->model->state, w->carry}, {w->model->nstate, w->model->n}, 2};
 }
 
 static int64_t total_floats(const vectors *v) {
@@ -80,7 +74,18 @@ static int64_t total_floats(const vectors *v) {
     return total;
 }
 
-static header header_of(const worker *w, const vectors *v) {
+/* ---- one file */
+
+static int put(FILE *file, uint64_t *hash, const void *data, size_t bytes) {
+    *hash = hash_words(*hash, data, bytes);
+    return fwrite(data, 1, bytes, file) == bytes;
+}
+
+static int write_file(worker *w, const char *path, const vectors *v) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL)
+        return worker_fail(w, TW_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
+    uint64_t hash = 0;
     header h = {.step = w->step,
                 .optimizer_steps = w->optimizer.steps,
                 .skipped = w->skipped,
@@ -90,22 +95,6 @@ static header header_of(const worker *w, const vectors *v) {
                 .floats = total_floats(v),
                 .elapsed = w->elapsed};
     memcpy(h.magic, MAGIC, sizeof h.magic);
-    return h;
-}
-
-/* ---- one file */
-
-static int put(FILE *file, uint64_t *hash, const void *data, size_t bytes) {
-    *hash = checksum(*hash, data, bytes);
-    return fwrite(data, 1, bytes, file) == bytes;
-}
-
-static int write_file(worker *w, const char *path, const vectors *v) {
-    FILE *file = fopen(path, "wb");
-    if (file == NULL)
-        return worker_fail(w, TW_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
-    header h = header_of(w, v);
-    uint64_t hash = 0;
     int fine = put(file, &hash, &h, sizeof h);
     for (int i = 0; i < v->count && fine; i++)
         fine = put(file, &hash, v->at[i], sizeof(float) * (size_t)v->n[i]);
@@ -116,7 +105,7 @@ static int write_file(worker *w, const char *path, const vectors *v) {
     return TW_OK;
 }
 
-/* NULL when nothing is. */
+/* What is wrong with a file; NULL: nothing. */
 static const char *what_is_wrong(const char *data, size_t bytes, const vectors *v) {
     uint64_t sum;
     header h;
@@ -124,7 +113,7 @@ static const char *what_is_wrong(const char *data, size_t bytes, const vectors *
     memcpy(&sum, data + bytes - sizeof sum, sizeof sum);
     if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0 || h.floats != total_floats(v))
         return "is not a checkpoint of this model";
-    return sum == checksum(0, data, bytes - sizeof sum) ? NULL : "does not match its checksum";
+    return sum == hash_words(0, data, bytes - sizeof sum) ? NULL : "does not match its checksum";
 }
 
 /* Reads a whole file and checks it against what this run expects. *data is memory to free, or NULL
@@ -208,8 +197,8 @@ int trainer_checkpoints(const char *directory) {
     return list_steps(directory, steps, LISTED);
 }
 
-/* Those before this one, but for the newest. Those of later steps stay: that they could not be used
- * does not mean that nobody can. */
+/* Removes older checkpoints than this step's, but for the newest. Those of later steps stay: another
+ * run may be able to use them. */
 static void remove_old(const worker *w) {
     int64_t steps[LISTED];
     int count = list_steps(w->spec->checkpoints, steps, LISTED), kept = 0;
@@ -223,15 +212,13 @@ static void remove_old(const worker *w) {
 
 /* ---- save */
 
-/* Whether all ranks are fine. If not: TW_ERR_MEMORY on all where one lacks it, as no rank may go on
- * then; else the error of this one, or that another failed. Collective. */
+/* TW_OK where all ranks have TW_OK. Else TW_ERR_MEMORY on all where one lacks memory, as no rank may
+ * go on then; else this rank's error, or TW_ERR_FILE for another's. Collective. */
 static int all_fine(worker *w, int status) {
     memset(w->sums, 0, sizeof w->sums);
     w->sums[SUM_FLAG] = status == TW_OK ? 0.0f : 1.0f;
     w->sums[SUM_MEMORY] = status == TW_ERR_MEMORY ? 1.0f : 0.0f;
-    int shared = worker_add_up(w);
-    if (shared != TW_OK)
-        return shared;
+    TW_TRY(worker_allreduce_sums(w));
     if (w->sums[SUM_MEMORY] > 0.0f)
         return TW_ERR_MEMORY;
     return status == TW_OK && w->sums[SUM_FLAG] > 0.0f ? TW_ERR_FILE : status;
@@ -252,13 +239,9 @@ static int write_parts(worker *w, const char *directory) {
     char path[PATH_ROOM + 40];
     vectors mine = rank_vectors(w), shared = model_vectors(w);
     snprintf(path, sizeof path, "%s/rank-%d.bin", directory, w->rank);
-    int status = write_file(w, path, &mine);
-    if (status != TW_OK)
-        return status;
+    TW_TRY(write_file(w, path, &mine));
     snprintf(path, sizeof path, "%s/rank-%d.state", directory, w->rank);
-    status = tw_group_save(w->group, path);
-    if (status != TW_OK)
-        return worker_fail_library(w, "saving residuals", status);
+    TW_TRY(worker_check(w, "saving residuals", tw_group_save(w->group, path)));
     snprintf(path, sizeof path, "%s/model.bin", directory);
     return w->rank == 0 ? write_file(w, path, &shared) : TW_OK;
 }

@@ -4,130 +4,114 @@
  */
 #include "model.h"
 
+#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "batch_check.h"
-#include "gemm.h"
-#include "model_calls.h"
+#include "base/error.h"
+#include "base/pool.h"
+#include "models/models.h"
 
-enum { MAX_BATCH = 65536, MAX_THREADS = 256, LINE = 64 };
+enum { MAX_BATCH = 65536 };
 
 /* What a model keeps to itself. */
 struct model_parts {
-    team *team;
-    void *net;                /* the layers, as the model's own file has them */
-    char *memory;             /* activations and the like: what plan_work gave out */
-    char (*names)[PLAN_NAME]; /* of tensors and states */
-    model_batch batch;        /* of the last forward */
-    bool forwarded;           /* backward may follow */
+    void *net;                  /* the layers, as the model's own file has them */
+    char *memory;               /* activations, then the memory of passes */
+    char (*names)[LAYOUT_NAME]; /* of tensors and states */
+    pass pass;                  /* threads and memory to start a pass with */
+    model_batch batch;          /* of the last forward */
+    bool forwarded;             /* backward may follow */
 };
 
-/* ---- Creation ---------------------------------------------------------------------------------- */
+/* ---- Creation ----------------------------------------------------------------------------------- */
 
-static int complete(model_spec *spec, const model_kind **kind, model_error *error) {
+static int complete(model_spec *spec, const model_kind **kind) {
     *kind = model_kind_named(spec->name);
-    if (!*kind) {
-        return model_refuse(error, MODEL_ERR_NAME, "no model is named '%s'",
-                            spec->name ? spec->name : "");
-    }
+    if (!*kind)
+        return tw__fail(TW_ERR_NAME, "no model is named '%s'", spec->name ? spec->name : "");
     if (spec->max_batch == 0)
-        return model_refuse(error, MODEL_ERR_SPEC, "max_batch must be given");
-    int status = model_complete_field(&spec->max_batch, "max_batch", 0, 1, MAX_BATCH, error);
-    if (status == MODEL_OK)
-        status = model_complete_field(&spec->threads, "threads", 1, 1, MAX_THREADS, error);
-    return status == MODEL_OK ? (*kind)->calls->complete(spec, error) : status;
+        return tw__fail(TW_ERR_PARAM, "max_batch must be given");
+    TW_TRY(complete_field(&spec->max_batch, "max_batch", 0, 1, MAX_BATCH));
+    TW_TRY(complete_field(&spec->threads, "threads", 1, 1, TW__MAX_THREADS));
+    return (*kind)->complete(spec);
 }
 
-/* Build once without memory: what the model needs. net is the model's own struct. */
-static plan measure(const model_kind *kind, const model_spec *spec, void *net) {
-    plan p = {.seed = spec->seed};
-    kind->calls->build(net, &p, spec);
-    return p;
+/* Builds once without memory: what the model needs. net is the model's own struct. */
+static layout measure(const model_kind *kind, const model_spec *spec, void *net) {
+    layout measured = {.seed = spec->seed};
+    kind->build(net, &measured, spec);
+    return measured;
 }
 
-int model_measure(const model_spec *given, model_size *size, model_error *error) {
+int model_measure(const model_spec *given, model_size *size) {
     const model_kind *kind;
     model_spec spec = *given;
-    int status = complete(&spec, &kind, error);
-    if (status != MODEL_OK)
-        return status;
-    void *net = calloc(1, kind->calls->bytes);
+    TW_TRY(complete(&spec, &kind));
+    void *net = calloc(1, kind->net_bytes);
     if (!net)
-        return model_refuse(error, MODEL_ERR_MEMORY, "out of memory");
-    plan p = measure(kind, &spec, net);
+        return tw__fail(TW_ERR_MEMORY, "out of memory");
+    layout l = measure(kind, &spec, net);
     free(net);
-    *size = (model_size){.n = p.n, .nstate = p.nstate, .ntensors = p.ntensors};
-    size->bytes = (size_t)(2 * p.n + p.nstate) * sizeof(real) + p.work + p.common +
-                  (size_t)spec.threads * p.scratch;
-    return MODEL_OK;
+    *size = (model_size){.n = l.n, .nstate = l.nstate, .ntensors = l.ntensors};
+    size->bytes =
+        (size_t)(2 * l.n + l.nstate) * sizeof(real) + l.arena.used + pass_bytes(spec.threads, &l);
+    return TW_OK;
 }
 
-/* Whole cache lines of zeros; never NULL for want of bytes. */
-static void *zeros(size_t bytes) {
-    size_t whole = team_round(bytes + 1);
-    void *made = aligned_alloc(LINE, whole);
-    return made ? memset(made, 0, whole) : NULL;
-}
-
-static int allocate(model *m, const plan *p) {
+/* The blocks that `measured` asks for. False: out of memory. */
+static bool allocate(model *m, const layout *measured) {
     struct model_parts *parts = m->parts;
-    m->values = zeros((size_t)p->n * sizeof(real));
-    m->grads = zeros((size_t)p->n * sizeof(real));
-    m->state = zeros((size_t)p->nstate * sizeof(real));
-    m->tensors = zeros((size_t)p->ntensors * sizeof *m->tensors);
-    m->states = zeros((size_t)p->nstates * sizeof *m->states);
-    parts->names = zeros((size_t)(p->ntensors + p->nstates) * PLAN_NAME);
-    parts->memory = zeros(p->work);
-    bool all = m->values && m->grads && m->state && m->tensors && m->states && parts->names &&
-               parts->memory;
-    return all ? team_create(&parts->team, m->spec.threads, p->scratch, p->common) : -1;
-}
-
-static void build(model *m, const plan *measured) {
-    plan p = {.m = m, .seed = m->spec.seed, .names = m->parts->names, .memory = m->parts->memory};
     m->n = measured->n;
     m->nstate = measured->nstate;
     m->ntensors = measured->ntensors;
     m->nstates = measured->nstates;
-    m->kind->calls->build(m->parts->net, &p, &m->spec);
+    m->values = tw__alloc((size_t)m->n * sizeof(real));
+    m->grads = tw__alloc((size_t)m->n * sizeof(real));
+    m->state = tw__alloc((size_t)m->nstate * sizeof(real));
+    m->tensors = tw__alloc((size_t)m->ntensors * sizeof *m->tensors);
+    m->states = tw__alloc((size_t)m->nstates * sizeof *m->states);
+    parts->names = tw__alloc((size_t)(m->ntensors + m->nstates) * LAYOUT_NAME);
+    parts->memory = tw__alloc(measured->arena.used + pass_bytes(m->spec.threads, measured));
+    return m->values && m->grads && m->state && m->tensors && m->states && parts->names &&
+           parts->memory;
 }
 
-int model_create(model **out, const model_spec *spec, model_error *error) {
+int model_create(model **out, const model_spec *spec) {
     *out = NULL;
     const model_kind *kind;
     model_spec full = *spec;
-    int status = complete(&full, &kind, error);
-    if (status != MODEL_OK)
-        return status;
+    TW_TRY(complete(&full, &kind));
     model *m = calloc(1, sizeof *m);
     struct model_parts *parts = calloc(1, sizeof *parts);
-    void *net = calloc(1, kind->calls->bytes);
+    void *net = calloc(1, kind->net_bytes);
     if (!m || !parts || !net) {
         free(m);
         free(parts);
         free(net);
-        return model_refuse(error, MODEL_ERR_MEMORY, "out of memory");
+        return tw__fail(TW_ERR_MEMORY, "out of memory");
     }
     *m = (model){.kind = kind, .spec = full, .parts = parts};
     m->spec.name = kind->name; /* the caller's text may go */
     parts->net = net;
     gemm_on_calling_thread();
-    plan p = measure(kind, &m->spec, net);
-    if (allocate(m, &p) != 0) {
+    tw__pool_retain(full.threads);
+    layout measured = measure(kind, &m->spec, net);
+    if (!allocate(m, &measured)) {
         model_free(m);
-        return model_refuse(error, MODEL_ERR_MEMORY, "no memory or threads for %lld parameters",
-                            (long long)p.n);
+        return tw__fail(TW_ERR_MEMORY, "no memory for %lld parameters", (long long)measured.n);
     }
-    build(m, &p);
+    layout l = {.m = m, .seed = full.seed, .names = parts->names, .arena = {parts->memory, 0}};
+    kind->build(net, &l, &m->spec);
+    assert(l.n == m->n && l.nstate == m->nstate && l.arena.used == measured.arena.used);
+    pass_set_memory(&parts->pass, full.threads, &l, parts->memory + l.arena.used);
     *out = m;
-    return MODEL_OK;
+    return TW_OK;
 }
 
 void model_free(model *m) {
     if (!m)
         return;
-    team_free(m->parts->team);
+    tw__pool_release();
     free(m->parts->memory);
     free(m->parts->names);
     free(m->parts->net);
@@ -140,20 +124,73 @@ void model_free(model *m) {
     free(m);
 }
 
-/* ---- Passes ------------------------------------------------------------------------------------ */
+/* ---- Batches ------------------------------------------------------------------------------------ */
+
+/* An index out of range would read and write beyond tables, so all are looked at: a few thousand
+ * comparisons against the millions of products of a step. */
+
+/* values[samples][each] all in low .. high. */
+static int check_range(const int32_t *values, int samples, int each, int32_t low, int32_t high,
+                       const char *what) {
+    for (int i = 0; i < samples; i++) {
+        for (int j = 0; j < each; j++) {
+            int32_t value = values[(int64_t)i * each + j];
+            if (value < low || value > high) {
+                return tw__fail(TW_ERR_PARAM, "%s of sample %d is %d; %d .. %d is accepted", what,
+                                i, (int)value, (int)low, (int)high);
+            }
+        }
+    }
+    return TW_OK;
+}
+
+static int check_images(const model *m, const model_batch *b) {
+    if (!b->images || !b->labels)
+        return tw__fail(TW_ERR_PARAM, "%s needs images and labels", m->kind->name);
+    return check_range(b->labels, b->count, 1, MODEL_IGNORE, m->kind->classes - 1, "label");
+}
+
+static int check_words(const model *m, const model_batch *b) {
+    const int length = m->spec.length, last = m->spec.vocabulary - 1;
+    if (!b->tokens || !b->labels)
+        return tw__fail(TW_ERR_PARAM, "%s needs tokens and labels", m->kind->name);
+    TW_TRY(check_range(b->tokens, b->count, length, 0, last, "token"));
+    return check_range(b->labels, b->count, length, MODEL_IGNORE, last, "label");
+}
+
+static int check_masked(const model *m, const model_batch *b) {
+    const int length = m->spec.length;
+    TW_TRY(check_words(m, b));
+    if (b->segments)
+        TW_TRY(check_range(b->segments, b->count, length, 0, 1, "segment"));
+    if (b->lengths)
+        TW_TRY(check_range(b->lengths, b->count, 1, 1, length, "length"));
+    return b->follows ? check_range(b->follows, b->count, 1, MODEL_IGNORE, 1, "follows") : TW_OK;
+}
+
+static int check_batch(const model *m, const model_batch *batch) {
+    if (batch->count < 1 || batch->count > m->spec.max_batch) {
+        return tw__fail(TW_ERR_PARAM, "a batch of %d; 1 .. %d is accepted", batch->count,
+                        m->spec.max_batch);
+    }
+    return m->kind->input == MODEL_IMAGES  ? check_images(m, batch)
+           : m->kind->input == MODEL_WORDS ? check_words(m, batch)
+                                           : check_masked(m, batch);
+}
+
+/* ---- Passes ------------------------------------------------------------------------------------- */
 
 static int run_forward(model *m, const model_batch *batch, model_result *result, bool training) {
     struct model_parts *parts = m->parts;
-    int status = batch_check(m, batch, &m->error);
-    if (status != MODEL_OK)
-        return status;
-    pass p = {.team = parts->team, .training = training};
-    model_result made = m->kind->calls->forward(parts->net, &p, batch);
+    TW_TRY(check_batch(m, batch));
+    pass p = parts->pass;
+    p.training = training;
+    model_result made = m->kind->forward(parts->net, &p, batch);
     if (result)
         *result = made;
     parts->batch = *batch;
     parts->forwarded = training;
-    return MODEL_OK;
+    return TW_OK;
 }
 
 int model_forward(model *m, const model_batch *batch, model_result *result) {
@@ -167,9 +204,12 @@ int model_evaluate(model *m, const model_batch *batch, model_result *result) {
 int model_backward(model *m, model_ready ready, void *context) {
     struct model_parts *parts = m->parts;
     if (!parts->forwarded)
-        return model_refuse(&m->error, MODEL_ERR_STATE, "backward needs a forward pass before it");
+        return tw__fail(TW_ERR_STATE, "backward needs a forward pass before it");
     parts->forwarded = false; /* it uses up what forward has left */
-    pass p = {.team = parts->team, .training = true, .ready = ready, .context = context};
-    m->kind->calls->backward(parts->net, &p, &parts->batch);
-    return MODEL_OK;
+    pass p = parts->pass;
+    p.training = true;
+    p.ready = ready;
+    p.context = context;
+    m->kind->backward(parts->net, &p, &parts->batch);
+    return TW_OK;
 }

@@ -8,7 +8,8 @@
  *     ... allreduce of the gradients, optimiser: walk model->values[n] and model->grads[n] ...
  *
  * Rules
- *   - `real` is float (see real.h).
+ *   - `real` is float. The tests compile the same sources again with TRAIN_DOUBLE: there a central
+ *     difference is good to nine digits, so a wrong backward formula cannot hide behind rounding.
  *   - Parameters of all tensors lie in one block values[n] in forward order without gaps, gradients
  *     alike in grads[n]. Both blocks begin on a cache line.
  *   - ready is called in strictly descending order of tensors, each exactly once, from the thread
@@ -17,8 +18,8 @@
  *   - The same seed, parameters and batches give the same bits: on every run, for any number of
  *     threads and with any number of other models at work in the process.
  *   - A model may be used by one thread at a time; different models are independent.
- *   - Models never print, exit or abort. A call returns MODEL_OK (0) or a negative error;
- *     model_error fields say it in words. After an error nothing has changed but workspace.
+ *   - Models never print, exit or abort. A call returns TW_OK or a TW_ERR_ code, with words in
+ *     tw_last_error(). After an error nothing has changed but workspace.
  *   - Values must be finite; what comes of NaN is NaN in loss or gradients, for the loop to see.
  */
 #ifndef TRAIN_MODEL_H
@@ -28,32 +29,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "real.h"
+#include "thinwire.h"
 
-/* ---- 1. Errors ------------------------------------------------------------------------------ */
+#ifdef TRAIN_DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
 
-#define MODEL_OK 0
-#define MODEL_ERR_NAME (-1)   /* no such model or size */
-#define MODEL_ERR_SPEC (-2)   /* a number of the specification is out of range */
-#define MODEL_ERR_MEMORY (-3) /* out of memory, or threads */
-#define MODEL_ERR_BATCH (-4) /* a batch is too large, lacks a part, or holds a label out of range */
-#define MODEL_ERR_STATE (-5) /* backward without a forward */
-
-/* The words to an error: what was given and what is accepted. */
-typedef struct model_error {
-    char text[200];
-} model_error;
-
-/* ---- 2. What to create ---------------------------------------------------------------------- */
+/* ---- 1. What to create ---------------------------------------------------------------------- */
 
 /* Zero means default in every field but name and max_batch. A value that is not understood is
  * refused, never replaced. */
 typedef struct model_spec {
     const char *name; /* "cnn", "vgg16", "resnet20", "lstm", "bert": see model_kind_at */
     const char *size; /* bert: "tiny" (default) or "base"; others: NULL */
-    int max_batch;    /* samples in the largest batch; workspace is for so many */
+    int max_batch;    /* samples in the largest batch; sizes the workspace */
     uint64_t seed;    /* of the initial parameters; the same on all workers */
-    int threads;      /* threads for one step, the caller's included; 0: 1. Does not change bits */
+    int threads;      /* threads for one step, the caller's included; 0: 1. Does not change a bit */
 
     /* lstm and bert; 0: the default of the model, or of its size */
     int vocabulary; /* words: token ids are 0 .. vocabulary - 1 */
@@ -64,7 +57,7 @@ typedef struct model_spec {
     int inner;      /* bert: width inside the feed-forward part */
 } model_spec;
 
-/* ---- 3. A model ----------------------------------------------------------------------------- */
+/* ---- 2. A model ----------------------------------------------------------------------------- */
 
 /* One parameter tensor, or one piece of state. */
 typedef struct model_tensor {
@@ -83,6 +76,10 @@ typedef enum {
 } model_input;
 
 typedef struct model_kind model_kind;
+struct layout;
+struct pass;
+struct model_batch;
+struct model_result;
 
 typedef struct model {
     const model_kind *kind;
@@ -92,22 +89,32 @@ typedef struct model {
     real *grads;     /* [n] */
     int ntensors;
     model_tensor *tensors; /* [ntensors] in forward order */
-    int64_t nstate;        /* numbers that a checkpoint needs beside the parameters: running */
+    int64_t nstate;        /* numbers that a checkpoint needs besides parameters: running */
     real *state;           /* [nstate] statistics of batch norms, which workers may average */
     int nstates;
     model_tensor *states;      /* [nstates] views into state */
-    model_error error;         /* the words to the last error of a call on this model */
     struct model_parts *parts; /* layers and workspace: the model's own business */
 } model;
 
-/* A row of the table of models. */
+/* A row of the table of models (models/models.c). */
 struct model_kind {
     const char *name;
     const char *description; /* one line for --help */
     model_input input;
-    int height, width, channels;     /* of images; 0 for text */
-    int classes;                     /* of images; 0 for text */
-    const struct model_calls *calls; /* the model's own business */
+    int height, width, channels; /* of images; 0 for text */
+    int classes;                 /* of images; 0 for text */
+
+    /* For model.c: the model as a struct of layers and buffers, its "net", and functions over it. */
+    size_t net_bytes;
+    /* Fills in defaults, refuses what cannot be. */
+    int (*complete)(model_spec *spec);
+    /* Builds the net, once to measure and once for good; see layers/layer.h. */
+    void (*build)(void *net, struct layout *to, const model_spec *spec);
+    /* Loss and predictions; the batch has been checked. */
+    struct model_result (*forward)(void *net, const struct pass *p,
+                                   const struct model_batch *batch);
+    /* All gradients, pass_ready for each tensor from the last to the first. */
+    void (*backward)(void *net, const struct pass *p, const struct model_batch *batch);
 };
 
 /* The row at a position, NULL past the last; the row of a name, NULL if there is none. */
@@ -122,18 +129,18 @@ typedef struct model_size {
     size_t bytes; /* all memory: parameters, gradients, state and workspace */
 } model_size;
 
-/* Errors: MODEL_ERR_NAME, MODEL_ERR_SPEC; error may be NULL. */
-int model_measure(const model_spec *spec, model_size *size, model_error *error);
+/* Errors: TW_ERR_NAME: no such model or size. TW_ERR_PARAM: a number is out of range. */
+int model_measure(const model_spec *spec, model_size *size);
 
 /* Allocate and initialise: parameters from the seed (He for what a rectifier follows, Xavier
  * elsewhere), gradients zero, running mean 0 and variance 1. On error *out is NULL.
- * Errors: those of model_measure; MODEL_ERR_MEMORY. error may be NULL. */
-int model_create(model **out, const model_spec *spec, model_error *error);
+ * Errors: those of model_measure; TW_ERR_MEMORY. */
+int model_create(model **out, const model_spec *spec);
 
 /* NULL is fine. */
 void model_free(model *m);
 
-/* ---- 4. A step ------------------------------------------------------------------------------ */
+/* ---- 3. A step ------------------------------------------------------------------------------ */
 
 #define MODEL_IGNORE (-1) /* label of a position that does not count */
 
@@ -161,16 +168,16 @@ typedef void (*model_ready)(void *context, int tensor);
 
 /* Training mode: batch statistics, which also move the running ones. A batch without any label
  * that counts has loss 0 and zero gradients. result may be NULL.
- * Errors: MODEL_ERR_BATCH. */
+ * Errors: TW_ERR_PARAM: a batch is too large, lacks a part, or holds a label out of range. */
 int model_forward(model *m, const model_batch *batch, model_result *result);
 
 /* Gradients of the loss of the last model_forward. ready may be NULL.
- * Errors: MODEL_ERR_STATE. */
+ * Errors: TW_ERR_STATE: there was none. */
 int model_backward(model *m, model_ready ready, void *context);
 
 /* Forward alone, with the running statistics, which stay as they are. After it comes a new
  * model_forward before the next model_backward.
- * Errors: MODEL_ERR_BATCH. */
+ * Errors: those of model_forward. */
 int model_evaluate(model *m, const model_batch *batch, model_result *result);
 
 #endif

@@ -1,9 +1,12 @@
 /* optimizer.c - see optimizer.h. AdamW after Loshchilov and Hutter, 2019 */
 #include "optimizer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/error.h"
 
 static const char *const names[] = {"sgd", "adamw"};
 enum { SGD, ADAMW, OPTIMIZERS };
@@ -19,16 +22,16 @@ static int is(const optimizer_spec *spec, int kind) {
 int optimizer_create(optimizer *o, const optimizer_spec *spec, int64_t n) {
     *o = (optimizer){.spec = *spec, .n = n};
     if (!is(spec, SGD) && !is(spec, ADAMW))
-        return MODEL_ERR_NAME;
+        return tw__fail(TW_ERR_NAME, "optimizer: there is no '%s'; take sgd or adamw", spec->name);
     o->nslots = is(spec, ADAMW) ? 2 : spec->momentum != 0.0;
     for (int i = 0; i < o->nslots; i++) {
         o->slots[i] = calloc((size_t)n, sizeof(float));
         if (o->slots[i] == NULL) {
             optimizer_free(o);
-            return MODEL_ERR_MEMORY;
+            return tw__fail(TW_ERR_MEMORY, "not enough memory for the optimiser");
         }
     }
-    return MODEL_OK;
+    return TW_OK;
 }
 
 void optimizer_free(optimizer *o) {
@@ -66,6 +69,7 @@ static void adamw(optimizer *o, const model_tensor *t, float rate) {
 }
 
 void optimizer_step(optimizer *o, model *m, double learning_rate) {
+    assert(o->n == m->n);
     o->steps++;
     for (int t = 0; t < m->ntensors; t++)
         if (is(&o->spec, ADAMW))

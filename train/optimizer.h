@@ -27,7 +27,7 @@ typedef struct optimizer {
 /* The names by position from 0; NULL past the last one. */
 const char *optimizer_name(int position);
 
-/* State for a model of n parameters, zero. Returns MODEL_OK, MODEL_ERR_NAME or MODEL_ERR_MEMORY. */
+/* State for a model of n parameters, zero. Returns TW_OK, TW_ERR_NAME or TW_ERR_MEMORY. */
 int optimizer_create(optimizer *o, const optimizer_spec *spec, int64_t n);
 void optimizer_free(optimizer *o);
 

@@ -5,13 +5,13 @@
  *                             +-------> tw_allreduce_wait -> optimiser -> next batch
  *
  * All ranks start from the same parameters and apply the same mean gradients, so they stay bitwise
- * equal. A gradient with NaN or infinity on any rank makes all ranks skip the step. What happens is
- * told to a watcher on each rank; nothing is printed.
+ * equal. A gradient with NaN or infinity on any rank makes all ranks skip the step. Each rank
+ * reports what happens to a watcher; nothing is printed.
  */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
-#include "dataset.h"
+#include "data/dataset.h"
 #include "model.h"
 #include "optimizer.h"
 #include "thinwire.h"
@@ -56,7 +56,7 @@ typedef struct trainer_step {
     tw_traffic traffic;           /* of this rank, in this step */
     trainer_times times;
     double elapsed;  /* since the run began, evaluations and checkpoints left out */
-    int64_t skipped; /* steps so far that were */
+    int64_t skipped; /* skipped steps so far */
 } trainer_step;
 
 typedef struct trainer_evaluation {
@@ -73,7 +73,7 @@ typedef struct trainer_snapshot {
     double contraction; /* |u - Top_k(u)|^2 / |u|^2 */
 } trainer_snapshot;
 
-/* A stage of a step as it was seen by the clock, for a timeline. */
+/* One stage of a step on the clock, for a timeline. */
 typedef struct trainer_span {
     const char *name; /* "forward", "exchange" ... */
     bool background;
@@ -91,7 +91,7 @@ typedef struct trainer_watch {
     void (*note)(void *context, const char *text); /* worth a line: resumed, damaged checkpoint */
 } trainer_watch;
 
-/* What a group with scheme auto chose for tensors that travel together. */
+/* What a group with scheme auto chose for the tensors of a bucket. */
 typedef struct trainer_choice {
     int64_t n; /* elements of these */
     int tensors;
@@ -118,10 +118,10 @@ typedef struct trainer_error {
     char text[1200];
 } trainer_error;
 
-/* Train one rank. `transport` carries gradients, `beside` losses and the like; both have the same
- * ranks. Collective. Returns TW_OK, or an error of tw_errors with words in *error. */
+/* Train one rank. `transport` is for gradients, `metrics` for losses and running statistics; both have
+ * the same ranks. Collective. Returns TW_OK, or an error of tw_errors with words in *error. */
 int trainer_run(const trainer_spec *spec, const dataset *data, tw_transport *transport,
-                tw_transport *beside, const trainer_watch *watch, trainer_end *end,
+                tw_transport *metrics, const trainer_watch *watch, trainer_end *end,
                 trainer_error *error);
 
 #endif

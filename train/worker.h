@@ -3,34 +3,36 @@
  *   trainer.c     the loop
  *   worker.c      set up and tear down: model, optimiser, groups, buffers
  *   checkpoint.c  save and resume
+ *   snapshot.c    what a gradient looks like
  */
 #ifndef TRAIN_WORKER_H
 #define TRAIN_WORKER_H
 
+#include "base/error.h"
 #include "trainer.h"
 
-/* What ranks add up beside the gradients. */
+/* What ranks sum besides gradients. */
 enum { SUM_LOSS, SUM_COUNT, SUM_CORRECT, SUM_MEMORY, SUM_FLAG, SUMS };
 
 typedef struct worker {
     const trainer_spec *spec;
     const dataset *data;
-    const trainer_watch *watch;
+    const trainer_watch *watch; /* never NULL */
     trainer_error *error;
     tw_transport *transport; /* of the group */
     int rank, nranks;
 
     model *model;
     optimizer optimizer;
-    tw_group *group;  /* tensor i is the model's tensor ntensors - 1 - i: the order of backward */
-    tw_group *beside; /* dense sums: tensor 0 is sums[SUMS], tensor 1 the model's state */
+    tw_group *group;   /* tensor i is the model's tensor ntensors - 1 - i: the order of backward */
+    tw_group *metrics; /* dense sums: tensor 0 is sums[SUMS], tensor 1 the model's state */
     float sums[SUMS];
 
-    batch_plan train, test;
+    batch_spec train, test;
     batch_buffers buffers;
     int64_t steps_per_epoch;
 
-    float *carry;  /* [n]: means that were applied in a step that was skipped after all */
+    float *carry;  /* [n]: means of tensors that arrived in a step that was skipped */
     bool carries;  /* carry holds something */
     float *acc;    /* [n]: residuals, then with the gradient, in a step that is observed */
     bool observed; /* this step is */
@@ -41,27 +43,36 @@ typedef struct worker {
     int failed; /* first error of a start within the backward pass */
 } worker;
 
-/* Keep the words of an error, once; returns the error. */
+/* Keeps the text of the first error; returns the error. Not tw__fail: the library calls that follow on
+ * this thread would overwrite it. */
 int worker_fail(worker *w, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same, with tw_last_error(). */
-int worker_fail_library(worker *w, const char *doing, int error);
+/* Passes a status on. An error keeps "doing: " and tw_last_error(); doing may be empty. */
+int worker_check(worker *w, const char *doing, int status);
 void worker_note(const worker *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-int worker_create(worker *w, tw_transport *transport, tw_transport *beside);
+int worker_create(worker *w, tw_transport *transport, tw_transport *metrics);
 void worker_free(worker *w);
 
 /* sums[] over all ranks. Collective. */
-int worker_add_up(worker *w);
+int worker_allreduce_sums(worker *w);
 
-/* Fill the buffers and make a batch of them. */
-int worker_batch(worker *w, const batch_plan *plan, int64_t epoch, int64_t step,
+/* Fills the buffers and makes a batch of them. */
+int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
                  model_batch *batch);
 
 /* ---- checkpoint.c */
 
 int checkpoint_save(worker *w);
-/* Go on from the newest checkpoint that is whole; from the start where there is none at all. */
+/* Goes on from the newest checkpoint that is whole; from step 0 if there is no checkpoint. */
 int checkpoint_resume(worker *w);
+
+/* A hash that goes on from `hash`, of parameters and files. bytes: a multiple of 4. */
+uint64_t hash_words(uint64_t hash, const void *data, size_t bytes);
+
+/* ---- snapshot.c */
+
+/* Fills low, high, counts and contraction from u[n]; snapshot->n and k are set. */
+void snapshot_fill(trainer_snapshot *snapshot, const float *u);
 
 #endif

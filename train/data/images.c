@@ -9,12 +9,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "parts.h"
+#include "data/data.h"
 
 #define PIXEL_MOST 255.0
 
-int images_grow(dataset *set, dataset_split split, const char *name, int64_t more,
-                dataset_error *error) {
+int images_grow(dataset *set, dataset_split split, const char *name, int64_t more) {
     image_split *images = &set->images[split];
     const int64_t size = (int64_t)set->info.height * set->info.width * set->info.channels;
     const int64_t count = images->count + more;
@@ -25,22 +24,20 @@ int images_grow(dataset *set, dataset_split split, const char *name, int64_t mor
     if (labels != NULL)
         images->labels = labels;
     if (pixels == NULL || labels == NULL)
-        return data_fail(error, TW_ERR_MEMORY, "%s: not enough memory for %" PRId64 " images", name,
-                         count);
+        return tw__fail(TW_ERR_MEMORY, "%s: not enough memory for %" PRId64 " images", name, count);
     images->count = count;
     return TW_OK;
 }
 
-int images_check_labels(const dataset *set, const char *name, const uint8_t *labels, int64_t count,
-                        dataset_error *error) {
+int images_check_labels(const dataset *set, const char *name, const uint8_t *labels,
+                        int64_t count) {
     const int32_t classes = set->info.classes;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++)
         if (labels[i] >= classes)
-            return data_fail(error, TW_ERR_DAMAGED,
-                             "%s: label %d of image %" PRId64 " is not one of the %d classes "
-                             "0 .. %d; get the file again or say how many classes there are",
-                             name, labels[i], i, classes, classes - 1);
-    }
+            return tw__fail(TW_ERR_DAMAGED,
+                            "%s: label %d of image %" PRId64 " is not one of the %d classes "
+                            "0 .. %d; get the file again or say how many classes there are",
+                            name, labels[i], i, classes, classes - 1);
     return TW_OK;
 }
 
@@ -56,9 +53,7 @@ static void count_levels(const dataset *set, int64_t counts[DATASET_CHANNELS][PI
 
 /* Mean and std of one channel, in 0 .. 1. Images all of one colour have std 1. */
 static void measure(const int64_t counts[PIXEL_LEVELS], double *mean, double *std) {
-    int64_t number = 0;
-    int64_t sum = 0;
-    int64_t squares = 0;
+    int64_t number = 0, sum = 0, squares = 0;
     for (int64_t level = 0; level < PIXEL_LEVELS; level++) {
         number += counts[level];
         sum += counts[level] * level;
@@ -81,8 +76,7 @@ void images_finish(dataset *set, const dataset_options *options) {
     int64_t counts[DATASET_CHANNELS][PIXEL_LEVELS] = {0};
     count_levels(set, counts);
     for (int32_t c = 0; c < set->info.channels; c++) {
-        double mean;
-        double std;
+        double mean, std;
         measure(counts[c], &mean, &std);
         set->info.mean[c] = (float)mean;
         set->info.std[c] = (float)std;

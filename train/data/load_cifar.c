@@ -7,7 +7,7 @@
  */
 #include <stdio.h>
 
-#include "parts.h"
+#include "data/data.h"
 
 enum { SIDE = 32, PLANE = SIDE * SIDE, COLOURS = 3, RECORD = 1 + COLOURS * PLANE, TRAIN_FILES = 5 };
 #define FOLDER "cifar-10-batches-bin" /* what the archive unpacks to */
@@ -20,32 +20,28 @@ static void unpack(const uint8_t *record, uint8_t *label, uint8_t *pixel) {
 }
 
 /* The records of one file after the images that the split has. */
-static int append_records(dataset *set, dataset_split split, const char *path, const bytes *file,
-                          dataset_error *error) {
+static int append_records(dataset *set, dataset_split split, const char *path, const bytes *file) {
     if (file->size == 0 || file->size % RECORD != 0)
-        return data_fail(error, TW_ERR_DAMAGED,
-                         "%s: %zu bytes are not whole CIFAR-10 records of %d; get the file again",
-                         path, file->size, RECORD);
+        return tw__fail(TW_ERR_DAMAGED,
+                        "%s: %zu bytes are not whole CIFAR-10 records of %d; get the file again",
+                        path, file->size, RECORD);
     image_split *images = &set->images[split];
     const int64_t before = images->count;
     const int64_t more = (int64_t)file->size / RECORD;
-    const int status = images_grow(set, split, path, more, error);
-    if (status != TW_OK)
-        return status;
+    TW_TRY(images_grow(set, split, path, more));
     for (int64_t i = 0; i < more; i++)
         unpack(file->at + i * RECORD, &images->labels[before + i],
                images->pixels + (before + i) * COLOURS * PLANE);
-    return images_check_labels(set, path, images->labels + before, more, error);
+    return images_check_labels(set, path, images->labels + before, more);
 }
 
-static int append_file(dataset *set, dataset_split split, const char *directory, const char *name,
-                       dataset_error *error) {
+static int append_file(dataset *set, dataset_split split, const char *directory, const char *name) {
     char path[PATH_ROOM];
     data_path(path, directory, name);
     bytes file;
-    int status = bytes_read(&file, path, error);
+    int status = bytes_read(&file, path);
     if (status == TW_OK)
-        status = append_records(set, split, path, &file, error);
+        status = append_records(set, split, path, &file);
     bytes_free(&file);
     return status;
 }
@@ -54,27 +50,23 @@ static bool holds_batches(const char *path) {
     return data_is_file(path, "data_batch_1.bin") || data_is_file(path, "test_batch.bin");
 }
 
-bool is_cifar_directory(const char *path) {
+bool is_cifar(const char *path) {
     char below[PATH_ROOM];
     data_path(below, path, FOLDER);
     return holds_batches(path) || holds_batches(below);
 }
 
-int load_cifar(dataset *set, const char *path, const dataset_options *options,
-               dataset_error *error) {
+int load_cifar(dataset *set, const char *path, const dataset_options *options) {
     char directory[PATH_ROOM];
     data_path(directory, path, holds_batches(path) ? "." : FOLDER);
     set->info.channels = COLOURS;
     set->info.height = set->info.width = SIDE;
-    int status = TW_OK;
-    for (int i = 1; i <= TRAIN_FILES && status == TW_OK; i++) {
+    for (int i = 1; i <= TRAIN_FILES; i++) {
         char name[32];
         snprintf(name, sizeof name, "data_batch_%d.bin", i);
-        status = append_file(set, DATASET_TRAIN, directory, name, error);
+        TW_TRY(append_file(set, DATASET_TRAIN, directory, name));
     }
-    if (status == TW_OK)
-        status = append_file(set, DATASET_TEST, directory, "test_batch.bin", error);
-    if (status == TW_OK)
-        images_finish(set, options);
-    return status;
+    TW_TRY(append_file(set, DATASET_TEST, directory, "test_batch.bin"));
+    images_finish(set, options);
+    return TW_OK;
 }

@@ -5,10 +5,18 @@
  * a line past nine tenths. Words are what stands between white space; each line, an empty one too,
  * ends with <eos>. The vocabulary is that of the training text: other words of the test text are
  * <unk>. WikiText-2 (Merity et al., 2016) so has 2,088,628 training tokens of 33,278 words.
+ *
+ * Sentences, for masked batches: one ends with a word whose last character is . ! or ?, or with its
+ * line. The next one follows it unless an empty line stands between: so titles, and the sections of
+ * WikiText, are kept apart, while paragraphs of one section go on.
  */
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "parts.h"
+#include "data/data.h"
 
 static const char *const train_names[] = {"train.txt", "train.txt.gz", "wiki.train.tokens"};
 static const char *const test_names[] = {"test.txt",  "test.txt.gz",  "wiki.test.tokens",
@@ -23,63 +31,124 @@ static const char *find(const char *directory, const char *const *names, size_t 
     return NULL;
 }
 
-bool is_text_directory(const char *path) {
+static bool is_directory(const char *path) {
     return find(path, train_names, COUNT(train_names)) != NULL;
+}
+
+bool is_text(const char *path) {
+    struct stat about;
+    return is_directory(path) || (stat(path, &about) == 0 && !S_ISDIR(about.st_mode));
 }
 
 /* ---- Reading -------------------------------------------------------------------------------------- */
 
-/* Text has no 0 byte. Its last line gets an end if it lacks one, in the place of the 0 behind it. */
-static int check_text(bytes *text, const char *path, dataset_error *error) {
+/* Text has no 0 byte. Its last line gets an end if it lacks one, which replaces the 0 behind it. */
+static int read_text(bytes *text, const char *path) {
+    TW_TRY(bytes_read(text, path));
     const uint8_t *zero = text->size ? memchr(text->at, 0, text->size) : NULL;
     if (zero != NULL)
-        return data_fail(error, TW_ERR_DAMAGED,
-                         "%s: byte %td is 0, so this is no text; give a text, or a directory of "
-                         "IDX or CIFAR-10 files",
-                         path, zero - text->at);
+        return tw__fail(TW_ERR_DAMAGED,
+                        "%s: byte %td is 0, so this is no text; give a text, or a directory of "
+                        "IDX or CIFAR-10 files",
+                        path, zero - text->at);
     if (text->size > 0 && text->at[text->size - 1] != '\n')
         text->at[text->size++] = '\n';
     return TW_OK;
 }
 
-static int read_text(bytes *text, const char *path, dataset_error *error) {
-    const int status = bytes_read(text, path, error);
-    return status == TW_OK ? check_text(text, path, error) : status;
-}
-
 /* Two files. */
-static int read_directory(bytes text[DATASET_SPLITS], const char *path, dataset_error *error) {
+static int read_directory(bytes text[DATASET_SPLITS], const char *path) {
     char file[PATH_ROOM];
     const char *test_name = find(path, test_names, COUNT(test_names));
     if (test_name == NULL)
-        return data_fail(error, TW_ERR_FILE,
-                         "%s: has a training text but no test.txt or valid.txt; add one", path);
+        return tw__fail(TW_ERR_FILE,
+                        "%s: has a training text but no test.txt or valid.txt; add one", path);
     data_path(file, path, find(path, train_names, COUNT(train_names)));
-    const int status = read_text(&text[DATASET_TRAIN], file, error);
-    if (status != TW_OK)
-        return status;
+    TW_TRY(read_text(&text[DATASET_TRAIN], file));
     data_path(file, path, test_name);
-    return read_text(&text[DATASET_TEST], file, error);
+    return read_text(&text[DATASET_TEST], file);
 }
 
 /* One file, cut in two. */
-static int read_file(bytes text[DATASET_SPLITS], const char *path, dataset_error *error) {
+static int read_file(bytes text[DATASET_SPLITS], const char *path) {
     bytes *train = &text[DATASET_TRAIN];
-    int status = read_text(train, path, error);
-    if (status != TW_OK)
-        return status;
+    TW_TRY(read_text(train, path));
     const size_t least = train->size / 10 * 9;
     const uint8_t *line = memchr(train->at + least, '\n', train->size - least);
     const size_t cut = line ? (size_t)(line + 1 - train->at) : train->size;
     const size_t rest = train->size - cut;
-    void *room;
-    status = data_alloc(&room, path, (int64_t)rest, 1, error);
-    if (status != TW_OK)
-        return status;
-    text[DATASET_TEST] = (bytes){room, rest};
-    memcpy(room, train->at + cut, rest);
+    bytes *test = &text[DATASET_TEST];
+    *test = (bytes){data_alloc(path, (int64_t)rest, 1), rest};
+    if (test->at == NULL)
+        return TW_ERR_MEMORY;
+    memcpy(test->at, train->at + cut, rest);
     train->size = cut;
     return TW_OK;
+}
+
+/* ---- Sentences ----------------------------------------------------------------------------------- */
+
+enum { LEAST_SENTENCES = 3 }; /* two that make a pair, and one to replace the second */
+
+/* Which words end a sentence: [v->size], free() it; NULL after TW_ERR_MEMORY. */
+static bool *find_ends(const vocabulary *v, const char *name) {
+    bool *ends = data_alloc(name, v->size, sizeof *ends);
+    for (int32_t id = v->first_word; ends != NULL && id < v->size; id++) {
+        const size_t length = strlen(v->names[id]);
+        ends[id] = length > 0 && strchr(".!?", v->names[id][length - 1]) != NULL;
+    }
+    return ends;
+}
+
+/* Walks the stream; stores sentences unless NULL. Returns how many there are. */
+static int64_t walk(const token_split *split, const bool *ends, sentence *sentences) {
+    int64_t number = 0;
+    int line_ends = 2; /* since the sentence before */
+    for (int64_t i = 0; i < split->count;) {
+        if (split->tokens[i] == TOKEN_EOS) {
+            line_ends++;
+            i++;
+            continue;
+        }
+        const int64_t first = i;
+        while (i < split->count && split->tokens[i] != TOKEN_EOS && i - first < INT32_MAX)
+            if (ends[split->tokens[i++]])
+                break;
+        if (sentences != NULL) {
+            sentences[number] = (sentence){.first = first, .words = (int32_t)(i - first)};
+            if (number > 0)
+                sentences[number - 1].followed = line_ends < 2;
+        }
+        number++;
+        line_ends = 0;
+    }
+    return number;
+}
+
+static int list_sentences(token_split *split, const bool *ends, const char *name) {
+    split->sentence_count = walk(split, ends, NULL);
+    split->sentences = data_alloc(name, split->sentence_count, sizeof *split->sentences);
+    split->pairs = data_alloc(name, split->sentence_count, sizeof *split->pairs);
+    if (split->sentences == NULL || split->pairs == NULL)
+        return TW_ERR_MEMORY;
+    walk(split, ends, split->sentences);
+    for (int64_t i = 0; i < split->sentence_count; i++)
+        if (split->sentences[i].followed)
+            split->pairs[split->pair_count++] = i;
+    if (split->sentence_count < LEAST_SENTENCES || split->pair_count == 0)
+        return tw__fail(TW_ERR_DAMAGED,
+                        "%s: masked batches need texts of at least %d sentences, two of them in "
+                        "a row; give longer ones",
+                        name, LEAST_SENTENCES);
+    return TW_OK;
+}
+
+/* The sentences and pairs of a split. */
+static int find_sentences(token_split *split, const vocabulary *v, const char *name) {
+    bool *ends = find_ends(v, name);
+    const int status = ends != NULL ? list_sentences(split, ends, name) : TW_ERR_MEMORY;
+    free(ends);
+    return status;
 }
 
 /* ---- Ids ------------------------------------------------------------------------------------------ */
@@ -87,73 +156,61 @@ static int read_file(bytes text[DATASET_SPLITS], const char *path, dataset_error
 static int64_t count_tokens(const bytes *text) {
     const char *at = (const char *)text->at;
     const char *end = at + text->size;
-    int64_t count = 0;
-    int64_t length;
+    int64_t count = 0, length;
     while (text_next(&at, end, &length) != NULL)
         count++;
     return count;
 }
 
 static int encode(dataset *set, dataset_split split, const char *path, const bytes *text,
-                  int64_t limit, dataset_error *error) {
+                  int64_t limit) {
     int64_t count = count_tokens(text);
     if (limit > 0 && limit < count)
         count = limit;
     if (count < 2) /* a word and one that follows */
-        return data_fail(error, TW_ERR_DAMAGED,
-                         "%s: the %s text has less than two words; give a longer one", path,
-                         split == DATASET_TRAIN ? "training" : "test");
-    void *room;
-    const int status = data_alloc(&room, path, count, sizeof(int32_t), error);
-    if (status != TW_OK)
-        return status;
+        return tw__fail(TW_ERR_DAMAGED,
+                        "%s: the %s text has less than two words; give a longer one", path,
+                        split == DATASET_TRAIN ? "training" : "test");
     token_split *stream = &set->text[split];
-    stream->tokens = room;
+    stream->tokens = data_alloc(path, count, sizeof *stream->tokens);
+    if (stream->tokens == NULL)
+        return TW_ERR_MEMORY;
     const char *at = (const char *)text->at;
     const char *end = at + text->size;
     for (; stream->count < count; stream->count++) {
         int64_t length;
         const char *next = text_next(&at, end, &length);
+        assert(next != NULL);
         stream->tokens[stream->count] =
             *next == '\n' ? TOKEN_EOS : vocabulary_id(&set->words, next, length);
     }
     set->info.count[split] = count;
-    return set->info.masked ? sentences_find(stream, &set->words, path, error) : TW_OK;
+    return set->info.masked ? find_sentences(stream, &set->words, path) : TW_OK;
 }
 
-static int make_vocabulary(vocabulary *words, const char *path, const bytes *text,
-                           const dataset_options *options, dataset_error *error) {
-    int status = vocabulary_count(words, path, (const char *)text->at, text->size, error);
-    if (status == TW_OK)
-        status = vocabulary_close(words, path, options->vocabulary, options->masked, error);
-    if (status == TW_OK && words->size == words->first_word)
-        return data_fail(error, TW_ERR_DAMAGED,
-                         "%s: the training text has no words; give a text that has some", path);
-    return status;
-}
-
+/* The vocabulary of the training text, then the tokens of both texts. */
 static int encode_both(dataset *set, const char *path, const bytes text[DATASET_SPLITS],
-                       const dataset_options *options, dataset_error *error) {
-    int status = make_vocabulary(&set->words, path, &text[DATASET_TRAIN], options, error);
-    if (status == TW_OK)
-        status =
-            encode(set, DATASET_TRAIN, path, &text[DATASET_TRAIN], options->train_limit, error);
-    if (status == TW_OK)
-        status = encode(set, DATASET_TEST, path, &text[DATASET_TEST], options->test_limit, error);
-    vocabulary_forget(&set->words);
-    return status;
+                       const dataset_options *options) {
+    const bytes *train = &text[DATASET_TRAIN];
+    vocabulary *words = &set->words;
+    TW_TRY(vocabulary_count(words, path, (const char *)train->at, train->size));
+    TW_TRY(vocabulary_close(words, path, options->vocabulary, options->masked));
+    if (words->size == words->first_word)
+        return tw__fail(TW_ERR_DAMAGED,
+                        "%s: the training text has no words; give a text that has some", path);
+    TW_TRY(encode(set, DATASET_TRAIN, path, train, options->train_limit));
+    return encode(set, DATASET_TEST, path, &text[DATASET_TEST], options->test_limit);
 }
 
-int load_text(dataset *set, const char *path, const dataset_options *options,
-              dataset_error *error) {
+int load_text(dataset *set, const char *path, const dataset_options *options) {
     set->info.kind = DATASET_TOKENS;
     set->info.masked = options->masked;
     set->info.classes = 0;
     bytes text[DATASET_SPLITS] = {0};
-    int status =
-        is_text_directory(path) ? read_directory(text, path, error) : read_file(text, path, error);
+    int status = is_directory(path) ? read_directory(text, path) : read_file(text, path);
     if (status == TW_OK)
-        status = encode_both(set, path, text, options, error);
+        status = encode_both(set, path, text, options);
+    vocabulary_forget(&set->words);
     set->info.vocabulary = set->words.size;
     bytes_free(&text[DATASET_TRAIN]);
     bytes_free(&text[DATASET_TEST]);

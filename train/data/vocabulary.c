@@ -4,10 +4,11 @@
  * addressing, FNV-1a); ids then go by frequency, and by first appearance where that is equal, so
  * that they depend on the text alone. The text's own "<unk>" and "<eos>" are the special tokens.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "parts.h"
+#include "data/data.h"
 
 #define FIRST_TABLE ((int64_t)1 << 12)
 static const char *const special[TOKEN_MASKED_WORDS] = {"<unk>", "<eos>", "<pad>",
@@ -43,8 +44,9 @@ static uint64_t hash(const char *text, int64_t length) {
     return h ^ h >> 32;
 }
 
-/* The place of a word, or the empty one where it belongs. */
+/* The slot of a word, or the empty one where it belongs. */
 static word *find(word *table, int64_t size, const char *text, int64_t length) {
+    assert(size > 0 && (size & (size - 1)) == 0);
     uint64_t i = hash(text, length);
     for (;; i++) {
         word *w = &table[i & (uint64_t)(size - 1)];
@@ -54,30 +56,26 @@ static word *find(word *table, int64_t size, const char *text, int64_t length) {
 }
 
 /* At least a quarter of the table stays empty, so that searches stay short. */
-static int make_room(vocabulary *v, const char *name, dataset_error *error) {
+static int make_room(vocabulary *v, const char *name) {
     if (v->table_count < v->table_size / 4 * 3)
         return TW_OK;
     const int64_t size = v->table_size ? 2 * v->table_size : FIRST_TABLE;
-    void *room;
-    const int status = data_alloc(&room, name, size, sizeof *v->table, error);
-    if (status != TW_OK)
-        return status;
+    word *table = data_alloc(name, size, sizeof *table);
+    if (table == NULL)
+        return TW_ERR_MEMORY;
     for (int64_t i = 0; i < v->table_size; i++) {
         const word *w = &v->table[i];
         if (w->text != NULL)
-            *find(room, size, w->text, w->length) = *w;
+            *find(table, size, w->text, w->length) = *w;
     }
     free(v->table);
-    v->table = room;
+    v->table = table;
     v->table_size = size;
     return TW_OK;
 }
 
-static int add(vocabulary *v, const char *name, const char *text, int64_t length, int64_t seen,
-               dataset_error *error) {
-    const int status = make_room(v, name, error);
-    if (status != TW_OK)
-        return status;
+static int add(vocabulary *v, const char *name, const char *text, int64_t length, int64_t seen) {
+    TW_TRY(make_room(v, name));
     word *w = find(v->table, v->table_size, text, length);
     if (w->text == NULL)
         *w = (word){.text = text, .length = length, .id = (int32_t)v->table_count++};
@@ -85,18 +83,12 @@ static int add(vocabulary *v, const char *name, const char *text, int64_t length
     return TW_OK;
 }
 
-int vocabulary_count(vocabulary *v, const char *name, const char *text, size_t size,
-                     dataset_error *error) {
-    const char *at = text;
-    const char *end = text + size;
+int vocabulary_count(vocabulary *v, const char *name, const char *text, size_t size) {
+    const char *at = text, *next;
     int64_t length;
-    const char *next = text_next(&at, end, &length);
-    while (next != NULL) {
-        const int status = *next == '\n' ? TW_OK : add(v, name, next, length, 1, error);
-        if (status != TW_OK)
-            return status;
-        next = text_next(&at, end, &length);
-    }
+    while ((next = text_next(&at, text + size, &length)) != NULL)
+        if (*next != '\n')
+            TW_TRY(add(v, name, next, length, 1));
     return TW_OK;
 }
 
@@ -111,40 +103,24 @@ static int by_frequency(const void *left, const void *right) {
 }
 
 /* Special tokens are words that come before all others. */
-static int add_special(vocabulary *v, const char *name, dataset_error *error) {
+static int add_special(vocabulary *v, const char *name) {
     for (int32_t id = 0; id < v->first_word; id++) {
         const int64_t length = (int64_t)strlen(special[id]);
-        const int status = add(v, name, special[id], length, 0, error);
-        if (status != TW_OK)
-            return status;
+        TW_TRY(add(v, name, special[id], length, 0));
         find(v->table, v->table_size, special[id], length)->seen = INT64_MAX - id;
     }
     return TW_OK;
 }
 
-static void list_words(const vocabulary *v, word **sorted) {
-    int64_t number = 0;
-    for (int64_t i = 0; i < v->table_size; i++)
-        if (v->table[i].text != NULL)
-            sorted[number++] = &v->table[i];
-    qsort(sorted, (size_t)number, sizeof(word *), by_frequency);
-}
-
 /* Copies of the first `size` words, ended by 0, in the order of their ids. */
-static int keep_names(vocabulary *v, const char *name, word *const *sorted, dataset_error *error) {
+static int keep_names(vocabulary *v, const char *name, word *const *sorted) {
     int64_t room = 0;
     for (int32_t id = 0; id < v->size; id++)
         room += sorted[id]->length + 1;
-    void *names;
-    int status = data_alloc(&names, name, v->size, sizeof *v->names, error);
-    if (status != TW_OK)
-        return status;
-    v->names = names;
-    void *text;
-    status = data_alloc(&text, name, room, 1, error);
-    if (status != TW_OK)
-        return status;
-    char *at = v->name_room = text;
+    v->names = data_alloc(name, v->size, sizeof *v->names);
+    char *at = v->name_room = data_alloc(name, room, 1);
+    if (v->names == NULL || at == NULL)
+        return TW_ERR_MEMORY;
     for (int32_t id = 0; id < v->size; id++) {
         v->names[id] = memcpy(at, sorted[id]->text, (size_t)sorted[id]->length);
         at += sorted[id]->length + 1;
@@ -152,27 +128,28 @@ static int keep_names(vocabulary *v, const char *name, word *const *sorted, data
     return TW_OK;
 }
 
-int vocabulary_close(vocabulary *v, const char *name, int32_t size, bool masked,
-                     dataset_error *error) {
+int vocabulary_close(vocabulary *v, const char *name, int32_t size, bool masked) {
     v->first_word = masked ? TOKEN_MASKED_WORDS : TOKEN_WORDS;
-    int status = add_special(v, name, error);
-    if (status != TW_OK)
-        return status;
-    void *room;
-    status = data_alloc(&room, name, v->table_count, sizeof(word *), error);
-    if (status != TW_OK)
-        return status;
-    word **sorted = room;
-    list_words(v, sorted);
+    TW_TRY(add_special(v, name));
+    word **sorted = data_alloc(name, v->table_count, sizeof(word *));
+    if (sorted == NULL)
+        return TW_ERR_MEMORY;
+    int64_t number = 0;
+    for (int64_t i = 0; i < v->table_size; i++)
+        if (v->table[i].text != NULL)
+            sorted[number++] = &v->table[i];
+    assert(number == v->table_count);
+    qsort(sorted, (size_t)number, sizeof(word *), by_frequency);
     v->size = (int32_t)(size > 0 && size < v->table_count ? size : v->table_count);
     for (int64_t i = 0; i < v->table_count; i++)
         sorted[i]->id = i < v->size ? (int32_t)i : TOKEN_UNK;
-    status = keep_names(v, name, sorted, error);
+    const int status = keep_names(v, name, sorted);
     free(sorted);
     return status;
 }
 
 int32_t vocabulary_id(const vocabulary *v, const char *text, int64_t length) {
+    assert(v->table != NULL);
     const word *w = find(v->table, v->table_size, text, length);
     return w->text != NULL ? w->id : TOKEN_UNK;
 }

@@ -1,0 +1,298 @@
+/* allreduce_measure.c - the timed loop of one row, as each rank runs it
+ *
+ *     make and upload           tw_allreduce,            download                      gather
+ *     the gradient    | barrier | timed        | barrier | results  | barrier | check | figures
+ *
+ * Barriers keep making and checking out of the times: a rank that is late would be waited for, and
+ * where ranks share cores or a GPU, those that check would slow down those that still exchange.
+ * Where one rank fails, all leave at the barrier. After each step all ranks get the figures of all
+ * (gather.h): they know the slowest and the busiest, and rank 0 can print without asking.
+ * The first ALLREDUCE_WARM_STEPS steps are not timed, but their bytes count.
+ */
+#include "bench/bench_allreduce.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "names.h"
+#include "progress.h"
+#include "vector.h"
+
+/* What ranks gather about a step. */
+enum {
+    FACT_CALL, /* nanoseconds */
+    FACT_SELECT,
+    FACT_AGREE,
+    FACT_EXCHANGE,
+    FACT_APPLY,
+    FACT_TIMES, /* how many are times */
+    FACT_SENT = FACT_TIMES,
+    FACT_RECEIVED,
+    FACT_CONTROL,
+    FACT_SELECTED,
+    FACT_APPLIED,
+    FACT_WRONG,
+    FACT_HASH,
+    FACTS,
+};
+
+_Static_assert(FACTS <= GATHER_VALUES, "a rank can tell all facts at once");
+
+/* ---- A rank, for all rows ------------------------------------------------------------------- */
+
+static size_t vector_bytes(const allreduce_rank *self) {
+    return (size_t)self->bench->n * sizeof(float);
+}
+
+static int open_device(allreduce_rank *self) {
+    bench_device device = {.kind = bench_device_at(self->bench->device),
+                           .threads = (int)self->bench->threads};
+    TW_TRY(device.kind->open(&device));
+    self->device = device;
+    return STATUS_OK;
+}
+
+static void close_device(allreduce_rank *self) {
+    bench_device *device = &self->device;
+    if (device->kind != NULL) {
+        device->kind->unmap(device, self->device_grad);
+        device->kind->unmap(device, self->device_out);
+        device->kind->close(device);
+    }
+}
+
+static int allocate(allreduce_rank *self) {
+    const allreduce_bench *bench = self->bench;
+    bench_device *device = &self->device;
+    TW_TRY(open_device(self));
+    self->grad = vector_alloc(bench->n, sizeof(float));
+    self->out = vector_alloc(bench->n, sizeof(float));
+    self->samples = calloc((size_t)bench->steps, FACT_TIMES * sizeof *self->samples);
+    if (self->grad == NULL || self->out == NULL || self->samples == NULL) {
+        return error_report("not enough memory for gradients of %" PRId64
+                            " elements; try a smaller --n or fewer --ranks",
+                            bench->n);
+    }
+    TW_TRY(device->kind->map(device, self->grad, vector_bytes(self), &self->device_grad));
+    TW_TRY(device->kind->map(device, self->out, vector_bytes(self), &self->device_out));
+    return bench->verify ? allreduce_check_create(&self->check, &self->gather, device, bench->n)
+                         : STATUS_OK;
+}
+
+int allreduce_rank_create(allreduce_rank *self, const allreduce_bench *bench, job_rank *job) {
+    *self = (allreduce_rank){.bench = bench, .job = job};
+    TW_TRY(gather_open(&self->gather, job, bench->verify ? bench->n : 0, bench->timeout));
+    return gather_agree(&self->gather, allocate(self));
+}
+
+void allreduce_rank_free(allreduce_rank *self) {
+    allreduce_check_free(&self->check);
+    close_device(self);
+    gather_close(&self->gather);
+    free(self->grad);
+    free(self->out);
+    free(self->samples);
+    *self = (allreduce_rank){0};
+}
+
+/* ---- The group of a row --------------------------------------------------------------------- */
+
+static tw_group_params params_of(const allreduce_rank *self, const allreduce_row *row) {
+    const allreduce_bench *bench = self->bench;
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = row->what->scheme;
+    if (!row->what->dense) {
+        params.exchange = row->what->exchange;
+        params.wire = names_wire(bench->wire);
+        params.select.method = row->what->select;
+        params.select.k = row->k;
+    }
+    params.select.threads = (int)bench->threads;
+    params.select.seed = (uint64_t)bench->seed;
+    params.select.device = bench->device;
+    params.select.stream = self->device.stream;
+    params.result = TW_SUM; /* no division that would round */
+    params.global = bench->global;
+    params.timeout = bench->timeout;
+    return params;
+}
+
+/* Refuse what the kernel would promise and then kill us for. */
+static int check_memory(allreduce_rank *self, tw_group *group) {
+    const bench_device_kind *kind = self->device.kind;
+    tw_memory memory;
+    TW_TRY(error_check("asking for the group's size", tw_group_memory(group, &memory)));
+    /* Half of the undo space is more than a step touches. */
+    size_t bytes = (memory.total - memory.undo / 2) * (size_t)self->job->local_ranks;
+    if (kind->available != NULL && bytes > kind->available()) {
+        return error_report("%d ranks take %zu MB, more than is free; try a smaller --n or fewer "
+                            "--ranks",
+                            self->job->local_ranks, bytes / 1000000);
+    }
+    return STATUS_OK;
+}
+
+static int create_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
+    tw_group_params params = params_of(self, row);
+    TW_TRY(
+        error_check("creating the group", tw_group_create(group, self->job->transport, &params)));
+    TW_TRY(error_check("creating the group", tw_group_add(*group, self->bench->n, NULL, NULL)));
+    return check_memory(self, *group);
+}
+
+static int open_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
+    TW_TRY(gather_agree(&self->gather, create_group(self, row, group)));
+    return error_check("opening the group", tw_group_open(*group));
+}
+
+/* ---- One step ------------------------------------------------------------------------------- */
+
+static int64_t nanoseconds(double seconds) {
+    return (int64_t)(seconds * 1e9 + 0.5);
+}
+
+/* What the library says about the step. */
+static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *result,
+                     int64_t facts[FACTS]) {
+    tw_step_info info;
+    TW_TRY(error_check("asking the group", tw_group_info(group, 0, &info)));
+    const tw_traffic *bytes = &info.traffic;
+    facts[FACT_SELECT] = nanoseconds(info.select_seconds);
+    facts[FACT_AGREE] = nanoseconds(info.agree_seconds);
+    facts[FACT_EXCHANGE] = nanoseconds(info.exchange_seconds);
+    facts[FACT_APPLY] = nanoseconds(info.apply_seconds);
+    facts[FACT_SENT] = bytes->payload_sent;
+    facts[FACT_RECEIVED] = bytes->payload_received;
+    facts[FACT_CONTROL] = larger(bytes->control_sent, bytes->control_received);
+    facts[FACT_SELECTED] = info.selected;
+    facts[FACT_APPLIED] = info.applied;
+    result->k = strcmp(info.exchange, "dense") == 0 ? self->bench->n : info.k;
+    snprintf(result->exchange, sizeof result->exchange, "%s", info.exchange);
+    snprintf(result->wire, sizeof result->wire, "%s", info.wire);
+    return STATUS_OK;
+}
+
+static int make_gradient(allreduce_rank *self, const pattern_spec *made, int64_t step) {
+    bench_device *device = &self->device;
+    pattern_fill(made, self->job->rank, step, 0, self->bench->n, self->grad);
+    return device->kind->upload(device, self->device_grad, self->grad, vector_bytes(self));
+}
+
+static int download_results(allreduce_rank *self, tw_group *group, allreduce_result *result,
+                            int64_t facts[FACTS]) {
+    bench_device *device = &self->device;
+    TW_TRY(note_info(self, group, result, facts));
+    TW_TRY(device->kind->download(device, self->out, self->device_out, vector_bytes(self)));
+    if (self->bench->verify)
+        TW_TRY(allreduce_check_copy(&self->check, group));
+    return STATUS_OK;
+}
+
+/* Gradient, allreduce, check: everything of a step but telling the others. */
+static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t step,
+                    allreduce_result *result, int64_t facts[FACTS]) {
+    TW_TRY(gather_agree(&self->gather, make_gradient(self, made, step)));
+    int64_t begin = tw__clock();
+    int error = tw_allreduce(group, 0, self->device_grad, self->device_out);
+    facts[FACT_CALL] = tw__clock() - begin;
+    TW_TRY(error_check("allreduce", error));
+    TW_TRY(gather_barrier(&self->gather));
+    TW_TRY(gather_agree(&self->gather, download_results(self, group, result, facts)));
+    facts[FACT_HASH] = (int64_t)vector_hash(self->out, self->bench->n, result->hash);
+    return self->bench->verify
+               ? allreduce_check_step(&self->check, step, self->out, &facts[FACT_WRONG])
+               : STATUS_OK;
+}
+
+/* The facts are gathered. timed is negative for a step that is not. */
+static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *result) {
+    const gather_group *all = &self->gather;
+    for (int i = 0; i < FACT_TIMES && timed >= 0; i++)
+        self->samples[i * self->bench->steps + timed] = (double)gather_max(all, i) * 1e-3;
+    result->payload_sent = larger(result->payload_sent, gather_max(all, FACT_SENT));
+    result->payload_received = larger(result->payload_received, gather_max(all, FACT_RECEIVED));
+    result->control = larger(result->control, gather_max(all, FACT_CONTROL));
+    result->selected = gather_max(all, FACT_SELECTED);
+    result->applied = gather_max(all, FACT_APPLIED);
+    result->hash = (uint64_t)gather_value(all, 0, FACT_HASH);
+    if (self->bench->verify) {
+        result->wrong += gather_total(all, FACT_WRONG);
+        for (int r = 1; r < self->job->nranks; r++) /* all should have the same result */
+            result->wrong += gather_value(all, r, FACT_HASH) != gather_value(all, 0, FACT_HASH);
+    }
+}
+
+/* ---- All steps of a row --------------------------------------------------------------------- */
+
+/* One step on all ranks; `timed` is its number among those that are, negative for others. */
+static int step_together(allreduce_rank *self, tw_group *group, const pattern_spec *made,
+                         int64_t step, int64_t timed, allreduce_result *result) {
+    int64_t facts[FACTS] = {0};
+    TW_TRY(one_step(self, group, made, step, result, facts));
+    TW_TRY(gather_values(&self->gather, facts, FACTS));
+    note_step(self, timed, result);
+    return STATUS_OK;
+}
+
+/* Steps until auto has chosen: as many on all ranks, since all choose alike. What they sent is not
+ * what it will send. */
+static int settle(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t *steps,
+                  allreduce_result *result) {
+    int64_t most = PATTERN_EXACT_STEPS / self->job->nranks - self->bench->steps;
+    int error = tw_group_choice(group, 0, &result->choice);
+    for (; error == TW_OK && !result->choice.settled && *steps < most; ++*steps) {
+        TW_TRY(step_together(self, group, made, *steps, -1, result));
+        error = tw_group_choice(group, 0, &result->choice);
+    }
+    result->payload_sent = result->payload_received = result->control = 0;
+    return error_check("asking for the choice", error);
+}
+
+static int run_steps(allreduce_rank *self, tw_group *group, const allreduce_row *row,
+                     const pattern_spec *made, allreduce_result *result) {
+    int64_t warm = ALLREDUCE_WARM_STEPS, done = 0;
+    int status = row->what->automatic ? settle(self, group, made, &done, result) : STATUS_OK;
+    if (row->what->automatic)
+        warm = done;
+    for (; done < warm + self->bench->steps && status == STATUS_OK; done++) {
+        status = step_together(self, group, made, done, done - warm, result);
+        self->progress++;
+        if (self->job->rank == 0)
+            progress_to(self->progress);
+    }
+    return status;
+}
+
+static int summarise(allreduce_rank *self, allreduce_result *result) {
+    double *times[FACT_TIMES] = {&result->time_us, &result->select_us, &result->agree_us,
+                                 &result->exchange_us, &result->apply_us};
+    int64_t steps = self->bench->steps;
+    for (int i = 0; i < FACT_TIMES; i++)
+        *times[i] = vector_median(self->samples + i * steps, steps);
+    tw_cost cost;
+    TW_TRY(
+        error_check("asking for the cost", tw_exchange_cost(result->exchange, self->bench->n,
+                                                            result->k, self->job->nranks, &cost)));
+    result->bound_words = cost.most;
+    return STATUS_OK;
+}
+
+int allreduce_measure(allreduce_rank *self, const allreduce_row *row, allreduce_result *result) {
+    pattern_spec made = {.kind = row->pattern,
+                         .n = self->bench->n,
+                         .k = row->k,
+                         .seed = (uint64_t)self->bench->seed};
+    tw_group *group = NULL;
+    *result = (allreduce_result){.wrong = self->bench->verify ? 0 : -1};
+    if (self->bench->verify)
+        allreduce_check_begin(&self->check, &made);
+    int status = open_group(self, row, &group);
+    if (status == STATUS_OK)
+        status = run_steps(self, group, row, &made, result);
+    if (status == STATUS_OK)
+        status = summarise(self, result);
+    tw_group_free(group);
+    return status;
+}

@@ -1,0 +1,285 @@
+/* bench_select.c - `thinwire bench select`: options, sweep and report
+ *
+ * Every row says whether the method found the true top-k, which is checked and not assumed. The
+ * bare pass closes the table as the row that nothing can beat. Its GB/s are a check of the machine:
+ * far below the memory's rate, something else was running or pages were small.
+ */
+#include "bench/bench_select.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "error.h"
+#include "json.h"
+#include "names.h"
+#include "options.h"
+#include "progress.h"
+#include "table.h"
+
+#define DEFAULT_N 14728266 /* VGG-16 on CIFAR-10 */
+#define DEFAULT_STEPS 30
+#define BYTES_PER_ELEMENT 12.0 /* the bare pass reads e and g and writes e */
+
+/* The settings of a run, as the options gave them. */
+typedef struct select_bench {
+    choice_list methods; /* positions for tw_select_method */
+    real_list densities; /* at least one; k/n when k is given */
+    int64_t n;
+    int64_t k;       /* 0: use the densities */
+    int data;        /* position of the kind of gradients */
+    int type;        /* tw_type */
+    int device;      /* tw_device */
+    int64_t threads; /* 0: the library's default; -1: not given */
+    bool cold;
+    int64_t steps;
+    double drift;
+    int64_t seed;
+    const char *json_path; /* NULL: none */
+} select_bench;
+
+typedef struct select_report {
+    const select_bench *bench;
+    const bench_device *device;
+    jsonl *json; /* NULL: none */
+    table rows;
+    int64_t nrows;
+    double floor_us; /* mean of the rows' medians */
+} select_report;
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+/* In the order of tw_type. */
+static const char *type_name(int position) {
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
+
+static const char help_summary[] =
+    "Time one step of selection (run and commit, with error feedback) against the bare pass e += "
+    "g, which error feedback needs in any case. Both are timed in turns in the same run; times are "
+    "medians. What every method selects after them is checked against an independent top-k.";
+
+static const char help_notes[] =
+    "JSON: one object per row. time_us is run and commit together (run_us and commit_us apart), "
+    "floor_us the bare pass, ratio = time_us / floor_us; count and candidates are those of the "
+    "last timed step, rescans is the sum over the timed steps. On a CPU the library writes what a "
+    "commit asks for in the next run: commit_us is near 0, a warm run_us includes the commit "
+    "before it, and a --cold step never pays for its own. On a GPU arch is cuda, device its name, "
+    "threads 0; a step is queued as a whole and timed by the GPU's events: run_us is all of it and "
+    "commit_us 0.";
+
+static const char help_examples[] =
+    "  thinwire bench select                                  all methods, VGG-16's size\n"
+    "  thinwire bench select --method exact --n 1M --k 1000   one row\n"
+    "  thinwire bench select --device cuda --n 133547324      on the GPU, BERT's size\n"
+    "  thinwire bench select --data power5 --drift 1.05 --json results.jsonl\n";
+
+static int parse(select_bench *bench, int argc, char **argv) {
+    const cli_option options[] = {
+        OPTION_CHOICES("method", "LIST", &bench->methods, names_method,
+                       "methods separated by commas, or all (default all)."),
+        OPTION_INTEGER("n", "N", &bench->n, 1, INT32_MAX, "elements (default 14728266, VGG-16's)"),
+        OPTION_REALS("density", "LIST", &bench->densities, 1e-10, 1,
+                     "k/n, one or more separated by commas (default 0.001,0.01)"),
+        OPTION_INTEGER("k", "K", &bench->k, 1, INT32_MAX, "entries per step, instead of --density"),
+        OPTION_CHOICE("data", "KIND", &bench->data, gradients_kind_name,
+                      "synthetic gradients (default gauss)."),
+        OPTION_CHOICE("type", "TYPE", &bench->type, type_name, "of the gradients (default f32)."),
+        OPTION_CHOICE("device", "DEVICE", &bench->device, bench_device_name,
+                      "where gradients lie and selection runs (default cpu)."),
+        OPTION_INTEGER("threads", "N", &bench->threads, 0, 256,
+                       "threads of a CPU (default 0: THINWIRE_THREADS or all cores)"),
+        OPTION_FLAG("cold", &bench->cold, "every timed step on a freshly created selector"),
+        OPTION_INTEGER("steps", "N", &bench->steps, 1, 1e6,
+                       "timed steps, after 5 that are not (default 30)"),
+        OPTION_REAL("drift", "X", &bench->drift, 1e-3, 1e3,
+                    "scale each step's gradient by X more (default 1)"),
+        OPTION_SEED(&bench->seed, "of the data and of method random (default 1)"),
+        OPTION_JSON(&bench->json_path),
+    };
+    return OPTIONS_PARSE(options, argc, argv, .command = "bench select", .summary = help_summary,
+                         .notes = help_notes, .examples = help_examples);
+}
+
+/* What the rows cannot say: how options go together, and the defaults of lists. */
+static int settle(select_bench *bench) {
+    const real_list defaults = {2, {0.001, 0.01}};
+    TW_TRY(options_settle_k("bench select", bench->k, bench->n, &bench->densities, &defaults));
+    if (bench->methods.count == 0)
+        options_take_all(names_method, &bench->methods);
+    if (bench->device != TW_CPU && bench->threads >= 0)
+        return error_usage("bench select: --threads is for --device cpu; leave it out");
+    bench->threads = bench->threads < 0 ? 0 : bench->threads;
+    return STATUS_OK;
+}
+
+/* ---- Report --------------------------------------------------------------------------------- */
+
+static const table_column columns[] = {
+    {"method", "", -16},   {"density", "k/n", 8}, {"k", "entries", 8},  {"count", "entries", 8},
+    {"min", "count/k", 7}, {"max", "count/k", 7}, {"exact", "", 5},     {"time", "us", 9},
+    {"floor", "us", 9},    {"ratio", "x", 6},     {"floor", "GB/s", 5},
+};
+
+static double quotient(double over, double under) {
+    return under > 0.0 ? over / under : 0.0;
+}
+
+static double gigabytes_per_second(const select_bench *bench, double floor_us) {
+    return quotient(BYTES_PER_ELEMENT * (double)bench->n, floor_us * 1e3);
+}
+
+static void report_begin(select_report *report, const select_bench *bench,
+                         const bench_device *device, jsonl *json) {
+    FILE *stream = jsonl_table_stream(json);
+    *report = (select_report){.bench = bench, .device = device, .json = json};
+    fprintf(stream, "bench select: n %" PRId64 ", data %s, type %s, ", bench->n,
+            gradients_kind_name(bench->data), type_name(bench->type));
+    if (bench->device == TW_CPU)
+        fprintf(stream, "kernels %s, threads %d, ", device->arch, device->threads);
+    else
+        fprintf(stream, "device %s, ", device->name);
+    fprintf(stream, "%" PRId64 " steps %s", bench->steps, bench->cold ? "cold" : "warm");
+    if (bench->drift != 1.0)
+        fprintf(stream, ", drift %g", bench->drift);
+    fputs("\n\n", stream);
+    table_begin(&report->rows, stream, columns, COUNT_OF(columns), 2);
+}
+
+static void write_json(const select_report *report, const char *method, double density,
+                       const select_result *result) {
+    jsonl *json = report->json;
+    const select_bench *bench = report->bench;
+    jsonl_set(json, J_TEXT("method", method), J_TEXT("arch", report->device->arch),
+              J_TEXT("device", report->device->name), J_INT("threads", report->device->threads),
+              J_INT("n", bench->n), J_INT("k", result->k), J_INT("count", result->count),
+              J_FLAG("exact", result->exact), J_REAL("time_us", result->time_us),
+              J_REAL("floor_us", result->floor_us),
+              J_REAL("ratio", quotient(result->time_us, result->floor_us)),
+              J_TEXT("data", gradients_kind_name(bench->data)),
+              J_TEXT("type", type_name(bench->type)), J_REAL("density", density),
+              J_FLAG("cold", bench->cold), J_INT("steps", bench->steps),
+              J_INT("count_min", result->count_min), J_INT("count_max", result->count_max),
+              J_REAL("count_mean", result->count_mean), J_INT("candidates", result->candidates),
+              J_INT("rescans", result->rescans), J_REAL("run_us", result->run_us),
+              J_REAL("commit_us", result->commit_us), J_REAL("drift", bench->drift));
+    jsonl_write(json);
+}
+
+static void report_row(select_report *report, const char *method, double density,
+                       const select_result *result) {
+    table *rows = &report->rows;
+    double k = (double)result->k;
+    table_row(rows, "%s|%.4g|%" PRId64 "|%" PRId64 "|%.2f|%.2f|%s|%.1f|%.1f|%.2f|%.1f", method,
+              density, result->k, result->count, (double)result->count_min / k,
+              (double)result->count_max / k, result->exact ? "yes" : "no", result->time_us,
+              result->floor_us, quotient(result->time_us, result->floor_us),
+              gigabytes_per_second(report->bench, result->floor_us));
+    report->nrows++;
+    report->floor_us += (result->floor_us - report->floor_us) / (double)report->nrows;
+    write_json(report, method, density, result);
+}
+
+static void report_end(select_report *report) {
+    if (report->nrows == 0)
+        return;
+    table *rows = &report->rows;
+    table_row(rows, "bare pass e += g|-|-|-|-|-|-|%.1f|%.1f|%.2f|%.1f", report->floor_us,
+              report->floor_us, 1.0, gigabytes_per_second(report->bench, report->floor_us));
+    if (report->bench->cold && report->bench->device == TW_CPU) {
+        fputs("cold: the writes of a commit fall into the next run and are not in these times\n",
+              rows->stream);
+    }
+}
+
+/* ---- The sweep ------------------------------------------------------------------------------ */
+
+static tw_select_params params_of(const select_bench *bench, const bench_device *device,
+                                  const char *method, double density) {
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.method = method;
+    params.k = bench->k;
+    params.density = bench->k > 0 ? 0.0 : density;
+    params.type = bench->type;
+    params.threads = (int)bench->threads;
+    params.device = bench->device;
+    params.stream = device->stream;
+    params.seed = (uint64_t)bench->seed;
+    return params;
+}
+
+/* Measure and report one row. The method "exact" promises the top-k: less is a failure. */
+static int one_row(const select_bench *bench, const select_plan *plan, select_report *report,
+                   int64_t *progress, const char *method, double density) {
+    tw_select_params params = params_of(bench, plan->device, method, density);
+    select_result result;
+    TW_TRY(select_measure(plan, &params, &result, progress));
+    progress_clear();
+    report_row(report, method, density, &result);
+    if (strcmp(method, "exact") == 0 && !result.exact) {
+        return error_report(
+            "method exact did not select the top-k in the step checked: please report it");
+    }
+    return STATUS_OK;
+}
+
+static int sweep(const select_bench *bench, const select_plan *plan, select_report *report) {
+    int64_t rows = (int64_t)bench->densities.count * bench->methods.count;
+    int64_t progress = 0;
+    int status = STATUS_OK;
+    progress_begin("bench select", rows * (SELECT_WARM_STEPS + bench->steps));
+    for (int64_t row = 0; row < rows && status == STATUS_OK; row++) {
+        double density = bench->densities.at[row / bench->methods.count];
+        const char *method = names_method(bench->methods.at[row % bench->methods.count]);
+        status = one_row(bench, plan, report, &progress, method, density);
+    }
+    progress_end();
+    return status;
+}
+
+static int run_steps(const select_bench *bench, bench_device *device, gradients *source,
+                     jsonl *json) {
+    select_plan plan;
+    select_report report;
+    TW_TRY(select_plan_create(&plan, source, device, bench->steps));
+    plan.cold = bench->cold;
+    report_begin(&report, bench, device, json);
+    int status = sweep(bench, &plan, &report);
+    report_end(&report);
+    select_plan_free(&plan);
+    return status;
+}
+
+static int run_bench(const select_bench *bench, jsonl *json) {
+    gradient_spec spec = {.n = bench->n,
+                          .kind = bench->data,
+                          .type = bench->type,
+                          .drift = bench->drift,
+                          .seed = (uint64_t)bench->seed};
+    bench_device device = {.kind = bench_device_at(bench->device),
+                           .n = bench->n,
+                           .type = bench->type,
+                           .threads = (int)bench->threads};
+    gradients source;
+    TW_TRY(bench_device_check(bench->device, bench->n, bench->threads));
+    TW_TRY(device.kind->open(&device));
+    int status = gradients_create(&source, &spec);
+    if (status == STATUS_OK) {
+        status = run_steps(bench, &device, &source, json);
+        gradients_free(&source);
+    }
+    device.kind->close(&device);
+    return status;
+}
+
+int command_bench_select(int argc, char **argv) {
+    select_bench bench = {
+        .n = DEFAULT_N, .steps = DEFAULT_STEPS, .threads = -1, .drift = 1.0, .seed = 1};
+    jsonl *json = NULL;
+    TW_TRY(parse(&bench, argc, argv));
+    TW_TRY(settle(&bench));
+    TW_TRY(jsonl_open(&json, bench.json_path, false));
+    return jsonl_close(json, run_bench(&bench, json));
+}

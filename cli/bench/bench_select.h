@@ -1,0 +1,72 @@
+/* bench_select.h - what the parts of `thinwire bench select` share
+ *
+ *     bench_select.c     options, the sweep over densities and methods, table and JSON
+ *     select_measure.c   times one method
+ *     select_verify.c    checks what it selects
+ */
+#ifndef CLI_BENCH_SELECT_H
+#define CLI_BENCH_SELECT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bench/bench_device.h"
+
+#define SELECT_WARM_STEPS 5
+#define SELECT_CHECKED_STEPS 2
+
+/* What all measurements of a run share. */
+typedef struct select_plan {
+    gradients *source;
+    bench_device *device;
+    int64_t steps;   /* timed steps */
+    bool cold;       /* every step on a fresh selector */
+    float *acc;      /* [n] for the check of the last step */
+    float *after;    /* [n] also for the check */
+    double *samples; /* [4][steps] times in us: run, commit, both, bare pass */
+} select_plan;
+
+typedef struct select_result {
+    int64_t k;     /* entries asked for */
+    int64_t count; /* entries selected in the last timed step, and over the timed steps: */
+    int64_t count_min;
+    int64_t count_max;
+    double count_mean;
+    int64_t candidates; /* in the last timed step */
+    int64_t rescans;    /* sum over the timed steps */
+    bool exact;         /* the last checked step gave the true top-k */
+    double run_us;      /* medians */
+    double commit_us;
+    double time_us; /* of run + commit, step by step */
+    double floor_us;
+} select_result;
+
+/* Returns STATUS_OK, or reports the error. */
+int select_plan_create(select_plan *plan, gradients *source, bench_device *device, int64_t steps);
+void select_plan_free(select_plan *plan);
+
+/* Measure the method that params describes. Steps done are added to *progress and shown.
+ * Returns STATUS_OK, or reports what failed: a call, or the check of the last step. */
+int select_measure(const select_plan *plan, const tw_select_params *params, select_result *result,
+                   int64_t *progress);
+
+/* One step, complete. */
+typedef struct select_step {
+    int64_t n;
+    int64_t k;          /* entries asked for */
+    const float *acc;   /* [n] gradient + residual before the step */
+    const float *after; /* [n] residual after the step */
+    selection_copy sent;
+} select_step;
+
+/* Check what holds for every method: indices ascending and in range, values bitwise acc at idx,
+ * and `after` bitwise acc with exactly the sent entries zero. Returns NULL, or says what is wrong
+ * and sets *index to where. */
+const char *select_verify(const select_step *step, int64_t *index);
+
+/* Whether the selection is the true top-k: min(k, non-zeros) entries of the largest magnitude, of
+ * equal magnitudes the smaller index. Call it on a step that select_verify found right.
+ * *exact is the answer; returns STATUS_OK, or reports that memory is out. */
+int select_verify_exact(const select_step *step, bool *exact);
+
+#endif

@@ -1,0 +1,192 @@
+/* info.c - `thinwire info`: what this build has, what this machine uses, how to change it
+ *
+ * Only reports; everything comes from the library's own tables, so a new method or kernel shows up
+ * here by itself. The names of the rows of these tables, for all commands, are here too.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "error.h"
+#include "job.h"
+#include "json.h"
+#include "names.h"
+#include "options.h"
+
+#define LINE_SIZE 256
+
+/* ---- Names ---------------------------------------------------------------------------------- */
+
+const char *names_method(int position) {
+    const char *name;
+    return tw_select_method(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+const char *names_exchange(int position) {
+    const char *name;
+    return tw_exchange(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+const char *names_wire(int position) {
+    const char *name;
+    return tw_wire(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+const char *names_scheme(int position) {
+    const char *name;
+    return tw_scheme(position, &name, NULL, NULL, NULL) == TW_OK ? name : NULL;
+}
+
+int names_find_scheme(const char *name) {
+    int position = 0;
+    while (names_scheme(position) != NULL && strcmp(names_scheme(position), name) != 0)
+        position++;
+    return position;
+}
+
+/* ---- The library's tables ------------------------------------------------------------------- */
+
+static int scheme_row(int position, const char **name, const char **description) {
+    return tw_scheme(position, name, NULL, NULL, description);
+}
+
+/* The transports, of which the library has no table. */
+static int transport_row(int position, const char **name, const char **description) {
+    static const struct {
+        const char *name;
+        const char *description;
+    } rows[] = {
+        {"self", "the only rank of a job of one"},
+        {"threads", "ranks as threads of one process"},
+        {"sockets", "ranks as processes with connected sockets between them"},
+        {"custom", "functions of the caller's own"},
+        {"mpi", "one rank per process, started by mpirun"},
+    };
+    if (position >= COUNT_OF(rows) - !job_mpi_available())
+        return TW_ERR_NAME;
+    *name = rows[position].name;
+    *description = rows[position].description;
+    return TW_OK;
+}
+
+static const struct {
+    const char *title;
+    const char *key; /* of the JSON array */
+    int (*row)(int position, const char **name, const char **description);
+} tables[] = {
+    {"select", "methods", tw_select_method},    {"exchange", "exchanges", tw_exchange},
+    {"scheme", "schemes", scheme_row},          {"wire", "wires", tw_wire},
+    {"transport", "transports", transport_row},
+};
+
+/* ---- Text and JSON -------------------------------------------------------------------------- */
+
+/* The CPU's name as Linux tells it, "unknown" elsewhere. */
+static void read_cpu_model(char model[LINE_SIZE]) {
+    snprintf(model, LINE_SIZE, "unknown");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (file == NULL)
+        return;
+    char line[LINE_SIZE];
+    while (fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", strlen("model name")) == 0 && colon != NULL) {
+            line[strcspn(line, "\n")] = '\0';
+            snprintf(model, LINE_SIZE, "%s", colon + 1 + (colon[1] == ' '));
+            break;
+        }
+    }
+    fclose(file);
+}
+
+static const char *environment(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL ? value : "not set";
+}
+
+static void print_kernels(FILE *stream) {
+    const char *name;
+    int usable;
+    for (int i = 0; tw_kernels_at(i, &name, &usable) == TW_OK; i++) {
+        const char *state = usable ? "usable" : "in the build, but this CPU lacks it";
+        const char *chosen = strcmp(name, tw_kernels()) == 0 ? ", in use" : "";
+        fprintf(stream, "%-10s %-10s %s%s\n", i == 0 ? "kernels" : "", name, state, chosen);
+    }
+    const char *forced = environment("THINWIRE_KERNELS");
+    bool refused = getenv("THINWIRE_KERNELS") != NULL && strcmp(forced, tw_kernels()) != 0;
+    fprintf(stream, "%-10s force with THINWIRE_KERNELS=NAME (now: %s%s)\n", "", forced,
+            refused ? ", not usable: selectors will refuse it" : "");
+}
+
+static void print_gpus(FILE *stream) {
+    const char *name;
+    int count = 0;
+    while (tw_cuda_device(count, &name) == TW_OK) {
+        fprintf(stream, "%-10s %-10d %s\n", count == 0 ? "gpu" : "", count, name);
+        count++;
+    }
+    if (count == 0)
+        fprintf(stream, "%-10s %-10s %s\n", "gpu", "none", tw_last_error());
+}
+
+static void print_info(FILE *stream, const char *cpu_model) {
+    const char *name, *description;
+    fprintf(stream, "%-10s %s\n", "thinwire", tw_version());
+    fprintf(stream, "%-10s %s\n", "cpu", cpu_model);
+    print_kernels(stream);
+    fprintf(stream, "%-10s %d by default; change with THINWIRE_THREADS=N (now: %s)\n", "threads",
+            tw_default_threads(), environment("THINWIRE_THREADS"));
+    print_gpus(stream);
+    for (int t = 0; t < COUNT_OF(tables); t++)
+        for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
+            fprintf(stream, "%-10s %-10s %s\n", i == 0 ? tables[t].title : "", name, description);
+    if (!job_mpi_available()) {
+        fprintf(stream, "%-10s %-10s %s\n", "", "mpi",
+                "not in this build: install libopenmpi-dev and rebuild");
+    }
+    fprintf(stream, "%-10s %s\n", "json",
+            jsonl_available() ? "yes" : "no: install libjansson-dev and rebuild");
+}
+
+static void write_json(jsonl *json, const char *cpu_model) {
+    const char *name, *description;
+    int usable;
+    jsonl_set(json, J_TEXT("version", tw_version()), J_TEXT("cpu", cpu_model),
+              J_TEXT("kernels", tw_kernels()));
+    for (int i = 0; tw_kernels_at(i, &name, &usable) == TW_OK; i++) {
+        jsonl_append(json, "kernels_built", name);
+        if (usable)
+            jsonl_append(json, "kernels_usable", name);
+    }
+    jsonl_set(json, J_INT("threads", tw_default_threads()));
+    for (int i = 0; tw_cuda_device(i, &name) == TW_OK; i++)
+        jsonl_append(json, "gpus", name);
+    for (int t = 0; t < COUNT_OF(tables); t++)
+        for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
+            jsonl_append(json, tables[t].key, name);
+    jsonl_write(json);
+}
+
+int command_info(int argc, char **argv) {
+    const char *json_path = NULL;
+    const cli_option options[] = {
+        OPTION_TEXT("json", "FILE", &json_path,
+                    "write one JSON object to FILE, or to stdout with -"),
+    };
+    TW_TRY(OPTIONS_PARSE(options, argc, argv, .command = "info",
+                         .summary = "Show version, kernels, threads, GPUs, selection methods, "
+                                    "exchanges, schemes, wire formats and transports, and how to "
+                                    "choose them.",
+                         .examples = "  thinwire info\n"
+                                     "  thinwire info --json -\n"
+                                     "  THINWIRE_KERNELS=ref thinwire info\n"));
+    jsonl *json;
+    char cpu_model[LINE_SIZE];
+    TW_TRY(jsonl_open(&json, json_path, false));
+    read_cpu_model(cpu_model);
+    print_info(jsonl_table_stream(json), cpu_model);
+    write_json(json, cpu_model);
+    return jsonl_close(json, STATUS_OK);
+}

@@ -1,0 +1,227 @@
+/* job.c - chooses between threads and MPI, and runs ranks as threads
+ *
+ * Open MPI, MPICH and Slurm tell a process about its job through the environment, before MPI is
+ * initialised: that decides. A rank that fails leaves; the others notice by their deadlines.
+ */
+#include "job.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "names.h"
+
+/* Variables that a launcher sets: one that tells it apart, and the rank. */
+static const struct {
+    const char *mark;
+    const char *rank;
+} launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"PMI_SIZE", "PMI_RANK"},
+    {"PMIX_RANK", "PMIX_RANK"},
+};
+
+/* The rank that mpirun gave to this process, -1 when it was not started by it. */
+static int launched_rank(void) {
+    for (int i = 0; i < COUNT_OF(launchers); i++) {
+        if (getenv(launchers[i].mark) != NULL) {
+            const char *rank = getenv(launchers[i].rank);
+            return rank != NULL ? atoi(rank) : 0;
+        }
+    }
+    return -1;
+}
+
+void job_silence_others(void) {
+    if (launched_rank() > 0) {
+        error_silence(true);
+        FILE *nowhere = freopen("/dev/null", "w", stdout); /* for --help */
+        (void)nowhere; /* NULL: stdout is closed, which is as quiet */
+    }
+}
+
+static int begin(job_handle *job, int64_t wanted, int otherwise) {
+    *job = (job_handle){.mpi = launched_rank() >= 0};
+    if (!job->mpi) {
+        job->nranks = wanted > 0 ? (int)wanted : otherwise;
+        return STATUS_OK;
+    }
+    if (!job_mpi_available()) {
+        return error_report("mpirun started this, but the build has no MPI: install libopenmpi-dev "
+                            "and rebuild, or run without mpirun and give --ranks");
+    }
+    TW_TRY(job_mpi_begin(job));
+    if (wanted == 0 || wanted == job->nranks)
+        return STATUS_OK;
+    job_mpi_end();
+    return error_usage("--ranks %" PRId64 " is not accepted: mpirun started %d; leave --ranks out",
+                       wanted, job->nranks);
+}
+
+int job_execute(int status, int64_t wanted, int otherwise,
+                int (*run)(const job_handle *job, void *context), void *context) {
+    job_handle job;
+    if (status == STATUS_OK)
+        status = begin(&job, wanted, otherwise);
+    if (status != STATUS_OK)
+        return launched_rank() > 0 ? STATUS_OK : status;
+    status = run(&job, context);
+    if (job.mpi)
+        job_mpi_end();
+    return status;
+}
+
+bool job_prints(const job_handle *job) {
+    return job->first == 0;
+}
+
+int job_worst(const job_handle *job, int status) {
+    return job->mpi ? job_mpi_worst(status) : status;
+}
+
+const char *job_transport_name(const job_handle *job) {
+    return job->mpi ? "mpi" : "threads";
+}
+
+/* ---- Threads -------------------------------------------------------------------------------- */
+
+typedef struct thread_set {
+    pthread_mutex_t gate; /* held until all threads exist */
+    bool called_off;
+    void (*work)(void *context, int rank);
+    void *context;
+} thread_set;
+
+typedef struct rank_thread {
+    thread_set *set;
+    pthread_t thread;
+    int rank;
+} rank_thread;
+
+static void *thread_main(void *argument) {
+    rank_thread *self = argument;
+    pthread_mutex_lock(&self->set->gate);
+    bool called_off = self->set->called_off;
+    pthread_mutex_unlock(&self->set->gate);
+    if (!called_off)
+        self->set->work(self->set->context, self->rank);
+    return NULL;
+}
+
+/* Returns how many could be started; all of these have ended. */
+static int run_threads(thread_set *set, rank_thread *threads, int nranks, size_t stack) {
+    pthread_attr_t attributes;
+    int started = 0;
+    if (pthread_attr_init(&attributes) != 0)
+        return 0;
+    if (stack == 0 || pthread_attr_setstacksize(&attributes, stack) == 0) {
+        pthread_mutex_lock(&set->gate);
+        for (; started < nranks; started++) {
+            threads[started] = (rank_thread){.set = set, .rank = started};
+            if (pthread_create(&threads[started].thread, &attributes, thread_main,
+                               &threads[started]) != 0)
+                break;
+        }
+        set->called_off = started < nranks;
+        pthread_mutex_unlock(&set->gate);
+    }
+    for (int r = 0; r < started; r++)
+        pthread_join(threads[r].thread, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+int job_threads(int nranks, size_t stack, void (*work)(void *context, int rank), void *context) {
+    assert(nranks > 0);
+    thread_set set = {.gate = PTHREAD_MUTEX_INITIALIZER, .work = work, .context = context};
+    rank_thread *threads = calloc((size_t)nranks, sizeof *threads);
+    if (threads == NULL)
+        return error_report("not enough memory for %d ranks; try fewer --ranks", nranks);
+    int started = run_threads(&set, threads, nranks, stack);
+    free(threads);
+    if (started < nranks) {
+        return error_report("only %d of %d threads could be started; try fewer --ranks", started,
+                            nranks);
+    }
+    return STATUS_OK;
+}
+
+/* A job whose ranks are threads. */
+typedef struct local_job {
+    int nranks;
+    job_rank *ranks;           /* [nranks] */
+    tw_transport **transports; /* [nranks] for what is measured, then [nranks] for gather.h */
+    int *statuses;             /* [nranks] */
+    job_work work;
+    void *context;
+} local_job;
+
+static void rank_main(void *context, int rank) {
+    local_job *local = context;
+    job_rank *self = &local->ranks[rank];
+    error_capture_in(&self->error);
+    local->statuses[rank] = local->work(self, local->context);
+    tw_transport_free(self->transport); /* the other ranks see that this one has left */
+    tw_transport_free(self->gather_transport);
+    local->transports[rank] = local->transports[rank + local->nranks] = NULL;
+}
+
+static int connect_ranks(local_job *local) {
+    int nranks = local->nranks;
+    TW_TRY(error_check("connecting the ranks", tw_transport_threads(local->transports, nranks)));
+    TW_TRY(error_check("connecting the ranks",
+                       tw_transport_threads(local->transports + nranks, nranks)));
+    for (int r = 0; r < nranks; r++) {
+        local->ranks[r] = (job_rank){.rank = r,
+                                     .nranks = nranks,
+                                     .local_ranks = nranks,
+                                     .transport = local->transports[r],
+                                     .gather_transport = local->transports[r + nranks]};
+    }
+    return STATUS_OK;
+}
+
+/* The error of the lowest rank that has one. */
+static int print_error(const local_job *local) {
+    int status = STATUS_OK;
+    for (int r = 0; r < local->nranks; r++) {
+        if (local->ranks[r].error.text[0] != '\0')
+            return error_report("rank %d: %s", r, local->ranks[r].error.text);
+        status = local->statuses[r] != STATUS_OK ? STATUS_FAILED : status;
+    }
+    return status;
+}
+
+static int run_connected(local_job *local) {
+    TW_TRY(connect_ranks(local));
+    TW_TRY(job_threads(local->nranks, 0, rank_main, local));
+    return print_error(local);
+}
+
+static int run_local(const job_handle *job, job_work work, void *context) {
+    size_t nranks = (size_t)job->nranks;
+    local_job local = {.nranks = job->nranks,
+                       .ranks = calloc(nranks, sizeof *local.ranks),
+                       .transports = calloc(2 * nranks, sizeof(tw_transport *)),
+                       .statuses = calloc(nranks, sizeof *local.statuses),
+                       .work = work,
+                       .context = context};
+    int status = STATUS_FAILED;
+    if (local.ranks == NULL || local.transports == NULL || local.statuses == NULL)
+        (void)error_report("not enough memory for %d ranks; try fewer --ranks", job->nranks);
+    else
+        status = run_connected(&local);
+    for (size_t i = 0; local.transports != NULL && i < 2 * nranks; i++)
+        tw_transport_free(local.transports[i]);
+    free(local.ranks);
+    free(local.transports);
+    free(local.statuses);
+    return status;
+}
+
+int job_run(const job_handle *job, job_work work, void *context) {
+    error_silence(false);
+    return job->mpi ? job_mpi_run(job, work, context) : run_local(job, work, context);
+}

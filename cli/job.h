@@ -1,0 +1,77 @@
+/* job.h - runs one function on every rank of a job: threads of this process, or MPI
+ *
+ * By itself a process runs all ranks as threads. Under mpirun it is one rank and the others are
+ * processes like it; the environment tells which. Each rank gets two transports, as a transport
+ * carries one group at a time: one for what is measured, one for gather.h.
+ *
+ *     job_silence_others();
+ *     int status = parse options;
+ *     return job_execute(status, wanted ranks, 8, run, context);      run calls job_run
+ */
+#ifndef CLI_JOB_H
+#define CLI_JOB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "thinwire.h"
+
+#define JOB_RANKS_MAX 1024 /* as threads */
+
+/* The job as a process sees it. */
+typedef struct job_handle {
+    bool mpi;
+    int nranks;
+    int first; /* lowest rank in this process */
+} job_handle;
+
+/* The job as one rank sees it. */
+typedef struct job_rank {
+    int rank;
+    int nranks;
+    int local_ranks;                /* in this process, this one included */
+    tw_transport *transport;        /* for what is measured */
+    tw_transport *gather_transport; /* for figures and checks */
+    error_capture error;            /* of this rank */
+} job_rank;
+
+typedef int (*job_work)(job_rank *job, void *context); /* returns a status */
+
+/* Under mpirun all ranks but 0 print nothing until job_run: they would repeat rank 0. */
+void job_silence_others(void);
+
+/* Set up the job, run, end it. status is that of the options: if they are wrong the process ends
+ * before it joins its job, and only rank 0 returns the status, since mpirun ends all other
+ * processes at the first that fails, printed or not. wanted is the number of ranks asked for, 0 if
+ * none was: then mpirun decides, or there are `otherwise` threads. Returns the status. */
+int job_execute(int status, int64_t wanted, int otherwise,
+                int (*run)(const job_handle *job, void *context), void *context);
+
+/* Whether rank 0, which prints, is in this process. */
+bool job_prints(const job_handle *job);
+
+/* The worst of the statuses that the processes of the job pass. Collective. */
+int job_worst(const job_handle *job, int status);
+
+/* Run work once for every rank. Prints the first error once. Returns STATUS_OK or STATUS_FAILED;
+ * where ranks are lost it may end the job instead. */
+int job_run(const job_handle *job, job_work work, void *context);
+
+/* "threads" or "mpi". */
+const char *job_transport_name(const job_handle *job);
+
+/* Call work(context, rank) in a thread for each of nranks. None begins before all exist: a thread
+ * that cannot be started would leave the others waiting. stack: bytes for each, 0: the usual.
+ * Returns STATUS_OK when all have ended, or prints that not all could be started. */
+int job_threads(int nranks, size_t stack, void (*work)(void *context, int rank), void *context);
+
+/* For job.c: job_mpi.c, which says so where the build has no MPI. */
+bool job_mpi_available(void);
+int job_mpi_begin(job_handle *job);
+int job_mpi_worst(int status);
+int job_mpi_run(const job_handle *job, job_work work, void *context);
+void job_mpi_end(void);
+
+#endif

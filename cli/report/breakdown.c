@@ -1,0 +1,152 @@
+/* breakdown.c - where the time of an iteration goes: stacked bars and the same as a table
+ *
+ * Two bars a run. The upper one adds up to the iteration: data, forward, backward, communication
+ * that the backward pass did not hide, optimiser, and what no part accounts for. The lower one is
+ * the work of the exchange itself, hidden or not: select, wait for the slowest rank, exchange,
+ * apply.
+ */
+#include "report/page.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "names.h"
+#include "report/html.h"
+#include "report/series.h"
+
+#define NOWHERE ((size_t)-1) /* of what is left over */
+#define MILLISECONDS 1e3
+
+/* Heights in the plot, from the top of a run's row. */
+#define ROW 54.0
+#define NAME_AT 12.0
+#define UPPER_FROM 22.0
+#define UPPER_TO 38.0
+#define LOWER_FROM 40.0
+#define LOWER_TO 49.0
+
+typedef struct part {
+    const char *name;
+    const char *header; /* of the table: HTML */
+    size_t offset;      /* in run_step, or NOWHERE */
+    color fill;
+    bool behind; /* on the lower bar */
+} part;
+
+static const part parts[] = {
+    {"data", "data", offsetof(run_step, data_s), COLOR_DATA, false},
+    {"forward", "forward", offsetof(run_step, forward_s), COLOR_FORWARD, false},
+    {"backward", "backward", offsetof(run_step, backward_s), COLOR_BACKWARD, false},
+    {"exposed communication", "exposed<br>comm.", offsetof(run_step, exposed_s), COLOR_EXPOSED,
+     false},
+    {"optimiser", "optimiser", offsetof(run_step, optimiser_s), COLOR_OPTIMISER, false},
+    {"other", "other", NOWHERE, COLOR_OTHER, false},
+    {"select", "select", offsetof(run_step, select_s), COLOR_SELECT, true},
+    {"wait for the slowest", "wait for<br>slowest", offsetof(run_step, wait_s), COLOR_WAIT, true},
+    {"exchange", "exchange", offsetof(run_step, exchange_s), COLOR_EXCHANGE, true},
+    {"apply", "apply", offsetof(run_step, apply_s), COLOR_APPLY, true},
+};
+
+#define PARTS COUNT_OF(parts)
+
+/* Mean milliseconds of each part of a run's steps. */
+static void measure(const run_log *run, double ms[PARTS]) {
+    double rest = series_mean(run, series_time) * MILLISECONDS;
+    for (int p = 0; p < PARTS; p++) {
+        double mean = NAN;
+        if (parts[p].offset != NOWHERE)
+            mean = series_mean_member(run, parts[p].offset) * MILLISECONDS;
+        ms[p] = isnan(mean) ? 0.0 : mean;
+        rest -= parts[p].behind ? 0.0 : ms[p];
+    }
+    for (int p = 0; p < PARTS; p++)
+        if (parts[p].offset == NOWHERE)
+            ms[p] = rest > 0 ? rest : 0.0;
+}
+
+/* ---- The bars ------------------------------------------------------------------------------- */
+
+/* Boxes of part p: one for each run, where the parts before it on the same bar end. */
+static void add_boxes(plot *drawing, const double *ms, int nruns, int p, double *room) {
+    double *low = room, *high = room + nruns, *bottom = room + 2 * nruns, *top = room + 3 * nruns;
+    for (int i = 0; i < nruns; i++) {
+        low[i] = 0.0;
+        for (int q = 0; q < p; q++)
+            low[i] += parts[q].behind == parts[p].behind ? ms[i * PARTS + q] : 0.0;
+        high[i] = low[i] + ms[i * PARTS + p];
+        bottom[i] = i * ROW + (parts[p].behind ? LOWER_FROM : UPPER_FROM);
+        top[i] = i * ROW + (parts[p].behind ? LOWER_TO : UPPER_TO);
+    }
+    plot_boxes(drawing, low, high, bottom, top, nruns, parts[p].fill);
+}
+
+static void write_bars(report_page *page, const double *ms, double *room) {
+    plot drawing;
+    int height = (int)(page->nruns * ROW) + 52;
+    if (!page_figure_begin(page, &drawing, height, "mean time of an iteration, ms", ""))
+        return;
+    plot_set(&drawing, "set tmargin at screen %g", 1.0 - 4.0 / height);
+    plot_set(&drawing, "set lmargin at screen 0.025");
+    plot_set(&drawing, "unset ytics; set grid xtics");
+    plot_set(&drawing, "set xrange [0:*]; set yrange [%g:0]", page->nruns * ROW);
+    for (int p = 0; p < PARTS; p++)
+        add_boxes(&drawing, ms, page->nruns, p, room);
+    for (int i = 0; i < page->nruns; i++)
+        plot_label(&drawing, i, i * ROW + NAME_AT);
+    page_figure_end(
+        page, &drawing, "Breakdown of an iteration",
+        "Upper bar: what the iteration waits for, from data to optimiser. Lower, thinner bar: "
+        "work of the exchange, in the background, hidden or not. Look at the exposed "
+        "communication: it is all that a better exchange can still save.");
+}
+
+/* ---- The table ------------------------------------------------------------------------------ */
+
+static void write_table(report_page *page, const double *ms) {
+    const char *headers[PARTS + 2] = {"mean ms<br>per step", "whole<br>iteration"};
+    for (int p = 0; p < PARTS; p++)
+        headers[p + 2] = parts[p].header;
+    html_table_begin(page->out, headers, PARTS + 2);
+    for (int i = 0; i < page->nruns; i++) {
+        page_row_begin(page, i);
+        html_cell_real(page->out, series_mean(&page->runs[i], series_time) * MILLISECONDS, 3);
+        for (int p = 0; p < PARTS; p++)
+            html_cell_real(page->out, page->runs[i].nsteps > 0 ? ms[i * PARTS + p] : NAN, 3);
+        fputs("</tr>\n", page->out);
+    }
+    html_table_end(page->out);
+}
+
+static void write_legend(report_page *page, bool behind) {
+    fprintf(page->out, "<ul class=\"legend\"><li><strong>%s</strong></li>",
+            behind ? "background" : "iteration");
+    for (int p = 0; p < PARTS; p++)
+        if (parts[p].behind == behind)
+            page_legend_item(page, parts[p].fill, "block", parts[p].name);
+    fputs("</ul>\n", page->out);
+}
+
+void breakdown_section(report_page *page) {
+    page_section_begin(
+        page, "breakdown", "Where the time goes",
+        "Means over all steps. Gradients are exchanged in the background: what of it "
+        "falls into the backward pass is hidden, the rest is exposed.");
+    size_t nruns = (size_t)page->nruns;
+    double *ms = calloc(nruns, PARTS * sizeof *ms); /* [nruns][PARTS] */
+    double *room = calloc(nruns, 4 * sizeof *room);
+    if (ms != NULL && room != NULL) {
+        for (int i = 0; i < page->nruns; i++)
+            measure(&page->runs[i], ms + i * PARTS);
+        if (page->has_gnuplot) {
+            write_legend(page, false);
+            write_legend(page, true);
+        }
+        int before = page_plots_begin(page, 1);
+        write_bars(page, ms, room);
+        page_plots_end(page, before);
+        write_table(page, ms);
+    }
+    free(ms);
+    free(room);
+    page_section_end(page);
+}

@@ -1,0 +1,172 @@
+/* gnuplot.c - runs gnuplot as a child; writes files as a whole or not at all
+ *
+ * Script, output and errors go through nameless temporary files rather than pipes: whatever their
+ * sizes, neither process waits for the other, and nothing is left behind. The user's own gnuplot
+ * settings are not read (-d), so a page looks the same everywhere.
+ */
+#include "report/plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "error.h"
+
+/* Run gnuplot with one argument and the files in place of stdin, stdout and stderr. Returns 0, or
+ * an errno; *exit_status is as of waitpid. */
+static int run_child(const char *argument, const int files[3], int *exit_status) {
+    posix_spawn_file_actions_t actions;
+    int error = posix_spawn_file_actions_init(&actions);
+    if (error != 0)
+        return error;
+    for (int i = 0; i < 3 && error == 0; i++)
+        error = posix_spawn_file_actions_adddup2(&actions, files[i], i);
+    char name[] = "gnuplot";
+    char *copy = strdup(argument);
+    char *arguments[] = {name, copy, NULL};
+    pid_t child = 0;
+    if (error == 0) {
+        error =
+            copy != NULL ? posix_spawnp(&child, name, &actions, NULL, arguments, environ) : ENOMEM;
+    }
+    while (error == 0 && waitpid(child, exit_status, 0) < 0)
+        error = errno == EINTR ? 0 : errno;
+    posix_spawn_file_actions_destroy(&actions);
+    free(copy);
+    return error;
+}
+
+bool gnuplot_available(void) {
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0)
+        return false;
+    const int files[3] = {null, null, null};
+    int exit_status = 0;
+    int error = run_child("--version", files, &exit_status);
+    close(null);
+    return error == 0 && WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 0;
+}
+
+/* The whole file as a text, NULL if it cannot be had. */
+static char *read_back(FILE *file) {
+    if (fseek(file, 0, SEEK_END) != 0)
+        return NULL;
+    long size = ftell(file);
+    rewind(file);
+    char *text = size >= 0 ? malloc((size_t)size + 1) : NULL;
+    if (text != NULL) {
+        size_t length = fread(text, 1, (size_t)size, file);
+        text[length] = '\0';
+    }
+    return text;
+}
+
+/* The line of gnuplot's complaint that says what is wrong: the last. */
+static void complaint(FILE *errors, char *reason, size_t size) {
+    char *text = read_back(errors);
+    size_t length = text != NULL ? strlen(text) : 0;
+    while (length > 0 && strchr(" \t\r\n", text[length - 1]) != NULL)
+        text[--length] = '\0';
+    const char *line = text != NULL ? strrchr(text, '\n') : NULL;
+    line = line != NULL ? line + 1 : text;
+    snprintf(reason, size, "%s", length > 0 ? line : "gnuplot drew nothing");
+    free(text);
+}
+
+static char *draw(FILE *in, FILE *drawn, FILE *errors, char *reason, size_t size) {
+    const int files[3] = {fileno(in), fileno(drawn), fileno(errors)};
+    int exit_status = 0;
+    int error = run_child("-d", files, &exit_status);
+    if (error != 0) {
+        snprintf(reason, size, "cannot run gnuplot: %s", strerror(error));
+        return NULL;
+    }
+    char *svg = read_back(drawn);
+    if (exit_status == 0 && svg != NULL && strstr(svg, "</svg>") != NULL)
+        return svg;
+    complaint(errors, reason, size);
+    free(svg);
+    return NULL;
+}
+
+char *gnuplot_run(const char *script, char *reason, size_t size) {
+    char *svg = NULL;
+    FILE *in = tmpfile(), *drawn = tmpfile(), *errors = tmpfile();
+    if (in == NULL || drawn == NULL || errors == NULL || fputs(script, in) == EOF ||
+        fflush(in) != 0) {
+        snprintf(reason, size, "no temporary file: %s", strerror(errno));
+    } else {
+        rewind(in);
+        svg = draw(in, drawn, errors, reason, size);
+    }
+    FILE *files[] = {in, drawn, errors};
+    for (int i = 0; i < 3; i++)
+        if (files[i] != NULL)
+            (void)fclose(files[i]);
+    return svg;
+}
+
+/* ---- Files ---------------------------------------------------------------------------------- */
+
+static int refuse(const char *path, int error) {
+    return error_report("report: %s: cannot write: %s", path, strerror(error));
+}
+
+/* What mkstemp made is for its owner alone; a page is for whoever may read a new file here. */
+static int set_mode(int file) {
+    mode_t mask = umask(0);
+    (void)umask(mask);
+    return fchmod(file, 0666 & ~mask);
+}
+
+/* Returns 0 or an errno; closes the file in either case. */
+static int fill(int file, const char *text, size_t size) {
+    int error = set_mode(file) == 0 ? 0 : errno;
+    while (size > 0 && error == 0) {
+        ssize_t written = write(file, text, size);
+        if (written < 0 && errno != EINTR) {
+            error = errno;
+        } else if (written > 0) {
+            text += written;
+            size -= (size_t)written;
+        }
+    }
+    if (error == 0 && fsync(file) != 0 && errno != EINVAL) /* some file systems cannot */
+        error = errno;
+    if (close(file) != 0 && error == 0)
+        error = errno;
+    return error;
+}
+
+/* Write to a temporary file next to path, then rename it. Returns 0 or an errno. */
+static int replace(const char *path, const char *text, size_t size) {
+    char *temporary = NULL;
+    if (asprintf(&temporary, "%s.XXXXXX", path) < 0)
+        return ENOMEM;
+    int file = mkstemp(temporary);
+    int error = file >= 0 ? fill(file, text, size) : errno;
+    if (file >= 0 && error == 0 && rename(temporary, path) != 0)
+        error = errno;
+    if (file >= 0 && error != 0)
+        (void)unlink(temporary);
+    free(temporary);
+    return error;
+}
+
+int plot_write_file(const char *path, const char *text, size_t size) {
+    if (strcmp(path, "-") == 0)
+        return fwrite(text, 1, size, stdout) == size ? STATUS_OK : refuse(path, errno);
+    struct stat before;
+    bool exists = stat(path, &before) == 0;
+    if (exists && !S_ISREG(before.st_mode))
+        return error_report("report: %s: not an ordinary file; give the name of one, or -", path);
+    char *target = exists ? realpath(path, NULL) : strdup(path); /* a link stays a link */
+    int error = target != NULL ? replace(target, text, size) : errno;
+    free(target);
+    return error == 0 ? STATUS_OK : refuse(path, error);
+}

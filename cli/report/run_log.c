@@ -1,0 +1,375 @@
+/* run_log.c - reads run logs through jansson
+ *
+ * A line's keys are rows {key, type, where it goes}. Text is made harmless here, once: control
+ * characters become blanks, so that any name can stand in a page and in a message.
+ */
+#include "report/run_log.h"
+
+#include "error.h"
+#include "names.h"
+
+#ifdef TW_HAVE_JANSSON
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BINS 4096
+#define REASON_SIZE 256
+
+typedef struct field {
+    const char *key;
+    enum { REAL, COUNT, TEXT } type; /* a number; one of at least 0; a text, "" if missing */
+    size_t offset;                   /* of the double, NaN if null or missing, or the char * */
+} field;
+
+typedef struct reader {
+    run_log *run;
+    int64_t line;
+    int64_t step_room, evaluation_room, snapshot_room; /* allocated elements */
+    double elapsed_before;    /* of the runs that this one resumes, where its clock started anew */
+    char reason[REASON_SIZE]; /* why the line is refused */
+} reader;
+
+/* A key that goes to the member of its name. */
+#define FIELD(type, kind, member)                                                                  \
+    { #member, kind, offsetof(type, member) }
+
+#define RUN(kind, member) FIELD(run_log, kind, member)
+static const field run_fields[] = {
+    RUN(TEXT, name),         RUN(TEXT, model),
+    RUN(TEXT, data),         RUN(TEXT, scheme),
+    RUN(TEXT, select),       RUN(TEXT, exchange),
+    RUN(TEXT, transport),    RUN(TEXT, optimizer),
+    RUN(COUNT, version),     RUN(COUNT, parameters),
+    RUN(COUNT, density),     RUN(COUNT, nranks),
+    RUN(COUNT, batch),       {"steps", COUNT, offsetof(run_log, planned_steps)},
+    RUN(COUNT, epochs),      RUN(REAL, seed),
+    RUN(REAL, lr),           RUN(REAL, momentum),
+    RUN(REAL, weight_decay),
+};
+
+#define STEP(kind, member) FIELD(run_step, kind, member)
+static const field step_fields[] = {
+    STEP(COUNT, step),         STEP(COUNT, epoch),      STEP(REAL, loss),
+    STEP(REAL, accuracy),      STEP(REAL, lr),          STEP(COUNT, k),
+    STEP(COUNT, selected),     STEP(COUNT, applied),    STEP(COUNT, payload_sent),
+    STEP(COUNT, payload_recv), STEP(COUNT, control),    STEP(COUNT, time_s),
+    STEP(COUNT, data_s),       STEP(COUNT, forward_s),  STEP(COUNT, backward_s),
+    STEP(COUNT, optimiser_s),  STEP(COUNT, exposed_s),  STEP(COUNT, select_s),
+    STEP(COUNT, wait_s),       STEP(COUNT, exchange_s), STEP(COUNT, apply_s),
+    STEP(COUNT, elapsed_s),    STEP(COUNT, skipped),
+};
+
+#define EVALUATION(kind, member) FIELD(run_evaluation, kind, member)
+static const field evaluation_fields[] = {
+    EVALUATION(COUNT, step),    EVALUATION(COUNT, epoch),     EVALUATION(REAL, loss),
+    EVALUATION(REAL, accuracy), EVALUATION(COUNT, elapsed_s),
+};
+
+#define SNAPSHOT(kind, member) FIELD(run_snapshot, kind, member)
+static const field snapshot_fields[] = {
+    SNAPSHOT(COUNT, step),       SNAPSHOT(COUNT, n),
+    SNAPSHOT(COUNT, k),          SNAPSHOT(REAL, low),
+    SNAPSHOT(REAL, high),        SNAPSHOT(COUNT, contraction),
+    SNAPSHOT(COUNT, bound_topk), SNAPSHOT(COUNT, bound_random),
+};
+
+static const field end_fields[] = {
+    {"seconds", COUNT, offsetof(run_log, end_seconds)},
+    {"accuracy", REAL, offsetof(run_log, end_accuracy)},
+    {"skipped", COUNT, offsetof(run_log, end_skipped)},
+};
+
+/* ---- Keys ----------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static bool refuse(reader *in, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(in->reason, sizeof in->reason, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* A copy without control characters. NULL if there is no memory. */
+static char *harmless_copy(const char *text) {
+    char *copy = strdup(text);
+    for (char *at = copy; at != NULL && *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            *at = ' ';
+    return copy;
+}
+
+static bool read_text(reader *in, const field *what, const json_t *value, char **to) {
+    if (value != NULL && !json_is_string(value))
+        return refuse(in, "\"%s\" is not a text", what->key);
+    free(*to);
+    *to = harmless_copy(value != NULL ? json_string_value(value) : "");
+    return *to != NULL || refuse(in, "out of memory");
+}
+
+static bool read_number(reader *in, const field *what, const json_t *value, double *to) {
+    *to = NAN;
+    if (value == NULL || json_is_null(value))
+        return true;
+    if (!json_is_number(value))
+        return refuse(in, "\"%s\" is not a number", what->key);
+    *to = json_number_value(value);
+    return what->type != COUNT || *to >= 0 || refuse(in, "\"%s\" is negative", what->key);
+}
+
+/* Fill the members of *base that the rows name. */
+static bool read_fields(reader *in, const json_t *object, const field *rows, int nrows,
+                        void *base) {
+    bool good = true;
+    for (int i = 0; i < nrows && good; i++) {
+        const json_t *value = json_object_get(object, rows[i].key);
+        void *to = (char *)base + rows[i].offset;
+        good = rows[i].type == TEXT ? read_text(in, &rows[i], value, to)
+                                    : read_number(in, &rows[i], value, to);
+    }
+    return good;
+}
+
+/* The same for an element whose first member is its step, which must be there. */
+static bool read_element(reader *in, const json_t *object, const field *rows, int nrows,
+                         double *element) {
+    return read_fields(in, object, rows, nrows, element) &&
+           (!isnan(element[0]) || refuse(in, "\"step\" is missing"));
+}
+
+/* array with room for one more than its count elements of the size; NULL if there is no memory. */
+static void *grown(reader *in, void *array, int64_t count, int64_t *room, size_t size) {
+    if (count < *room)
+        return array;
+    int64_t larger = *room > 0 ? 2 * *room : 64;
+    void *moved = reallocarray(array, (size_t)larger, size);
+    if (moved != NULL)
+        *room = larger;
+    else
+        (void)refuse(in, "out of memory");
+    return moved;
+}
+
+/* ---- Kinds of lines ------------------------------------------------------------------------- */
+
+/* A log holds one run, whose line comes again where it was resumed. */
+static bool read_run(reader *in, const json_t *object) {
+    run_log *run = in->run;
+    const char *scheme = json_string_value(json_object_get(object, "scheme"));
+    double parameters = json_number_value(json_object_get(object, "parameters"));
+    if (run->name != NULL &&
+        (strcmp(run->scheme, scheme != NULL ? scheme : "") != 0 || run->parameters != parameters))
+        return refuse(in, "another run begins here; give each run a file of its own");
+    if (!read_fields(in, object, run_fields, COUNT_OF(run_fields), run))
+        return false;
+    return run->version == RUN_LOG_VERSION ||
+           refuse(in, "log version %g; this thinwire reads version %d", run->version,
+                  RUN_LOG_VERSION);
+}
+
+/* A resumed run goes over steps again: forget what is at `step` and later. */
+static void rewind_to(run_log *run, double step) {
+    while (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step)
+        run->nsteps--;
+    while (run->nevaluations > 0 && run->evaluations[run->nevaluations - 1].step > step)
+        run->nevaluations--;
+    while (run->nsnapshots > 0 && run->snapshots[run->nsnapshots - 1].step >= step)
+        free(run->snapshots[--run->nsnapshots].counts);
+    run->has_end = false;
+}
+
+static bool read_step(reader *in, const json_t *object) {
+    run_log *run = in->run;
+    run_step step;
+    if (!read_element(in, object, step_fields, COUNT_OF(step_fields), &step.step))
+        return false;
+    if (run->has_end || (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step.step))
+        rewind_to(run, step.step);
+    double before = run->nsteps > 0 ? run->steps[run->nsteps - 1].elapsed_s : 0.0;
+    if (step.elapsed_s + in->elapsed_before < before)
+        in->elapsed_before = before;
+    step.elapsed_s += in->elapsed_before;
+    run_step *steps = grown(in, run->steps, run->nsteps, &in->step_room, sizeof step);
+    if (steps == NULL)
+        return false;
+    run->steps = steps;
+    run->steps[run->nsteps++] = step;
+    return true;
+}
+
+static bool read_evaluation(reader *in, const json_t *object) {
+    run_log *run = in->run;
+    run_evaluation evaluation;
+    if (!read_element(in, object, evaluation_fields, COUNT_OF(evaluation_fields), &evaluation.step))
+        return false;
+    evaluation.elapsed_s += in->elapsed_before;
+    run_evaluation *all =
+        grown(in, run->evaluations, run->nevaluations, &in->evaluation_room, sizeof evaluation);
+    if (all == NULL)
+        return false;
+    run->evaluations = all;
+    run->evaluations[run->nevaluations++] = evaluation;
+    return true;
+}
+
+/* The array of a snapshot into its counts, if it has a range. */
+static bool read_counts(reader *in, const json_t *array, run_snapshot *snapshot) {
+    static const field bin = {"counts", COUNT, 0};
+    size_t count = json_array_size(array);
+    if (count == 0)
+        return array == NULL || json_is_array(array) || refuse(in, "\"counts\" is not an array");
+    if (count > MAX_BINS || snapshot->low > snapshot->high)
+        return refuse(in, "the histogram has too many bins or a wrong range");
+    if (!(snapshot->low < snapshot->high))
+        return true; /* all values are the same: nothing to draw */
+    snapshot->counts = calloc(count, sizeof *snapshot->counts);
+    if (snapshot->counts == NULL)
+        return refuse(in, "out of memory");
+    snapshot->ncounts = (int)count;
+    for (size_t i = 0; i < count; i++)
+        if (!read_number(in, &bin, json_array_get(array, i), &snapshot->counts[i]))
+            return false;
+    return true;
+}
+
+static bool read_snapshot(reader *in, const json_t *object) {
+    run_log *run = in->run;
+    run_snapshot snapshot = {0};
+    if (!read_element(in, object, snapshot_fields, COUNT_OF(snapshot_fields), &snapshot.step))
+        return false;
+    run_snapshot *all =
+        grown(in, run->snapshots, run->nsnapshots, &in->snapshot_room, sizeof snapshot);
+    if (all == NULL)
+        return false;
+    run->snapshots = all;
+    if (!read_counts(in, json_object_get(object, "counts"), &snapshot)) {
+        free(snapshot.counts);
+        return false;
+    }
+    run->snapshots[run->nsnapshots++] = snapshot;
+    return true;
+}
+
+static bool read_end(reader *in, const json_t *object) {
+    in->run->has_end = true;
+    return read_fields(in, object, end_fields, COUNT_OF(end_fields), in->run);
+}
+
+/* ---- Lines ---------------------------------------------------------------------------------- */
+
+static bool read_object(reader *in, const json_t *object) {
+    static const struct {
+        const char *name;
+        bool (*read)(reader *in, const json_t *object);
+    } kinds[] = {
+        {"run", read_run},           {"step", read_step}, {"evaluation", read_evaluation},
+        {"snapshot", read_snapshot}, {"end", read_end},
+    };
+    const char *kind = json_string_value(json_object_get(object, "kind"));
+    if (kind == NULL)
+        return refuse(in, "no line of a run log: it has no \"kind\"");
+    if (in->run->name == NULL && strcmp(kind, "run") != 0)
+        return refuse(in, "the first line of a run log has \"kind\":\"run\"");
+    for (int i = 0; i < COUNT_OF(kinds); i++)
+        if (strcmp(kind, kinds[i].name) == 0)
+            return kinds[i].read(in, object);
+    return true;
+}
+
+/* text[length] with the newline, which only a line that was cut off lacks. */
+static bool read_line(reader *in, const char *text, size_t length) {
+    bool whole = length > 0 && text[length - 1] == '\n';
+    if (strspn(text, " \t\r\n") == length)
+        return true;
+    json_error_t error;
+    json_t *object = json_loadb(text, length, 0, &error);
+    if (object == NULL && !whole && in->run->name != NULL) {
+        in->run->half_line = true;
+        return true;
+    }
+    if (object == NULL)
+        return refuse(in, "damaged: %.200s", error.text);
+    bool good = read_object(in, object);
+    json_decref(object);
+    return good;
+}
+
+static int read_stream(reader *in, FILE *stream) {
+    const char *path = in->run->path;
+    char *text = NULL;
+    size_t room = 0;
+    int status = STATUS_OK;
+    while (status == STATUS_OK) {
+        errno = 0;
+        ssize_t length = getline(&text, &room, stream);
+        if (length < 0)
+            break;
+        in->line++;
+        if (!read_line(in, text, (size_t)length))
+            status =
+                error_report("report: %s: line %lld: %s", path, (long long)in->line, in->reason);
+    }
+    if (status == STATUS_OK && !feof(stream))
+        status = error_report("report: %s: cannot read: %s", path, strerror(errno));
+    else if (status == STATUS_OK && in->run->name == NULL)
+        status =
+            error_report("report: %s: no run in it; `thinwire train --log FILE` writes one", path);
+    free(text);
+    return status;
+}
+
+/* The first line has none before it; the gap behind it is the best guess. */
+static void weigh_steps(run_log *run) {
+    for (int64_t i = 1; i < run->nsteps; i++)
+        run->steps[i].stands_for = run->steps[i].step - run->steps[i - 1].step;
+    if (run->nsteps > 0)
+        run->steps[0].stands_for = run->nsteps > 1 ? run->steps[1].stands_for : 1.0;
+}
+
+int run_log_read(run_log *run, const char *path) {
+    *run = (run_log){.end_seconds = NAN, .end_accuracy = NAN, .end_skipped = NAN};
+    run->path = harmless_copy(path);
+    if (run->path == NULL)
+        return error_report("report: %s: out of memory", path);
+    FILE *stream = fopen(path, "r");
+    if (stream == NULL)
+        return error_report("report: %s: cannot read: %s", path, strerror(errno));
+    reader in = {.run = run};
+    int status = read_stream(&in, stream);
+    weigh_steps(run);
+    (void)fclose(stream);
+    return status;
+}
+
+void run_log_free(run_log *run) {
+    for (int64_t i = 0; i < run->nsnapshots; i++)
+        free(run->snapshots[i].counts);
+    free(run->snapshots);
+    free(run->evaluations);
+    free(run->steps);
+    free(run->path);
+    for (int i = 0; i < COUNT_OF(run_fields); i++)
+        if (run_fields[i].type == TEXT)
+            free(*(char **)((char *)run + run_fields[i].offset));
+    *run = (run_log){0};
+}
+
+#else
+
+int run_log_read(run_log *run, const char *path) {
+    *run = (run_log){0};
+    return error_usage("report %s: this build lacks JSON; install libjansson-dev and rebuild",
+                       path);
+}
+
+void run_log_free(run_log *run) {
+    (void)run;
+}
+
+#endif

@@ -1,0 +1,202 @@
+/* series.c - means, sums and curves of a run */
+#include "report/series.h"
+
+#include <math.h>
+#include <string.h>
+
+#define WORD 4.0 /* bytes */
+#define MEGABYTE 1e6
+#define WINDOW_SHARE 40 /* of the run's steps */
+#define LOSS_LIMIT 2.0  /* times the first: beyond, a run diverges */
+
+/* A mean over steps under way. */
+typedef struct mean {
+    double sum;
+    double steps;
+} mean;
+
+static void mean_add(mean *of, const run_step *step, double value) {
+    if (!isnan(value)) {
+        of->sum += value * step->stands_for;
+        of->steps += step->stands_for;
+    }
+}
+
+static double mean_value(const mean *of) {
+    return of->steps > 0 ? of->sum / of->steps : NAN;
+}
+
+/* ---- Values of a step ----------------------------------------------------------------------- */
+
+double series_loss(const run_step *step) {
+    return step->loss;
+}
+
+double series_sent(const run_step *step) {
+    return step->payload_sent + (isnan(step->control) ? 0.0 : step->control);
+}
+
+double series_selected(const run_step *step) {
+    return step->k > 0 ? step->selected / step->k : NAN;
+}
+
+double series_time(const run_step *step) {
+    return step->time_s;
+}
+
+double series_member(const void *record, size_t offset) {
+    double value;
+    memcpy(&value, (const char *)record + offset, sizeof value);
+    return value;
+}
+
+/* ---- Values of a run ------------------------------------------------------------------------ */
+
+/* Of the `window` steps up to that of line `last`. */
+static double mean_until(const run_log *run, int64_t last, step_value value, double window) {
+    mean of = {0};
+    const run_step *steps = run->steps;
+    for (int64_t i = last; i >= 0 && steps[i].step > steps[last].step - window; i--)
+        mean_add(&of, &steps[i], value(&steps[i]));
+    return mean_value(&of);
+}
+
+double series_last(const run_log *run, step_value value, double window) {
+    return mean_until(run, run->nsteps - 1, value, window);
+}
+
+double series_mean(const run_log *run, step_value value) {
+    return series_last(run, value, INFINITY);
+}
+
+double series_mean_member(const run_log *run, size_t offset) {
+    mean of = {0};
+    for (int64_t i = 0; i < run->nsteps; i++)
+        mean_add(&of, &run->steps[i], series_member(&run->steps[i], offset));
+    return mean_value(&of);
+}
+
+double series_steps(const run_log *run) {
+    const run_step *steps = run->steps;
+    int64_t count = run->nsteps;
+    return count > 0 ? steps[count - 1].step - steps[0].step + steps[0].stands_for : 0.0;
+}
+
+double series_dense_bytes(const run_log *run) {
+    return 2.0 * WORD * run->parameters * (run->nranks - 1.0) / run->nranks;
+}
+
+bool series_is_dense(const run_log *run) {
+    return strcmp(run->scheme, "dense") == 0;
+}
+
+double series_seconds(const run_log *run) {
+    if (run->has_end && !isnan(run->end_seconds))
+        return run->end_seconds;
+    return run->nsteps > 0 ? run->steps[run->nsteps - 1].elapsed_s : NAN;
+}
+
+double series_last_accuracy(const run_log *run) {
+    if (run->nevaluations > 0)
+        return run->evaluations[run->nevaluations - 1].accuracy;
+    return run->has_end ? run->end_accuracy : NAN;
+}
+
+/* ---- Curves --------------------------------------------------------------------------------- */
+
+static double longest(const run_log *runs, int nruns) {
+    double steps = 0.0;
+    for (int i = 0; i < nruns; i++)
+        steps = fmax(steps, series_steps(&runs[i]));
+    return steps;
+}
+
+double series_gap(const run_log *runs, int nruns) {
+    double gap = 1.0;
+    for (int i = 0; i < nruns; i++)
+        gap = runs[i].nsteps > 0 ? fmax(gap, runs[i].steps[0].stands_for) : gap;
+    return gap;
+}
+
+double series_window(const run_log *runs, int nruns) {
+    return fmax(floor(longest(runs, nruns) / WINDOW_SHARE), series_gap(runs, nruns));
+}
+
+double series_bin(const run_log *runs, int nruns) {
+    return fmax(ceil(longest(runs, nruns) / SERIES_POINTS), series_gap(runs, nruns));
+}
+
+double series_loss_limit(const run_log *runs, int nruns) {
+    double highest = NAN;
+    for (int i = 0; i < nruns; i++) {
+        int64_t first = 0;
+        while (first < runs[i].nsteps && isnan(runs[i].steps[first].loss))
+            first++;
+        highest = first < runs[i].nsteps ? fmax(highest, runs[i].steps[first].loss) : highest;
+    }
+    return LOSS_LIMIT * highest;
+}
+
+/* The step that point p of `points` shows, out of `steps`: evenly spaced, the last included. */
+static int64_t step_of_point(int64_t p, int64_t points, int64_t steps) {
+    return points > 1 ? p * (steps - 1) / (points - 1) : steps - 1;
+}
+
+/* What the axis says at the end of a step, given the bytes sent until then. */
+static double axis_value(const run_step *step, series_axis axis, double bytes) {
+    switch (axis) {
+    case AXIS_MEGABYTES:
+        return bytes / MEGABYTE;
+    case AXIS_SECONDS:
+        return step->elapsed_s;
+    case AXIS_STEP:
+        break;
+    }
+    return step->step;
+}
+
+void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
+                     double window) {
+    int64_t points = run->nsteps < SERIES_POINTS ? run->nsteps : SERIES_POINTS;
+    mean bytes = {0};
+    curve->count = 0;
+    for (int64_t i = 0; i < run->nsteps; i++) {
+        mean_add(&bytes, &run->steps[i], series_sent(&run->steps[i]));
+        if (i == step_of_point(curve->count, points, run->nsteps)) {
+            curve->x[curve->count] = axis_value(&run->steps[i], axis, bytes.sum);
+            curve->y[curve->count++] = mean_until(run, i, value, window);
+        }
+    }
+}
+
+void series_binned(series *curve, const run_log *run, step_value value, double bin) {
+    const run_step *end = run->steps + run->nsteps;
+    curve->count = 0;
+    for (const run_step *at = run->steps; at < end && curve->count < SERIES_POINTS;) {
+        mean of = {0};
+        double first = at->step;
+        for (; at < end && at->step < first + bin; at++)
+            mean_add(&of, at, value(at));
+        curve->x[curve->count] = first;
+        curve->y[curve->count++] = mean_value(&of);
+    }
+}
+
+void series_accuracy(series *curve, const run_log *run, series_axis axis) {
+    int64_t points = run->nevaluations < SERIES_POINTS ? run->nevaluations : SERIES_POINTS;
+    mean bytes = {0};
+    int64_t at = 0; /* the first step that is not in bytes yet */
+    curve->count = 0;
+    for (int64_t i = 0; i < run->nevaluations; i++) {
+        const run_evaluation *evaluation = &run->evaluations[i];
+        while (at < run->nsteps && run->steps[at].step < evaluation->step) {
+            mean_add(&bytes, &run->steps[at], series_sent(&run->steps[at]));
+            at++;
+        }
+        if (i == step_of_point(curve->count, points, run->nevaluations)) {
+            run_step then = {.step = evaluation->step, .elapsed_s = evaluation->elapsed_s};
+            curve->x[curve->count] = axis_value(&then, axis, bytes.sum);
+            curve->y[curve->count++] = 100.0 * evaluation->accuracy;
+        }
+    }
+}

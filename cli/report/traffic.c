@@ -1,0 +1,115 @@
+/* traffic.c - over steps: bytes that rank 0 sends, and how many entries a selector
+ * takes for the k that it was asked for */
+#include "report/page.h"
+
+#include <math.h>
+
+#include "report/series.h"
+
+/* What each point stands for, in words. */
+static const char *point_text(const report_page *page, char *text, size_t size) {
+    if (page->bin == 1)
+        return "";
+    snprintf(text, size, " Each point is the mean of %.0f steps.", page->bin);
+    return text;
+}
+
+/* A level line over all steps. */
+static void add_level(const report_page *page, plot *drawing, double y, plot_style style) {
+    double last = 1.0;
+    for (int i = 0; i < page->nruns; i++) {
+        const run_log *run = &page->runs[i];
+        if (run->nsteps > 0 && run->steps[run->nsteps - 1].step > last)
+            last = run->steps[run->nsteps - 1].step;
+    }
+    const double xs[] = {0.0, last}, ys[] = {y, y};
+    plot_line(drawing, xs, ys, 2, style);
+}
+
+/* ---- Bytes ---------------------------------------------------------------------------------- */
+
+/* The cost of dense, once for each size that occurs. */
+static void add_dense(const report_page *page, plot *drawing) {
+    for (int i = 0; i < page->nruns; i++) {
+        double bytes = series_dense_bytes(&page->runs[i]);
+        bool known = false;
+        for (int j = 0; j < i && !known; j++)
+            known = series_dense_bytes(&page->runs[j]) == bytes;
+        if (!known) {
+            add_level(page, drawing, bytes,
+                      (plot_style){.line = COLOR_SOFT, .dash = 1, .width = 1});
+        }
+    }
+}
+
+static void write_bytes(report_page *page) {
+    plot drawing;
+    char text[64];
+    if (!page_figure_begin(page, &drawing, PLOT_HEIGHT, "step", "sent by rank 0 per step"))
+        return;
+    plot_logarithmic(&drawing, 'y');
+    plot_set(&drawing, "set format y '%%.0s %%cB'; set lmargin at screen 0.15");
+    add_dense(page, &drawing);
+    for (int i = 0; i < page->nruns; i++) {
+        series curve;
+        series_binned(&curve, &page->runs[i], series_sent, page->bin);
+        plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
+    }
+    page_figure_end(
+        page, &drawing, "Bytes per step",
+        "Payload and control bytes, logarithmic. The dashed line is what dense costs, "
+        "2n(P&minus;1)/P words: the distance below it is the traffic saved; peaks are steps "
+        "that re-partition or take thresholds anew.%s",
+        point_text(page, text, sizeof text));
+}
+
+/* ---- Counts --------------------------------------------------------------------------------- */
+
+static double highest(const series *curve) {
+    double high = 0.0;
+    for (int i = 0; i < curve->count; i++)
+        high = curve->y[i] > high ? curve->y[i] : high;
+    return high;
+}
+
+static void write_counts(report_page *page) {
+    plot drawing;
+    char text[64];
+    if (!page_figure_begin(page, &drawing, PLOT_HEIGHT, "step", "selected entries / k"))
+        return;
+    double high = 1.4;
+    for (int i = 0; i < page->nruns; i++) {
+        series curve;
+        if (!series_is_dense(&page->runs[i])) {
+            series_binned(&curve, &page->runs[i], series_selected, page->bin);
+            plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
+            high = fmax(high, highest(&curve));
+        }
+    }
+    if (drawing.nseries > 0)
+        add_level(page, &drawing, 1.0, (plot_style){.line = COLOR_SOFT, .dash = 1, .width = 1});
+    plot_set(&drawing, "set yrange [0:%g]", high * 1.05);
+    page_figure_end(
+        page, &drawing, "Count over k",
+        "1 is the k of the step. Exact selection stays there, or below where fewer values are not "
+        "zero, as can be while k falls from much of n; thresholds that are estimated or reused "
+        "drift, and the further from 1, the more of the wire or of the gradient is wasted.%s",
+        point_text(page, text, sizeof text));
+}
+
+void traffic_section(report_page *page) {
+    page_section_begin(page, "traffic", "Traffic and selection",
+                       "What rank 0 sends in each step, and how many entries the selectors "
+                       "take for the k that they were asked for. Dense does not select.");
+    page_legend(page, NULL);
+    if (page->has_gnuplot) {
+        fputs("<ul class=\"legend\">", page->out);
+        page_legend_item(page, COLOR_SOFT, "dashed", "what dense costs; count = k");
+        fputs("</ul>\n", page->out);
+    }
+    int before = page_plots_begin(page, 2);
+    write_bytes(page);
+    write_counts(page);
+    page_plots_end(page, before);
+    page_section_end(page);
+}

@@ -1,0 +1,344 @@
+/* simulate_options.c - the options of `thinwire simulate`, and how they go together
+ *
+ * Networks: 1gbe is the line that the gTop-k authors fitted to their measurements, software
+ * included. The others are rates of which headers have taken 6 %, and latencies as seen between two
+ * MPI processes: of TCP over Ethernet, of RDMA, and of a provider's network between two cities.
+ */
+#include "simulate/simulate.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/patterns.h"
+#include "error.h"
+#include "names.h"
+
+#define DEFAULT_N 25000000
+#define DEFAULT_DENSITY 0.001
+#define DEFAULT_STEPS 3
+
+/* ---- Networks ------------------------------------------------------------------------------- */
+
+typedef struct simulate_network {
+    const char *name;
+    double latency;   /* seconds */
+    double bandwidth; /* bytes per second */
+} simulate_network;
+
+static const simulate_network networks[] = {
+    {"1gbe", 436e-6, 1.0 / 9e-9},
+    {"10gbe", 50e-6, 1.175e9},
+    {"25gbe", 25e-6, 2.9375e9},
+    {"100g", 2e-6, 11.75e9},
+    {"wan", 20e-3, 11.75e6},
+    {"aries", 1.5e-6, 10e9}, /* our estimate of the Cray Aries of the Ok-Topk authors */
+};
+
+static const simulate_network *network_at(int position) {
+    return position >= 0 && position < COUNT_OF(networks) ? &networks[position] : NULL;
+}
+
+static const char *network_name(int position) {
+    const simulate_network *row = network_at(position);
+    return row != NULL ? row->name : NULL;
+}
+
+void simulate_take_network(simulate_settings *settings, const char *name) {
+    int position = 0;
+    while (strcmp(network_name(position), name) != 0)
+        position++;
+    const simulate_network *row = network_at(position);
+    settings->network_name = row->name;
+    settings->network.latency = row->latency;
+    settings->network.bandwidth = row->bandwidth;
+}
+
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit;
+
+/* A plain number followed by one of the units; nothing else around. */
+static bool read_with_unit(const char *text, const unit *units, int nunits, double *value) {
+    char *end;
+    if (strchr("0123456789.", text[0]) == NULL || text[0] == '\0') /* blanks, signs, nan, inf */
+        return false;
+    *value = strtod(text, &end);
+    for (int i = 0; i < nunits; i++) {
+        if (strcmp(end, units[i].name) == 0) {
+            *value *= units[i].factor;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* text NULL: the option is not given. */
+static int read_time(const char *option, const char *text, double *seconds) {
+    static const unit units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+    if (text == NULL || (read_with_unit(text, units, COUNT_OF(units), seconds) && *seconds <= 100))
+        return STATUS_OK;
+    return error_usage("simulate: --%s '%s' is not accepted; give a time from 0 to 100 s, as 50us, "
+                       "0.4ms or 2e-5 (seconds)",
+                       option, text);
+}
+
+static int read_rate(const char *option, const char *text, double *bytes_per_second) {
+    static const unit units[] = {{"", 1},       {"bit", 1},    {"Kbit", 1e3}, {"kbit", 1e3},
+                                 {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}};
+    double bits = 0.0;
+    if (text == NULL)
+        return STATUS_OK;
+    if (!read_with_unit(text, units, COUNT_OF(units), &bits) || bits < 1e3 || bits > 1e15) {
+        return error_usage("simulate: --%s '%s' is not accepted; give a rate from 1Kbit to "
+                           "1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10",
+                           option, text);
+    }
+    *bytes_per_second = bits / 8.0;
+    return STATUS_OK;
+}
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+/* As typed, before it is settled what goes into simulate_settings. */
+typedef struct typed {
+    int network; /* position, -1: not given */
+    const char *latency, *bandwidth, *overhead;
+    const char *local_latency, *local_bandwidth;
+    const char *straggler;
+    int64_t host_ranks;
+    double jitter, computing;
+} typed;
+
+static const char help_summary[] =
+    "Say what a step of allreduce would take on a network that is not here: the real exchange code "
+    "runs with a thread for each rank, over messages whose times are computed. All ranks begin a "
+    "step together. What ranks compute takes no time, but for --overhead and --computing.";
+
+static const char help_notes[] =
+    "Networks: 1gbe 0.436 ms and 0.889 Gbit/s, as the gTop-k authors fitted theirs; 10gbe 50 us, "
+    "9.4 Gbit/s; 25gbe 25 us, 23.5 Gbit/s; 100g 2 us, 94 Gbit/s; wan 20 ms, 94 Mbit/s; aries 1.5 "
+    "us, 80 Gbit/s, our estimate of that of the Ok-Topk authors. time is a mean over the steps but "
+    "the first; formula is the papers' cost table, which counts a latency for every message of a "
+    "rank, while here messages are under way together. payload and control are the bytes of the "
+    "busiest rank. Where the vectors of all ranks have more than 40 M elements, or k times ranks "
+    "squared is more, it is simulated at 1/s of the size: 1/s of the vector, at the same density, "
+    "each byte of payload taking the time of s; column size, JSON key scale. Payload and latencies "
+    "then take the time that they would, but dense, which travels in pieces of 1 MB, has fewer of "
+    "them. Exchanges that need k >= 8P keep that k, at a higher density. 1,024 ranks take 10 to 90 "
+    "seconds for each scheme on two cores, and 3 GB. JSON: one object per row; payload_sent_max is "
+    "that of the whole n, formula_s the upper bound where the papers give two, exchange_s the part "
+    "of time_s between agreement and the application of the result.";
+
+static const char help_examples[] =
+    "  thinwire simulate\n"
+    "  thinwire simulate --network 10gbe --n 133547324 --density 0.01 --ranks 32,256\n"
+    "  thinwire simulate --latency 50us --bandwidth 1Gbit --scheme oktopk,gtopk --plot times.svg\n"
+    "  thinwire simulate --network 25gbe --ranks 64 --wire bf16 --computing 1\n"
+    "  thinwire simulate --network 25gbe --host-ranks 8 --local-latency 1us --local-bandwidth "
+    "400Gbit\n"
+    "  thinwire simulate --ranks 64 --n 100K --density 0.01 --straggler 3:4 --jitter 0.2 --json -\n"
+    "  thinwire simulate --paper gtopk\n";
+
+static int parse(simulate_settings *settings, typed *given, int argc, char **argv) {
+    const cli_option options[] = {
+        OPTION_CHOICE("network", "NAME", &given->network, network_name,
+                      "links to simulate, see below (default 1gbe)."),
+        OPTION_TEXT("latency", "TIME", &given->latency,
+                    "that a message is under way, as 50us; with --bandwidth, instead of --network"),
+        OPTION_TEXT("bandwidth", "RATE", &given->bandwidth,
+                    "of a host's link, each way, in bits per second, as 1Gbit"),
+        OPTION_TEXT("overhead", "TIME", &given->overhead,
+                    "that a rank is busy with each message, sending and receiving (default 0)"),
+        OPTION_REAL("computing", "X", &given->computing, 0, 1e6,
+                    "what ranks compute takes X times the CPU time that it takes here: 1 for hosts "
+                    "with cores like these; times then differ from run to run (default 0)"),
+        OPTION_REALS("ranks", "LIST", &settings->ranks, 1, SIMULATE_RANKS_MAX,
+                     "numbers of ranks (default 4,8,16,32,64)"),
+        OPTION_INTEGER("host-ranks", "N", &given->host_ranks, 1, SIMULATE_RANKS_MAX,
+                       "ranks on a host, which share its link (default 1)"),
+        OPTION_TEXT("local-latency", "TIME", &given->local_latency,
+                    "within a host (default as between hosts)"),
+        OPTION_TEXT("local-bandwidth", "RATE", &given->local_bandwidth,
+                    "within a host, of each rank (default as between hosts)"),
+        OPTION_REAL("jitter", "X", &given->jitter, 0, 1,
+                    "latencies vary by this fraction, by chance (default 0)"),
+        OPTION_TEXT("straggler", "RANK:FACTOR", &given->straggler,
+                    "a rank whose links are so many times slower"),
+        OPTION_INTEGER("n", "N", &settings->n, 1, INT32_MAX, "elements (default 25M)"),
+        OPTION_REAL("density", "D", &settings->density, 1e-10, 1, "k/n (default 0.001)"),
+        OPTION_INTEGER("k", "K", &settings->k, 1, INT32_MAX,
+                       "entries per rank and step, instead of --density"),
+        OPTION_CHOICES(
+            "scheme", "LIST", &settings->schemes, names_scheme,
+            "schemes separated by commas, or all (default all); dense always comes along."),
+        OPTION_CHOICE("wire", "NAME", &settings->wire, names_wire,
+                      "how entries are written (default raw; auto chooses)."),
+        OPTION_CHOICE("pattern", "KIND", &settings->pattern, pattern_name,
+                      "where the ranks' large values are (default random)."),
+        OPTION_INTEGER("steps", "N", &settings->steps, 2, 1000,
+                       "of which the first is not counted (default 3)"),
+        OPTION_SEED(&settings->seed, "of gradients and jitter (default 1)"),
+        OPTION_CHOICE("paper", "NAME", &settings->paper, simulate_paper_name,
+                      "a published experiment, its figures beside simulated ones."),
+        OPTION_FLAG("grid", &settings->grid,
+                    "auto against the fastest fixed scheme, over sizes, densities, ranks and "
+                    "networks, or over those that are given"),
+        OPTION_JSON(&settings->json_path),
+        OPTION_TEXT("plot", "FILE", &settings->plot_path,
+                    "draw time over ranks as SVG, with gnuplot"),
+    };
+    return OPTIONS_PARSE(options, argc, argv, .command = "simulate", .summary = help_summary,
+                         .notes = help_notes, .examples = help_examples);
+}
+
+/* ---- The network ---------------------------------------------------------------------------- */
+
+static int read_straggler(const char *text, tw_network *network) {
+    int rank = 0, length = 0;
+    double factor = 0.0;
+    if (text == NULL)
+        return STATUS_OK;
+    if (sscanf(text, "%4d:%lf%n", &rank, &factor, &length) != 2 || text[length] != '\0' ||
+        rank < 0 || !(factor >= 1.0 && factor <= 1e6)) {
+        return error_usage("simulate: --straggler '%s' is not accepted; give RANK:FACTOR, a factor "
+                           "from 1 to 1000000, as 3:4",
+                           text);
+    }
+    network->straggler = rank;
+    network->slowdown = factor;
+    return STATUS_OK;
+}
+
+static int read_links(simulate_settings *settings, const typed *given) {
+    tw_network *network = &settings->network;
+    if (given->network >= 0 && (given->latency != NULL || given->bandwidth != NULL))
+        return error_usage("simulate: give --network, or --latency and --bandwidth, not both");
+    if ((given->latency != NULL) != (given->bandwidth != NULL))
+        return error_usage("simulate: --latency and --bandwidth go together; give both");
+    if (given->host_ranks == 1 &&
+        (given->local_latency != NULL || given->local_bandwidth != NULL)) {
+        return error_usage("simulate: --local-latency and --local-bandwidth are for --host-ranks 2 "
+                           "and more");
+    }
+    const simulate_network *named = network_at(given->network >= 0 ? given->network : 0);
+    settings->network_name = given->latency != NULL ? "custom" : named->name;
+    *network = (tw_network){.latency = named->latency,
+                            .bandwidth = named->bandwidth,
+                            .host_ranks = (int)given->host_ranks,
+                            .jitter = given->jitter,
+                            .computing = given->computing};
+    return STATUS_OK;
+}
+
+static int settle_network(simulate_settings *settings, const typed *given) {
+    tw_network *network = &settings->network;
+    TW_TRY(read_links(settings, given));
+    TW_TRY(read_time("latency", given->latency, &network->latency));
+    TW_TRY(read_rate("bandwidth", given->bandwidth, &network->bandwidth));
+    TW_TRY(read_time("overhead", given->overhead, &network->overhead));
+    TW_TRY(read_time("local-latency", given->local_latency, &network->local_latency));
+    TW_TRY(read_rate("local-bandwidth", given->local_bandwidth, &network->local_bandwidth));
+    return read_straggler(given->straggler, network);
+}
+
+/* ---- The rest ------------------------------------------------------------------------------- */
+
+static int settle_ranks(simulate_settings *settings) {
+    if (settings->ranks.count == 0 && !settings->grid)
+        settings->ranks = (real_list){5, {4, 8, 16, 32, 64}};
+    for (int i = 0; i < settings->ranks.count; i++) {
+        double nranks = settings->ranks.at[i];
+        if (nranks != floor(nranks)) {
+            return error_usage("simulate: --ranks %g is not accepted; give whole numbers from 1 to "
+                               "%d separated by commas",
+                               nranks, SIMULATE_RANKS_MAX);
+        }
+        if (settings->network.slowdown > 0.0 && settings->network.straggler >= nranks) {
+            return error_usage("simulate: --straggler %d is not accepted with %g ranks; give a "
+                               "rank from 0 to %g",
+                               settings->network.straggler, nranks, nranks - 1);
+        }
+    }
+    return STATUS_OK;
+}
+
+int64_t simulate_k(int64_t n, double density) {
+    double k = density * (double)n;
+    return k >= 1.0 ? llround(k) : 1;
+}
+
+static int settle_k(simulate_settings *settings) {
+    bool has_density = settings->density > 0.0;
+    if (!settings->grid) /* its cells have their own */
+        settings->n = settings->n > 0 ? settings->n : DEFAULT_N;
+    TW_TRY(options_check_k("simulate", settings->k, settings->grid ? INT32_MAX : settings->n,
+                           has_density));
+    if (settings->k == 0 && !settings->grid)
+        settings->k = simulate_k(settings->n, has_density ? settings->density : DEFAULT_DENSITY);
+    return STATUS_OK;
+}
+
+/* Dense first, whether asked for or not; none twice. */
+static void settle_schemes(simulate_settings *settings) {
+    choice_list asked = settings->schemes;
+    if (asked.count == 0)
+        options_take_all(names_scheme, &asked);
+    choice_list *all = &settings->schemes;
+    *all = (choice_list){1, {names_find_scheme("dense")}};
+    for (int i = 0; i < asked.count && all->count < OPTION_LIST_MAX; i++) {
+        bool known = false;
+        for (int j = 0; j < all->count; j++)
+            known = known || all->at[j] == asked.at[i];
+        if (!known)
+            all->at[all->count++] = asked.at[i];
+    }
+}
+
+static bool goes_with_paper(const char *argument) {
+    static const char *const names[] = {"--paper", "--json", "--steps", "--seed"};
+    for (int i = 0; i < COUNT_OF(names); i++)
+        if (strncmp(argument, names[i], strlen(names[i])) == 0)
+            return true;
+    return strncmp(argument, "--", 2) != 0; /* a value */
+}
+
+/* A published experiment brings its own of everything else. */
+static int check_paper(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (!goes_with_paper(argv[i])) {
+            return error_usage("simulate: '%s' does not go with --paper, which brings its own "
+                               "network, sizes and schemes; only --steps, --seed and --json do",
+                               argv[i]);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* The grid has its own schemes, and densities rather than k. */
+static int check_grid(const simulate_settings *s) {
+    if (s->grid && (s->schemes.count > 0 || s->wire >= 0 || s->k > 0 || s->plot_path != NULL)) {
+        return error_usage(
+            "simulate: --scheme, --wire, --k and --plot do not go with --grid, which "
+            "compares auto with all of them");
+    }
+    return STATUS_OK;
+}
+
+int simulate_options(simulate_settings *settings, int argc, char **argv) {
+    *settings = (simulate_settings){.paper = -1, .wire = -1, .steps = DEFAULT_STEPS, .seed = 1};
+    typed given = {.network = -1, .host_ranks = 1};
+    TW_TRY(parse(settings, &given, argc, argv));
+    if (settings->paper >= 0)
+        TW_TRY(check_paper(argc, argv));
+    TW_TRY(check_grid(settings));
+    TW_TRY(settle_network(settings, &given));
+    if (settings->grid && given.network < 0 && given.latency == NULL)
+        settings->network_name = NULL; /* all of them */
+    TW_TRY(settle_ranks(settings));
+    TW_TRY(settle_k(settings));
+    settle_schemes(settings);
+    return STATUS_OK;
+}

@@ -1,0 +1,157 @@
+/* train_log.c - the run log, and the timeline in the trace event format
+ *
+ * The timeline is an array of complete events ("ph":"X"), times in us. Names are the trainer's own
+ * words and need no escaping.
+ */
+#include "train/train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "names.h"
+
+void train_log_run(jsonl *log, const train_settings *s, const trainer_spec *spec,
+                   int64_t parameters, const job_handle *job) {
+    const char *scheme, *select, *exchange;
+    (void)tw_scheme(s->scheme, &scheme, &select, &exchange, NULL);
+    jsonl_set(log, J_TEXT("kind", "run"), J_INT("version", 1),
+              J_TEXT("name", s->name != NULL ? s->name : scheme), J_TEXT("model", spec->model.name),
+              J_INT("parameters", parameters), J_TEXT("data", s->data), J_TEXT("scheme", scheme),
+              J_TEXT("select", s->select >= 0 ? names_method(s->select) : select),
+              J_TEXT("exchange", s->exchange >= 0 ? names_exchange(s->exchange) : exchange),
+              J_REAL("density", s->density), J_INT("nranks", job->nranks),
+              J_TEXT("transport", job_transport_name(job)), J_INT("batch", spec->batch),
+              J_INT("steps", spec->steps), J_INT("epochs", s->epochs), J_INT("seed", s->seed),
+              J_TEXT("optimizer", spec->optimizer.name), J_REAL("lr", spec->schedule.rate),
+              J_REAL("momentum", s->momentum), J_REAL("weight_decay", s->weight_decay));
+    jsonl_write(log);
+}
+
+void train_log_step(jsonl *log, const trainer_step *step) {
+    const trainer_times *t = &step->times;
+    jsonl_set(log, J_TEXT("kind", "step"), J_INT("step", step->step), J_INT("epoch", step->epoch),
+              J_REAL("loss", step->loss), J_REAL("accuracy", step->accuracy),
+              J_REAL("lr", step->rate), J_INT("k", step->k), J_INT("selected", step->selected),
+              J_INT("applied", step->applied), J_INT("payload_sent", step->traffic.payload_sent),
+              J_INT("payload_recv", step->traffic.payload_received),
+              J_INT("control", step->traffic.control_sent),
+              J_REAL("time_s", t->data + t->forward + t->backward + t->exposed + t->optimiser),
+              J_REAL("data_s", t->data), J_REAL("forward_s", t->forward),
+              J_REAL("backward_s", t->backward), J_REAL("select_s", t->select),
+              J_REAL("exchange_s", t->exchange), J_REAL("apply_s", t->apply),
+              J_REAL("optimiser_s", t->optimiser), J_REAL("wait_s", t->wait),
+              J_REAL("exposed_s", t->exposed), J_REAL("elapsed_s", step->elapsed),
+              J_INT("skipped", step->skipped));
+    jsonl_write(log);
+}
+
+void train_log_evaluation(jsonl *log, const trainer_evaluation *evaluation) {
+    jsonl_set(log, J_TEXT("kind", "evaluation"), J_INT("step", evaluation->step),
+              J_INT("epoch", evaluation->epoch), J_REAL("loss", evaluation->loss),
+              J_REAL("accuracy", evaluation->accuracy), J_REAL("elapsed_s", evaluation->elapsed));
+    jsonl_write(log);
+}
+
+void train_log_snapshot(jsonl *log, const trainer_snapshot *snapshot) {
+    double rest = 1.0 - (double)snapshot->k / (double)snapshot->n;
+    jsonl_set(log, J_TEXT("kind", "snapshot"), J_INT("step", snapshot->step),
+              J_REAL("low", snapshot->low), J_REAL("high", snapshot->high));
+    for (int i = 0; i < TRAINER_BINS; i++)
+        jsonl_append_integer(log, "counts", snapshot->counts[i]);
+    jsonl_set(log, J_INT("n", snapshot->n), J_INT("k", snapshot->k),
+              J_REAL("contraction", snapshot->contraction), J_REAL("bound_topk", rest * rest),
+              J_REAL("bound_random", rest));
+    jsonl_write(log);
+}
+
+void train_log_end(jsonl *log, const trainer_end *end, bool same) {
+    jsonl_set(log, J_TEXT("kind", "end"), J_INT("steps", end->steps),
+              J_REAL("seconds", end->seconds), J_REAL("loss", end->loss),
+              J_REAL("accuracy", end->accuracy), J_INT("skipped", end->skipped),
+              J_FLAG("replicas_equal", same));
+    jsonl_write(log);
+}
+
+/* ---- The timeline --------------------------------------------------------------------------- */
+
+struct train_trace {
+    FILE *file;
+    char *path;
+    pthread_mutex_t lock;
+    double origin; /* time 0 of the timeline: the first span; negative before it */
+};
+
+static void name_rows(const train_trace *trace, int rank) {
+    static const char *const rows[] = {"training", "exchange"};
+    for (int row = 0; row < COUNT_OF(rows); row++) {
+        fprintf(trace->file,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                "\"args\":{\"name\":\"%s\"}},\n",
+                rank, row, rows[row]);
+    }
+    fprintf(trace->file,
+            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank "
+            "%d\"}},\n",
+            rank, rank);
+}
+
+int train_trace_open(train_trace **out, const char *path, const job_handle *job) {
+    *out = NULL;
+    if (path == NULL)
+        return STATUS_OK;
+    train_trace *trace = calloc(1, sizeof *trace);
+    char *name = NULL;
+    int length =
+        job->first == 0 ? asprintf(&name, "%s", path) : asprintf(&name, "%s.%d", path, job->first);
+    int status = STATUS_OK;
+    if (trace == NULL || length < 0)
+        status = error_report("not enough memory for a trace");
+    else if ((trace->file = fopen(name, "w")) == NULL)
+        status = error_report("cannot write '%s': %s", name, strerror(errno));
+    if (status != STATUS_OK) {
+        free(trace);
+        free(length >= 0 ? name : NULL);
+        return status;
+    }
+    trace->path = name;
+    trace->origin = -1.0;
+    pthread_mutex_init(&trace->lock, NULL);
+    fputs("[\n", trace->file);
+    for (int r = job->first; r < (job->mpi ? job->first + 1 : job->nranks); r++)
+        name_rows(trace, r);
+    *out = trace;
+    return STATUS_OK;
+}
+
+void train_trace_span(train_trace *trace, int rank, const trainer_span *span) {
+    if (trace == NULL)
+        return;
+    pthread_mutex_lock(&trace->lock);
+    if (trace->origin < 0.0)
+        trace->origin = span->begin;
+    fprintf(trace->file,
+            "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.1f,\"dur\":%.1f,"
+            "\"args\":{\"step\":%" PRId64 "}},\n",
+            span->name, rank, span->background ? 1 : 0, (span->begin - trace->origin) * 1e6,
+            (span->end - span->begin) * 1e6, span->step);
+    pthread_mutex_unlock(&trace->lock);
+}
+
+int train_trace_close(train_trace *trace, int status) {
+    if (trace == NULL)
+        return status;
+    fputs("{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}\n]\n", trace->file);
+    bool bad = ferror(trace->file) != 0;
+    bad = fclose(trace->file) != 0 || bad;
+    if (bad) {
+        int failed = error_report("cannot write all of '%s'", trace->path);
+        status = status == STATUS_OK ? failed : status;
+    }
+    pthread_mutex_destroy(&trace->lock);
+    free(trace->path);
+    free(trace);
+    return status;
+}

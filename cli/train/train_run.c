@@ -1,0 +1,313 @@
+/* train_run.c - one training run on all ranks: settings to specification, ranks, log
+ *
+ * Rank 0 writes the log and the lines for humans; all ranks write the timeline. At the end the
+ * ranks compare the hashes of their parameters: replicas must be bitwise equal.
+ */
+#include "train/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gather.h"
+#include "names.h"
+#include "progress.h"
+
+const char *train_model_name(int position) {
+    const model_kind *kind = model_kind_at(position);
+    return kind != NULL ? kind->name : NULL;
+}
+
+/* ---- Settings to specification -------------------------------------------------------------- */
+
+/* What a model is usually trained with. */
+typedef struct model_defaults {
+    int batch;
+    const char *optimizer;
+    double rate;
+} model_defaults;
+
+static model_defaults defaults_of(const model_kind *kind) {
+    if (kind->input == MODEL_MASKED)
+        return (model_defaults){16, "adamw", 1e-3};
+    if (kind->input == MODEL_WORDS)
+        return (model_defaults){16, "adamw", 2e-3};
+    return (model_defaults){32, "sgd", 0.05};
+}
+
+static int64_t first_of(int64_t given, int64_t otherwise) {
+    return given > 0 ? given : otherwise;
+}
+
+static model_spec model_of(const train_settings *s, const dataset_info *info, int batch) {
+    return (model_spec){.name = train_model_name(s->model),
+                        .size = s->size,
+                        .max_batch = batch,
+                        .seed = (uint64_t)s->seed,
+                        .vocabulary = (int)info->vocabulary,
+                        .length = (int)s->length,
+                        .width = (int)s->width,
+                        .layers = (int)s->layers};
+}
+
+static tw_group_params group_of(const train_settings *s) {
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = names_scheme(s->scheme);
+    params.exchange = names_exchange(s->exchange);
+    params.wire = names_wire(s->wire);
+    params.select.method = names_method(s->select);
+    params.select.density = s->density;
+    params.select.threads = 1;
+    params.select.seed = (uint64_t)s->seed;
+    params.select.momentum = s->correct_momentum ? (float)s->momentum : 0.0f;
+    params.select.warmup_steps = (int32_t)s->density_warmup;
+    params.timeout = s->timeout;
+    return params;
+}
+
+/* The steps to train; needs the data set. */
+static int count_steps(const train_settings *s, const dataset *data, trainer_spec *spec,
+                       int nranks) {
+    batch_spec plan = {.form = spec->form,
+                       .split = DATASET_TRAIN,
+                       .count = spec->batch,
+                       .length = spec->length,
+                       .workers = nranks,
+                       .seed = spec->seed};
+    int64_t epoch = 0;
+    if (dataset_steps(data, &plan, &epoch) != TW_OK)
+        return error_report("%s", tw_last_error());
+    spec->steps = s->steps > 0 ? s->steps : epoch * first_of(s->epochs, 1);
+    spec->schedule.steps = spec->steps;
+    spec->schedule.drop_every = first_of(s->drop_every, spec->steps / 3 + 1);
+    spec->evaluate_every = first_of(s->evaluate_every, epoch);
+    return STATUS_OK;
+}
+
+static int settle(const train_settings *s, const dataset *data, int nranks, trainer_spec *spec) {
+    const model_kind *kind = model_kind_named(train_model_name(s->model));
+    model_defaults usual = defaults_of(kind);
+    int batch = (int)first_of(s->batch, usual.batch);
+    *spec = (trainer_spec){
+        .model = model_of(s, dataset_get_info(data), batch),
+        .optimizer = {.name = s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual.optimizer,
+                      .momentum = s->correct_momentum ? 0.0 : s->momentum,
+                      .weight_decay = s->weight_decay,
+                      .beta1 = 0.9,
+                      .beta2 = 0.999,
+                      .epsilon = 1e-8},
+        .schedule = {.name = schedule_name(s->schedule),
+                     .rate = s->rate > 0.0 ? s->rate : usual.rate,
+                     .warmup = s->warmup,
+                     .drop_factor = s->drop_factor},
+        .group = group_of(s),
+        .form = kind->input == MODEL_IMAGES  ? BATCH_IMAGES
+                : kind->input == MODEL_WORDS ? BATCH_WORDS
+                                             : BATCH_MASKED,
+        .batch = batch,
+        .augment = s->augment,
+        .seed = (uint64_t)s->seed,
+        .snapshot_every = s->snapshot_every,
+        .most_skipped = 20,
+        .checkpoints = s->checkpoints,
+        .checkpoint_every = s->checkpoint_every,
+        .resume = s->resume};
+    spec->length = kind->input == MODEL_IMAGES ? 0 : (int)first_of(s->length, 32);
+    spec->model.length = spec->length;
+    return count_steps(s, data, spec, nranks);
+}
+
+static int open_data(const train_settings *s, dataset **data) {
+    const model_kind *kind = model_kind_named(train_model_name(s->model));
+    dataset_options options = {.train_limit = s->limit,
+                               .test_limit = s->test_limit,
+                               .vocabulary = (int32_t)s->vocabulary,
+                               .masked = kind->input == MODEL_MASKED};
+    if (dataset_open(data, s->data, &options) != TW_OK)
+        return error_report("%s", tw_last_error());
+    const dataset_info *info = dataset_get_info(*data);
+    bool images = info->kind == DATASET_IMAGES;
+    if (images != (kind->input == MODEL_IMAGES)) {
+        return error_report("model %s learns from %s, but '%s' holds %s; give other --data",
+                            kind->name, images ? "text" : "images", s->data,
+                            images ? "images" : "text");
+    }
+    if (!trainer_fits(kind, info)) {
+        return error_report(
+            "model %s takes images of %dx%dx%d, '%s' has %dx%dx%d; give other --data", kind->name,
+            kind->height, kind->width, kind->channels, s->data, info->height, info->width,
+            info->channels);
+    }
+    return STATUS_OK;
+}
+
+/* ---- One rank ------------------------------------------------------------------------------- */
+
+/* What all ranks of this process share; the outcome and the log are rank 0's. */
+typedef struct train_shared {
+    const train_settings *settings;
+    const trainer_spec *spec;
+    const dataset *data;
+    jsonl *log;
+    train_trace *trace;
+    train_outcome *outcome;
+} train_shared;
+
+typedef struct train_rank {
+    const train_shared *shared;
+    int rank;
+    int64_t steps;
+    double bytes;
+    trainer_times times; /* sums */
+} train_rank;
+
+/* trainer_times holds doubles alone. */
+#define TIMES ((int)(sizeof(trainer_times) / sizeof(double)))
+
+static double *times_of(trainer_times *times) {
+    return (double *)times;
+}
+
+static void on_step(void *context, const trainer_step *step) {
+    train_rank *self = context;
+    self->steps++;
+    self->bytes += (double)(step->traffic.payload_sent + step->traffic.control_sent);
+    for (int i = 0; i < TIMES; i++)
+        times_of(&self->times)[i] += ((const double *)&step->times)[i];
+    if (self->rank == 0) {
+        train_log_step(self->shared->log, step);
+        progress_to(step->step + 1);
+    }
+}
+
+static void on_evaluation(void *context, const trainer_evaluation *e) {
+    train_rank *self = context;
+    if (self->rank != 0)
+        return;
+    train_log_evaluation(self->shared->log, e);
+    if (!self->shared->settings->quiet) {
+        progress_clear();
+        fprintf(jsonl_table_stream(self->shared->log),
+                "step %6" PRId64 "  test loss %.4f  accuracy %.2f %%  %.1f s\n", e->step, e->loss,
+                100.0 * e->accuracy, e->elapsed);
+    }
+}
+
+static void on_snapshot(void *context, const trainer_snapshot *snapshot) {
+    train_rank *self = context;
+    if (self->rank == 0)
+        train_log_snapshot(self->shared->log, snapshot);
+}
+
+static void on_span(void *context, const trainer_span *span) {
+    train_rank *self = context;
+    train_trace_span(self->shared->trace, self->rank, span);
+}
+
+static void on_note(void *context, const char *text) {
+    train_rank *self = context;
+    if (self->rank == 0) {
+        progress_clear();
+        fprintf(stderr, "thinwire: %s\n", text);
+    }
+}
+
+/* Whether all ranks ended with the same parameters. Collective. */
+static int compare_replicas(job_rank *job, const train_settings *s, uint64_t hash, bool *same) {
+    gather_group gather;
+    int64_t own = (int64_t)hash;
+    int status = gather_open(&gather, job, 0, s->timeout);
+    if (status == STATUS_OK)
+        status = gather_values(&gather, &own, 1);
+    *same = status == STATUS_OK;
+    for (int r = 0; r < job->nranks && status == STATUS_OK; r++)
+        *same = *same && gather_value(&gather, r, 0) == own;
+    gather_close(&gather);
+    return status;
+}
+
+static int run_rank(job_rank *job, void *context) {
+    const train_shared *shared = context;
+    train_rank mine = {.shared = shared, .rank = job->rank};
+    trainer_watch watch = {.context = &mine,
+                           .step = on_step,
+                           .evaluation = on_evaluation,
+                           .snapshot = job->rank == 0 ? on_snapshot : NULL,
+                           .span = shared->trace != NULL ? on_span : NULL,
+                           .note = on_note};
+    trainer_end end;
+    trainer_error error;
+    bool same = false;
+    int status = trainer_run(shared->spec, shared->data, job->transport, job->gather_transport,
+                             &watch, &end, &error);
+    if (status != TW_OK) {
+        job->error.broken = status == TW_ERR_TIMEOUT || status == TW_ERR_TRANSPORT ||
+                            status == TW_ERR_PROTOCOL || status == TW_ERR_MEMORY;
+        return error_report("%s", error.text);
+    }
+    status = compare_replicas(job, shared->settings, end.hash, &same);
+    if (job->rank == 0 && status == STATUS_OK) {
+        double steps = fmax(1.0, (double)mine.steps);
+        for (int i = 0; i < TIMES; i++)
+            times_of(&mine.times)[i] /= steps;
+        shared->outcome->end = end;
+        shared->outcome->same = same;
+        shared->outcome->steps = mine.steps;
+        shared->outcome->bytes_per_step = mine.bytes / steps;
+        shared->outcome->times = mine.times;
+        train_log_end(shared->log, &end, same);
+    }
+    return status;
+}
+
+/* ---- The run -------------------------------------------------------------------------------- */
+
+/* A run that starts at step 0 must not mix with what another saved. */
+static int check_directory(const train_settings *s) {
+    if (s->checkpoints == NULL || s->resume || trainer_checkpoints(s->checkpoints) == 0)
+        return STATUS_OK;
+    return error_report("'%s' holds checkpoints of another run; give --resume to go on with it, or "
+                        "another directory",
+                        s->checkpoints);
+}
+
+static int prepare(const train_settings *s, const job_handle *job, dataset **data,
+                   trainer_spec *spec, train_outcome *outcome) {
+    model_size size;
+    TW_TRY(check_directory(s));
+    TW_TRY(open_data(s, data));
+    TW_TRY(settle(s, *data, job->nranks, spec));
+    if (model_measure(&spec->model, &size) != TW_OK)
+        return error_report("model: %s", tw_last_error());
+    outcome->parameters = size.n;
+    return STATUS_OK;
+}
+
+int train_execute(const train_settings *settings, const job_handle *job, train_outcome *outcome) {
+    dataset *data = NULL;
+    trainer_spec spec;
+    train_shared shared = {.settings = settings, .spec = &spec, .outcome = outcome};
+    *outcome = (train_outcome){.same = false};
+    int status = prepare(settings, job, &data, &spec, outcome);
+    if (status == STATUS_OK && job_prints(job))
+        status = jsonl_open(&shared.log, settings->log_path, settings->resume);
+    if (status == STATUS_OK)
+        status = train_trace_open(&shared.trace, settings->trace_path, job);
+    status = job_worst(job, status);
+    if (status == STATUS_OK) {
+        shared.data = data;
+        if (job_prints(job)) {
+            train_log_run(shared.log, settings, &spec, outcome->parameters, job);
+            progress_begin(settings->name != NULL ? settings->name : "train", spec.steps);
+        }
+        status = job_run(job, run_rank, &shared);
+        progress_end();
+    }
+    bool complete = status == STATUS_OK;
+    status = train_trace_close(shared.trace, jsonl_close(shared.log, status));
+    dataset_close(data);
+    if (complete && job_prints(job) && !outcome->same)
+        status = error_report("replicas differ at the end of the run: please report it");
+    return status;
+}
