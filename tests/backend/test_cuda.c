@@ -1,6 +1,6 @@
 /* test_cuda.c - selection on a GPU gives bit for bit what the CPU gives
  *
- * Two selectors with the same parameters, one here and one there, go through the same steps: data
+ * Two selectors with the same parameters, one on each, go through the same steps: data
  * of all kinds that change between steps so that guesses fail, all methods, types, sizes around
  * those of warps, tiles and chunks; steps end as a whole, in part, or are undone. Compared are
  * indices, values and counts of every step and the residuals at the end.
@@ -22,7 +22,7 @@ static int trials = 240, large_trials = 12, long_steps = 80;
 typedef struct twins {
     int64_t n;
     tw_select_params params;
-    tw_selector *here, *there;
+    tw_selector *cpu, *cuda;
     float *values;  /* [n] */
     char *typed;    /* [n] of the type, with `shift` elements before it */
     char *on_gpu;   /* the same */
@@ -52,16 +52,16 @@ static void twins_open(twins *t, int64_t n, const tw_select_params *params, int6
     t->val = malloc(sizeof(float) * (size_t)n);
     assert_true(t->values && t->typed && t->idx && t->val);
     t->on_gpu = gpu_alloc((n + shift) * size);
-    check_ok(tw_selector_create(&t->here, n, params));
-    tw_select_params there = *params;
-    there.device = TW_CUDA;
-    there.threads = 0;
-    check_ok(tw_selector_create(&t->there, n, &there));
+    check_ok(tw_selector_create(&t->cpu, n, params));
+    tw_select_params cuda = *params;
+    cuda.device = TW_CUDA;
+    cuda.threads = 0;
+    check_ok(tw_selector_create(&t->cuda, n, &cuda));
 }
 
 static void twins_close(twins *t) {
-    tw_selector_free(t->here);
-    tw_selector_free(t->there);
+    tw_selector_free(t->cpu);
+    tw_selector_free(t->cuda);
     gpu_ok(cudaFree(t->on_gpu));
     free(t->values);
     free(t->typed);
@@ -69,18 +69,18 @@ static void twins_close(twins *t) {
     free(t->val);
 }
 
-static char *gradient_here(const twins *t) {
+static char *gradient_cpu(const twins *t) {
     return t->typed + t->shift * oracle_type_size(t->params.type);
 }
 
-static char *gradient_there(const twins *t) {
+static char *gradient_cuda(const twins *t) {
     return t->on_gpu + t->shift * oracle_type_size(t->params.type);
 }
 
 static void twins_upload(twins *t) {
     int64_t size = oracle_type_size(t->params.type);
-    oracle_encode(gradient_here(t), t->values, t->n, t->params.type);
-    gpu_ok(cudaMemcpy(gradient_there(t), gradient_here(t), (size_t)(t->n * size),
+    oracle_encode(gradient_cpu(t), t->values, t->n, t->params.type);
+    gpu_ok(cudaMemcpy(gradient_cuda(t), gradient_cpu(t), (size_t)(t->n * size),
                       cudaMemcpyHostToDevice));
 }
 
@@ -94,18 +94,18 @@ static void twins_fill(twins *t, oracle_data kind, float scale, uint64_t seed) {
 /* Both select; the selections must be the same. */
 static void twins_run(twins *t) {
     tw_sparse sparse;
-    check_ok(tw_selector_run(t->here, gradient_here(t), &t->mine));
-    check_ok(tw_selector_run(t->there, gradient_there(t), &sparse));
+    check_ok(tw_selector_run(t->cpu, gradient_cpu(t), &t->mine));
+    check_ok(tw_selector_run(t->cuda, gradient_cuda(t), &sparse));
     assert_int_equal(sparse.count, -1);
-    check_ok(tw_selector_wait(t->there, &sparse));
+    check_ok(tw_selector_wait(t->cuda, &sparse));
     size_t bytes = 4 * (size_t)sparse.count;
     gpu_ok(cudaMemcpy(t->idx, sparse.idx, bytes, cudaMemcpyDeviceToHost));
     gpu_ok(cudaMemcpy(t->val, sparse.val, bytes, cudaMemcpyDeviceToHost));
     tw_sparse got = {sparse.count, t->idx, t->val};
     check_selection(&got, t->mine.count, t->mine.idx, t->mine.val);
     tw_select_info mine, theirs;
-    check_ok(tw_selector_info(t->here, &mine));
-    check_ok(tw_selector_info(t->there, &theirs));
+    check_ok(tw_selector_info(t->cpu, &mine));
+    check_ok(tw_selector_info(t->cuda, &theirs));
     check_float("threshold", theirs.threshold, mine.threshold);
     check_int("k", theirs.k, mine.k);
 }
@@ -119,33 +119,33 @@ static void commit_half(twins *t) {
         half[count++] = t->mine.idx[i];
     int32_t *on_gpu = gpu_alloc(4 * count);
     gpu_ok(cudaMemcpy(on_gpu, half, 4 * (size_t)count, cudaMemcpyHostToDevice));
-    check_ok(tw_selector_commit(t->there, on_gpu, count));
-    check_ok(tw_selector_commit(t->here, half, count));
+    check_ok(tw_selector_commit(t->cuda, on_gpu, count));
+    check_ok(tw_selector_commit(t->cpu, half, count));
     gpu_ok(cudaFree(on_gpu));
     free(half);
 }
 
 static void twins_end(twins *t, int how) {
     if (how == 1) {
-        check_ok(tw_selector_undo(t->here, gradient_here(t)));
-        check_ok(tw_selector_undo(t->there, gradient_there(t)));
+        check_ok(tw_selector_undo(t->cpu, gradient_cpu(t)));
+        check_ok(tw_selector_undo(t->cuda, gradient_cuda(t)));
     } else if (how == 2) {
         commit_half(t);
     } else {
-        check_ok(tw_selector_commit(t->here, NULL, 0));
-        check_ok(tw_selector_commit(t->there, NULL, 0));
+        check_ok(tw_selector_commit(t->cpu, NULL, 0));
+        check_ok(tw_selector_commit(t->cuda, NULL, 0));
     }
 }
 
 static void compare_residuals(twins *t) {
     float *theirs = malloc(sizeof(float) * (size_t)t->n);
     assert_non_null(theirs);
-    check_ok(tw_selector_get_residual(t->here, t->values));
-    check_ok(tw_selector_get_residual(t->there, theirs));
+    check_ok(tw_selector_get_residual(t->cpu, t->values));
+    check_ok(tw_selector_get_residual(t->cuda, theirs));
     for (int64_t i = 0; i < t->n; i++) {
         if (theirs[i] != t->values[i]) { /* a zero may have another sign */
-            fail_msg("residual %lld: %a here, %a there", (long long)i, (double)t->values[i],
-                     (double)theirs[i]);
+            fail_msg("residual %lld: %a on the CPU, %a on the GPU", (long long)i,
+                     (double)t->values[i], (double)theirs[i]);
         }
     }
     free(theirs);
@@ -158,7 +158,7 @@ static void run_course(int64_t n, const tw_select_params *params, oracle_data ki
     twins t;
     twins_open(&t, n, params, shift);
     for (int step = 0; step < STEPS; step++) {
-        oracle_rng rng = {seed + 977 * (uint64_t)step};
+        oracle_rng rng = {.key = seed + 977 * (uint64_t)step};
         float scale = scales[oracle_below(&rng, 8)];
         if (oracle_below(&rng, 6) == 0)
             kind = (oracle_data)oracle_below(&rng, DATA_KINDS);
@@ -188,7 +188,7 @@ static int64_t any_size(oracle_rng *rng, int64_t most) {
 static tw_select_params any_params(oracle_rng *rng, int64_t n) {
     static const double densities[] = {0.001, 0.01, 0.05, 0.3, 1.0};
     tw_select_params p = TW_SELECT_PARAMS_INIT;
-    tw_select_method((int)oracle_below(rng, 6), &p.method, NULL);
+    p.method = check_method((int)oracle_below(rng, check_methods()));
     if (oracle_below(rng, 3) == 0)
         p.k = 1 + oracle_below(rng, n);
     else
@@ -206,7 +206,7 @@ static tw_select_params any_params(oracle_rng *rng, int64_t n) {
 static void test_same_as_cpu(void **state) {
     (void)state;
     for (int trial = 0; trial < trials; trial++) {
-        oracle_rng rng = {(uint64_t)trial};
+        oracle_rng rng = {.key = (uint64_t)trial};
         int64_t n = any_size(&rng, 400000);
         tw_select_params params = any_params(&rng, n);
         run_course(n, &params, (oracle_data)(trial % DATA_KINDS), (uint64_t)trial * 31,
@@ -217,10 +217,10 @@ static void test_same_as_cpu(void **state) {
 static void test_same_as_cpu_large(void **state) {
     (void)state;
     for (int trial = 0; trial < large_trials; trial++) {
-        oracle_rng rng = {(uint64_t)trial + 1000};
+        oracle_rng rng = {.key = (uint64_t)trial + 1000};
         int64_t n = 3000000 + oracle_below(&rng, 3000000);
         tw_select_params params = any_params(&rng, n);
-        tw_select_method(trial % 6, &params.method, NULL);
+        params.method = check_method(trial % check_methods());
         run_course(n, &params, trial < 6 ? DATA_GAUSS : DATA_POWER5, (uint64_t)trial * 17, 0);
     }
 }
@@ -228,9 +228,9 @@ static void test_same_as_cpu_large(void **state) {
 /* Long and calm, so that margins and reused thresholds settle. */
 static void test_long_runs(void **state) {
     (void)state;
-    for (int method = 0; method < 6; method++) {
+    for (int method = 0; method < check_methods(); method++) {
         tw_select_params params = TW_SELECT_PARAMS_INIT;
-        tw_select_method(method, &params.method, NULL);
+        params.method = check_method(method);
         params.density = 0.01;
         twins t;
         twins_open(&t, 300000, &params, 0);
@@ -253,8 +253,8 @@ static void test_bad_numbers(void **state) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.density = 0.01;
     params.momentum = 0.5f;
-    for (int method = 0; method < 6; method++) {
-        tw_select_method(method, &params.method, NULL);
+    for (int method = 0; method < check_methods(); method++) {
+        params.method = check_method(method);
         twins t;
         twins_open(&t, 100000, &params, 0);
         for (int step = 0; step < 10; step++) {
@@ -270,14 +270,14 @@ static void test_bad_numbers(void **state) {
             t.values[99999] = INFINITY;
             t.values[places[step / 2]] = step % 4 == 1 ? NAN : -INFINITY;
             twins_upload(&t);
-            check_error(tw_selector_run(t.here, gradient_here(&t), &sparse), TW_ERR_NUMBER);
-            check_ok(tw_selector_run(t.there, gradient_there(&t), &sparse));
+            check_error(tw_selector_run(t.cpu, gradient_cpu(&t), &sparse), TW_ERR_NUMBER);
+            check_ok(tw_selector_run(t.cuda, gradient_cuda(&t), &sparse));
             if (step == 9) { /* committed unseen: it changes nothing */
-                check_ok(tw_selector_commit(t.there, NULL, 0));
-                check_ok(tw_selector_info(t.there, &info));
+                check_ok(tw_selector_commit(t.cuda, NULL, 0));
+                check_ok(tw_selector_info(t.cuda, &info));
             } else {
-                check_error(tw_selector_wait(t.there, &sparse), TW_ERR_NUMBER);
-                check_ok(tw_selector_info(t.there, &info));
+                check_error(tw_selector_wait(t.cuda, &sparse), TW_ERR_NUMBER);
+                check_ok(tw_selector_info(t.cuda, &info));
             }
             check_int("bad index", info.bad_index, places[step / 2]);
             check_int("refused", info.refused, step / 2 + 1);
@@ -295,15 +295,15 @@ static void test_wrong_memory(void **state) {
     tw_sparse sparse;
     twins_open(&t, 100, &params, 0);
     twins_fill(&t, DATA_GAUSS, 1.0f, 1);
-    check_error(tw_selector_run(t.there, t.typed, &sparse), TW_ERR_DEVICE);
-    check_error(tw_selector_run(t.there, t.on_gpu + 2, &sparse), TW_ERR_DEVICE);
-    check_error(tw_selector_commit(t.there, NULL, 0), TW_ERR_STATE);
+    check_error(tw_selector_run(t.cuda, t.typed, &sparse), TW_ERR_DEVICE);
+    check_error(tw_selector_run(t.cuda, t.on_gpu + 2, &sparse), TW_ERR_DEVICE);
+    check_error(tw_selector_commit(t.cuda, NULL, 0), TW_ERR_STATE);
     twins_run(&t); /* nothing has changed */
     int32_t wrong[2] = {t.mine.idx[0], 100};
     int32_t *on_gpu = gpu_alloc(sizeof wrong);
     gpu_ok(cudaMemcpy(on_gpu, wrong, sizeof wrong, cudaMemcpyHostToDevice));
-    check_error(tw_selector_commit(t.there, on_gpu, 2), TW_ERR_INDEX);
-    check_error(tw_selector_commit(t.there, wrong, 1), TW_ERR_DEVICE);
+    check_error(tw_selector_commit(t.cuda, on_gpu, 2), TW_ERR_INDEX);
+    check_error(tw_selector_commit(t.cuda, wrong, 1), TW_ERR_DEVICE);
     twins_end(&t, 0);
     compare_residuals(&t);
     gpu_ok(cudaFree(on_gpu));
@@ -331,10 +331,10 @@ static void test_set_residual(void **state) {
     for (int step = 0; step < 3; step++) {
         check_scene("set residual, step=%d", step);
         oracle_fill(t.values, t.n, DATA_LAPLACE, (uint64_t)step);
-        check_ok(tw_selector_set_residual(t.here, t.values));
-        check_ok(tw_selector_set_residual(t.there, t.values));
+        check_ok(tw_selector_set_residual(t.cpu, t.values));
+        check_ok(tw_selector_set_residual(t.cuda, t.values));
         t.values[7] = NAN;
-        check_error(tw_selector_set_residual(t.there, t.values), TW_ERR_NUMBER);
+        check_error(tw_selector_set_residual(t.cuda, t.values), TW_ERR_NUMBER);
         twins_fill(&t, DATA_GAUSS, 1.0f, (uint64_t)step);
         twins_run(&t);
         twins_end(&t, 0);

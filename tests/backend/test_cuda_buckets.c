@@ -3,12 +3,13 @@
  * Steps of small tensors share launches, as long as type and method are the same: here they are,
  * are not, and some tensors are too large or of other methods in between. An argument: tests of this
  * name alone. */
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 static void test_background(void **state) {
     (void)state;
     static const int64_t two[] = {30000, 30000};
-    plan both = {.params = params_of("oktopk", 0.02), .nranks = 4, .tensors = 2, .sizes = two};
+    group_setup both = {
+        .params = params_of("oktopk", 0.02), .nranks = 4, .tensors = 2, .sizes = two};
     run_bucket(&both);
 }
 
@@ -48,8 +49,8 @@ static void test_some_without_feedback(void **state) {
     static const char *const schemes[] = {"topka", "gtopk", "oktopk", "fulltopk"};
     for (int s = 0; s < 4; s++) {
         tw_select_params selects[MIXED];
-        plan some = {.params = params_of(schemes[s], 0.05), .nranks = 3, .how = LENT};
-        plan_mixed(&some, TYPES, selects);
+        group_setup some = {.params = params_of(schemes[s], 0.05), .nranks = 3, .how = LENT};
+        setup_mixed(&some, TYPES, selects);
         for (int t = 0; t < MIXED; t += 4)
             selects[t].feedback = TW_FEEDBACK_OFF;
         run_bucket(&some);
@@ -62,9 +63,9 @@ static void test_some_on_host(void **state) {
     static const char *const schemes[] = {"topka", "gtopk", "oktopk", "fulltopk"};
     for (int s = 0; s < 4; s++) {
         tw_select_params selects[MIXED];
-        plan some = {.params = params_of(schemes[s], 0.05), .nranks = 3};
+        group_setup some = {.params = params_of(schemes[s], 0.05), .nranks = 3};
         some.on_host = 1u << 3 | 1u << 13 | 1u << 23;
-        plan_mixed(&some, BOTH, selects);
+        setup_mixed(&some, BOTH, selects);
         run_bucket(&some);
     }
 }

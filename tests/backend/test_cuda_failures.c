@@ -7,7 +7,7 @@
  * the capture, and until that is ended every use of the stream fails. */
 #include <stdlib.h>
 
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 static void begin_capture(cudaStream_t stream) {
     gpu_ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
@@ -32,27 +32,27 @@ static void end_capture(cudaStream_t stream) {
 
 /* A selector on the CPU, and one on a stream of the GPU. */
 typedef struct twins {
-    tw_selector *here, *there;
+    tw_selector *cpu, *cuda;
     float *grad, *copy; /* [n] */
     void *gpu_grad;
     int64_t n;
 } twins;
 
 static void twins_step(twins *t, int step) {
-    tw_sparse here, there;
+    tw_sparse cpu, cuda;
     oracle_fill(t->grad, t->n, DATA_GAUSS, (uint64_t)step);
     gpu_ok(cudaMemcpy(t->gpu_grad, t->grad, 4 * (size_t)t->n, cudaMemcpyHostToDevice));
     gpu_ok(cudaDeviceSynchronize()); /* the stream does not wait for the default one */
-    check_ok(tw_selector_run(t->here, t->grad, &here));
-    check_ok(tw_selector_run(t->there, t->gpu_grad, &there));
-    check_ok(tw_selector_wait(t->there, &there));
-    int32_t *idx = check_alloc(there.count + 1, 4);
-    gpu_ok(cudaMemcpy(idx, there.idx, 4 * (size_t)there.count, cudaMemcpyDeviceToHost));
-    gpu_ok(cudaMemcpy(t->copy, there.val, 4 * (size_t)there.count, cudaMemcpyDeviceToHost));
-    tw_sparse copied = {there.count, idx, t->copy};
-    check_selection(&copied, here.count, here.idx, here.val);
-    check_ok(tw_selector_commit(t->here, NULL, 0));
-    check_ok(tw_selector_commit(t->there, NULL, 0));
+    check_ok(tw_selector_run(t->cpu, t->grad, &cpu));
+    check_ok(tw_selector_run(t->cuda, t->gpu_grad, &cuda));
+    check_ok(tw_selector_wait(t->cuda, &cuda));
+    int32_t *idx = check_alloc(cuda.count + 1, 4);
+    gpu_ok(cudaMemcpy(idx, cuda.idx, 4 * (size_t)cuda.count, cudaMemcpyDeviceToHost));
+    gpu_ok(cudaMemcpy(t->copy, cuda.val, 4 * (size_t)cuda.count, cudaMemcpyDeviceToHost));
+    tw_sparse copied = {cuda.count, idx, t->copy};
+    check_selection(&copied, cpu.count, cpu.idx, cpu.val);
+    check_ok(tw_selector_commit(t->cpu, NULL, 0));
+    check_ok(tw_selector_commit(t->cuda, NULL, 0));
     free(idx);
 }
 
@@ -60,15 +60,15 @@ static void twins_step(twins *t, int step) {
 static void refuse_steps(twins *t, cudaStream_t stream) {
     tw_sparse sparse;
     begin_capture(stream);
-    check_ok(tw_selector_run(t->there, t->gpu_grad, &sparse));
-    check_error(tw_selector_wait(t->there, &sparse), TW_ERR_DEVICE);
+    check_ok(tw_selector_run(t->cuda, t->gpu_grad, &sparse));
+    check_error(tw_selector_wait(t->cuda, &sparse), TW_ERR_DEVICE);
     check_contains(tw_last_error(), "stream");
-    check_ok(tw_selector_undo(t->there, t->gpu_grad));
-    check_error(tw_selector_run(t->there, t->gpu_grad, &sparse), TW_ERR_DEVICE);
+    check_ok(tw_selector_undo(t->cuda, t->gpu_grad));
+    check_error(tw_selector_run(t->cuda, t->gpu_grad, &sparse), TW_ERR_DEVICE);
     check_contains(tw_last_error(), "stream");
     end_capture(stream);
-    check_ok(tw_selector_get_residual(t->here, t->grad));
-    check_ok(tw_selector_get_residual(t->there, t->copy));
+    check_ok(tw_selector_get_residual(t->cpu, t->grad));
+    check_ok(tw_selector_get_residual(t->cuda, t->copy));
     check_bits("residual", t->copy, t->grad, t->n);
 }
 
@@ -77,10 +77,10 @@ static void run_selector(const char *method, cudaStream_t stream) {
     params.method = method;
     params.density = 0.01;
     twins t = {.n = 100000};
-    t.here = check_create(t.n, &params);
+    t.cpu = check_create(t.n, &params);
     params.device = TW_CUDA;
     params.stream = stream;
-    t.there = check_create(t.n, &params);
+    t.cuda = check_create(t.n, &params);
     t.grad = check_alloc(t.n, 4);
     t.copy = check_alloc(t.n, 4);
     gpu_ok(cudaMalloc(&t.gpu_grad, 4 * (size_t)t.n));
@@ -89,8 +89,8 @@ static void run_selector(const char *method, cudaStream_t stream) {
         twins_step(&t, step);
         refuse_steps(&t, stream);
     }
-    tw_selector_free(t.here);
-    tw_selector_free(t.there);
+    tw_selector_free(t.cpu);
+    tw_selector_free(t.cuda);
     free(t.grad);
     free(t.copy);
     gpu_ok(cudaFree(t.gpu_grad));
@@ -111,24 +111,24 @@ static void refuse_stream(pair *p, cudaStream_t stream, int spoilt) {
     begin_capture(stream);
     if (spoilt)
         spoil_capture(stream);
-    ranks_run(&p->there, reduce_all, p);
+    ranks_run(&p->cuda, reduce_all, p);
     end_capture(stream);
-    ranks_error(&p->there, TW_ERR_DEVICE);
-    ranks_say(&p->there, "rank 1, tensor ");
-    check_contains(p->there.text[1], spoilt ? "stream: it cannot be followed" : "stream");
+    ranks_error(&p->cuda, TW_ERR_DEVICE);
+    ranks_say(&p->cuda, "rank 1, tensor ");
+    check_contains(p->cuda.text[1], spoilt ? "stream: it cannot be followed" : "stream");
     pair_check_outs(p);
     compare_residuals(p);
 }
 
-static void run_group(const char *scheme, mixture mix, way how, cudaStream_t stream) {
+static void run_group(const char *scheme, mixture mix, transfer_kind how, cudaStream_t stream) {
     tw_select_params selects[MIXED];
-    plan mixed = {
+    group_setup mixed = {
         .params = params_of(scheme, 0.05), .nranks = 3, .how = how, .stream = (void *)stream};
-    plan_mixed(&mixed, mix, selects);
+    setup_mixed(&mixed, mix, selects);
     pair p;
     pair_open(&p, &mixed);
     for (int step = 0; step < STEPS; step++) {
-        check_scene("group, scheme=%s %s step=%d", scheme, way_names[how], step);
+        check_scene("group, scheme=%s %s step=%d", scheme, transfer_names[how], step);
         rows_fill(p.grads, p.nranks, p.n, DATA_GAUSS, step);
         pair_step(&p, reduce_all, TW_OK);
         refuse_stream(&p, stream, step % 2);

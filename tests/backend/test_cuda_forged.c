@@ -2,7 +2,7 @@
  *
  * Letters that no honest rank sends, and sums that no float holds. With lent ways entries are on
  * the GPU, however few. An argument: tests of this name alone. */
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
 
@@ -45,11 +45,11 @@ static void run_forged(const char *scheme, const forgery *f) {
     rows_fill(p.grads, 3, 5003, DATA_GAUSS, 1);
     pair_upload(&p);
     forged = f;
-    ranks_run(&p.there, reduce_one, &p);
+    ranks_run(&p.cuda, reduce_one, &p);
     check_true(forged == NULL);
-    check_int("status", p.there.status[0], TW_ERR_PROTOCOL);
-    check_contains(p.there.text[0], "rank 1: sent");
-    ranks_get_residuals(&p.there, 0, p.residuals[1], p.n);
+    check_int("status", p.cuda.status[0], TW_ERR_PROTOCOL);
+    check_contains(p.cuda.text[0], "rank 1: sent");
+    ranks_get_residuals(&p.cuda, 0, p.residuals[1], p.n);
     check_true(zeros(p.residuals[1][0], p.n));
     pair_close(&p);
 }
@@ -60,11 +60,11 @@ static void test_forged_letters(void **state) {
         {"kind", 0, 1, 9},    {"version", 8, 1, 77}, {"format", 9, 1, 6},
         {"width", 10, 1, 31}, {"unused", 11, 1, 1},  {"count", 12, 4, 255},
         {"fewer", 12, 4, 0},  {"nan", -4, 4, 255},   {"indices", 16, 40, 255}};
-    post_tamper = forge;
+    lent_tamper = forge;
     for (int s = 0; s < 4; s++)
         for (int f = 0; f < 9; f++)
             run_forged(schemes[s], &forgeries[f]);
-    post_tamper = NULL;
+    lent_tamper = NULL;
 }
 
 /* ---- sums that no float holds: refused alike */
@@ -79,24 +79,25 @@ static void fill_large(pair *p, int step) {
     }
 }
 
-static void run_overflow(const char *scheme, const char *wire, way how) {
+static void run_overflow(const char *scheme, const char *wire, transfer_kind how) {
     tw_group_params params = params_of(scheme, 0.02);
     params.wire = wire;
     pair p;
     pair_open_one(&p, 3, 3001, &params, how);
     for (int step = 0; step < STEPS; step++) {
-        check_scene("overflow, scheme=%s wire=%s %s step=%d", scheme, wire, way_names[how], step);
+        check_scene("overflow, scheme=%s wire=%s %s step=%d", scheme, wire, transfer_names[how],
+                    step);
         fill_large(&p, step);
         pair_upload(&p);
-        ranks_run(&p.here, reduce_one, &p);
-        ranks_run(&p.there, reduce_one, &p);
+        ranks_run(&p.cpu, reduce_one, &p);
+        ranks_run(&p.cuda, reduce_one, &p);
         for (int r = 0; r < 3; r++)
-            check_int("status", p.there.status[r], p.here.status[r]);
-        if (p.here.status[0] == TW_OK)
+            check_int("status", p.cuda.status[r], p.cpu.status[r]);
+        if (p.cpu.status[0] == TW_OK)
             pair_check_outs(&p);
         compare_residuals(&p);
     }
-    ranks_error(&p.there, TW_ERR_NUMBER); /* the last one */
+    ranks_error(&p.cuda, TW_ERR_NUMBER); /* the last one */
     pair_close(&p);
 }
 

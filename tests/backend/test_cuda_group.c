@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 static void test_all_schemes(void **state) {
     (void)state;
@@ -17,7 +17,7 @@ static void test_all_schemes(void **state) {
     const char *scheme;
     for (int s = 0; tw_scheme(s, &scheme, NULL, NULL, NULL) == TW_OK; s++) {
         for (int c = 0; c < 4 && strcmp(scheme, "auto") != 0; c++) {
-            for (way how = DIRECT; how < WAYS; how++) {
+            for (transfer_kind how = DIRECT; how < TRANSFER_KINDS; how++) {
                 run_scheme(scheme, how, counts[c], 5003, 0.1, STEPS);
                 run_scheme(scheme, how, counts[c], 70001, 0.01, STEPS);
             }
@@ -28,7 +28,7 @@ static void test_all_schemes(void **state) {
 /* Messages of several chunks; a range that dsa sends plain. */
 static void test_long_lists(void **state) {
     (void)state;
-    for (way how = DIRECT; how < WAYS; how++) {
+    for (transfer_kind how = DIRECT; how < TRANSFER_KINDS; how++) {
         run_scheme("topka", how, 3, 1500000, 0.2, STEPS);
         run_scheme("topkdsa", how, 2, 900000, 0.4, STEPS);
         run_scheme("oktopk", how, 4, 3000000, 0.1, STEPS);
@@ -121,12 +121,12 @@ static void test_states_of_two(void **state) {
         rows_fill(p.grads, 2, 4001, DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
         if (step == 2) {
-            ranks_run(&p.here, save, name);
-            ranks_ok(&p.here);
-            ranks_run(&p.here, load_both, name);
-            ranks_ok(&p.here);
-            ranks_run(&p.there, load_both, name);
-            ranks_ok(&p.there);
+            ranks_run(&p.cpu, save, name);
+            ranks_ok(&p.cpu);
+            ranks_run(&p.cpu, load_both, name);
+            ranks_ok(&p.cpu);
+            ranks_run(&p.cuda, load_both, name);
+            ranks_ok(&p.cuda);
         }
     }
     compare_residuals(&p);
@@ -148,9 +148,9 @@ static void test_state(void **state) {
         rows_fill(p.grads, 3, 4001, DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
         if (step % 8 == 3)
-            hand_over(&p.here, &p.there, name);
+            hand_over(&p.cpu, &p.cuda, name);
         else if (step % 8 == 7)
-            hand_over(&p.there, &p.here, name);
+            hand_over(&p.cuda, &p.cpu, name);
     }
     compare_residuals(&p);
     pair_close(&p);

@@ -3,7 +3,7 @@
  * What compute-sanitizer runs: entries stay on the GPU. An argument: tests of this name alone. */
 #include <string.h>
 
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 static void test_schemes(void **state) {
     (void)state;
@@ -24,8 +24,9 @@ static void test_buckets(void **state) {
     (void)state;
     for (mixture mix = METHODS; mix <= BOTH; mix++) {
         tw_select_params selects[MIXED];
-        plan mixed = {.params = params_of("oktopk", 0.05), .nranks = 2, .how = LENT, .steps = 3};
-        plan_mixed(&mixed, mix, selects);
+        group_setup mixed = {
+            .params = params_of("oktopk", 0.05), .nranks = 2, .how = LENT, .steps = 3};
+        setup_mixed(&mixed, mix, selects);
         run_bucket(&mixed);
     }
 }

@@ -5,12 +5,12 @@
  * one. An argument: tests of this name alone. */
 #include <math.h>
 
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 /* A step that the GPU's group refuses, on all ranks alike. */
 static void refuse(pair *p, ranks_call call, int error) {
-    ranks_run(&p->there, call, p);
-    ranks_error(&p->there, error);
+    ranks_run(&p->cuda, call, p);
+    ranks_error(&p->cuda, error);
     pair_check_outs(p);
     compare_residuals(p);
 }
@@ -29,13 +29,13 @@ static void test_refusals(void **state) {
         p.grads[1][77] = NAN;
         pair_upload(&p);
         refuse(&p, reduce_one, TW_ERR_NUMBER);
-        ranks_say(&p.there, "rank 1, tensor 0: element 77");
+        ranks_say(&p.cuda, "rank 1, tensor 0: element 77");
         p.grads[1][77] = before;
         pair_upload(&p);
         p.odd = (oddity){1, 0, p.grads[1], p.gpu_outs[1]};
         refuse(&p, reduce_one, TW_ERR_DEVICE);
-        ranks_say(&p.there, "rank 1, tensor 0: ");
-        check_contains(p.there.text[1], "grad: is memory of the host");
+        ranks_say(&p.cuda, "rank 1, tensor 0: ");
+        check_contains(p.cuda.text[1], "grad: is memory of the host");
         p.odd.is = 0;
     }
     compare_residuals(&p);
@@ -90,27 +90,27 @@ static void refuse_memory(pair *p, const bad_memory *bad, int tensor) {
     else
         p->odd.grad = bad->at;
     refuse(p, reduce_all, bad->error);
-    ranks_say(&p->there, "rank 1, tensor %d: ", tensor);
-    check_contains(p->there.text[1], bad->words);
+    ranks_say(&p->cuda, "rank 1, tensor %d: ", tensor);
+    check_contains(p->cuda.text[1], bad->words);
     p->odd.is = 0;
 }
 
 /* The first, one in the middle of a launch, and the last; the very first step is refused too. */
-static void run_bad_memory(const char *scheme, mixture mix, way how) {
+static void run_bad_memory(const char *scheme, mixture mix, transfer_kind how) {
     static const int tensors[] = {0, 16, MIXED - 1};
     tw_select_params selects[MIXED];
     bad_memory bad[MOST_BAD];
     void *pinned;
-    plan mixed = {.params = params_of(scheme, 0.05), .nranks = 3, .how = how};
-    plan_mixed(&mixed, mix, selects);
+    group_setup mixed = {.params = params_of(scheme, 0.05), .nranks = 3, .how = how};
+    setup_mixed(&mixed, mix, selects);
     pair p;
     pair_open(&p, &mixed);
     void *other_gpu = other_memory(4 * (size_t)p.n);
     gpu_ok(cudaMallocHost(&pinned, 4 * (size_t)p.n));
     int count = bad_memories(&p, pinned, other_gpu, bad);
     for (int step = 0; step < 3 * count; step++) {
-        check_scene("scheme=%s %s mixture %d, %s, tensor %d, step=%d", scheme, way_names[how], mix,
-                    bad[step / 3].words, tensors[step % 3], step);
+        check_scene("scheme=%s %s mixture %d, %s, tensor %d, step=%d", scheme, transfer_names[how],
+                    mix, bad[step / 3].words, tensors[step % 3], step);
         rows_fill(p.grads, p.nranks, p.n, DATA_GAUSS, step);
         pair_upload(&p);
         refuse_memory(&p, &bad[step / 3], tensors[step % 3]);

@@ -10,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/device.h"
+#include "backend/cpu/lists.h"
+#include "backend/cuda/backend_cuda.h"
 #include "wire_lists.h"
 
 enum { RANK = 3, MARGIN = 64, MARK = 0xee };
 
 static int quick; /* for tools that are many times slower */
-static tw__device_stream *lane;
-static tw__device_lists *lists;
+static tw__stream *stream;
+static void *lists; /* the context of the calls */
 
 static void gpu_ok(cudaError_t error) {
     if (error != cudaSuccess)
@@ -97,12 +98,14 @@ static void check_encode(const tw__wire_message *m, const tw__list *list, size_t
     float *rounded = check_alloc(list->count + 1, 4), *theirs = check_alloc(list->count + 1, 4);
     uint8_t *copy = check_alloc((int64_t)bytes, 1);
     int huge = -1, huge_there = -1;
-    check_ok(tw__wire_host.encode(NULL, wire_kernels(), m, list, message, rounded, &huge));
+    tw__cpu_lists *cpu = tw__cpu_lists_create(wire_kernels(), 1);
+    check_ok(tw__wire_cpu.encode(cpu, m, list, message, rounded, &huge));
+    free(cpu);
     piece entries = piece_of(list->at, sizeof *list->at * (size_t)list->count, 0);
     piece out = piece_open(bytes, shift), rounds = piece_open(values, 0);
     tw__list there = {(tw__entry *)(void *)entries.at, list->count};
-    check_ok(tw__wire_cuda.encode(lists, NULL, m, &there, out.at, (float *)(void *)rounds.at,
-                                  &huge_there));
+    check_ok(
+        tw__wire_cuda.encode(lists, m, &there, out.at, (float *)(void *)rounds.at, &huge_there));
     piece_close(&entries, NULL);
     piece_close(&out, copy);
     piece_close(&rounds, theirs);
@@ -129,8 +132,8 @@ static int check_decode(const uint8_t *message, size_t size, int64_t lo, int64_t
     if (there == TW_OK) {
         piece in = piece_of(message, size, shift);
         piece out = piece_open(sizeof *entries * (size_t)m.count, 0);
-        there = tw__wire_cuda.decode(lists, NULL, &m, in.at + m.head_bytes,
-                                     (tw__entry *)(void *)out.at, RANK);
+        there = tw__wire_cuda.decode(lists, &m, in.at + m.head_bytes, (tw__entry *)(void *)out.at,
+                                     RANK);
         piece_close(&in, NULL);
         piece_close(&out, theirs);
         if (there != TW_OK)
@@ -209,7 +212,7 @@ static float any_bits(oracle_rng *rng, int least, int most) {
 /* Values of any size: subnormal, alike, beyond f16; and huge ones, which are not written. */
 static void test_values(void **state) {
     (void)state;
-    oracle_rng rng = {77};
+    oracle_rng rng = {.key = 77};
     for (int trial = 0; trial < (quick ? 6 : 60); trial++) {
         const int64_t count = 1 + oracle_below(&rng, 400);
         const int least = (int)oracle_below(&rng, 200), most = least + (int)oracle_below(&rng, 27);
@@ -288,7 +291,7 @@ static int alter(letter *l, size_t step) {
 }
 
 static int alter_at_random(const letter *l, int trials) {
-    oracle_rng rng = {l->size};
+    oracle_rng rng = {.key = l->size};
     uint8_t *bytes = check_alloc((int64_t)l->size, 1);
     int refused = 0;
     for (int trial = 0; trial < trials; trial++) {
@@ -355,7 +358,7 @@ static void test_list_calls(void **state) {
         check_ok(calls->subtract(lists, &there, (float *)(void *)values.at, &out));
         check_ok(calls->get_values(lists, &there, (float *)(void *)copied.at));
         check_ok(calls->set_values(lists, &there, (float *)(void *)values.at));
-        check_ok(tw__lists_host.subtract(NULL, &list, val, &want));
+        check_ok(tw__lists_cpu.subtract(NULL, &list, val, &want));
         check_int("rests", out.count - 1, want.count);
         char *rest = check_alloc((int64_t)bytes + 8, 1);
         piece_close(&rests, rest);
@@ -395,8 +398,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    if (tw__stream_create(&lane, 0) != TW_OK ||
-        tw__device_lists_create(&lists, lane, 1 << 20) != TW_OK) {
+    if (tw__cuda_stream_create(&stream, 0) != TW_OK ||
+        tw__cuda_lists_create(&lists, stream, 1 << 20, 8) != TW_OK) {
         printf("no workspace: %s\n", tw_last_error());
         return 1;
     }
@@ -407,7 +410,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_list_calls), cmocka_unit_test(test_peek_and_poke),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    tw__device_lists_free(lists);
-    tw__stream_free(lane);
+    tw__cuda_lists_free(lists);
+    tw__cuda_stream_free(stream);
     return failed;
 }

@@ -1,10 +1,10 @@
 /* test_cuda_wires.c - groups on a GPU in wire formats send and get what those on the CPU do
  *
- * Lists so short that the CPU codes them, unless a way is lent, and long ones, which the GPU does.
+ * Lists so short that the CPU codes them, unless transfers are lent, and long ones, which the GPU does.
  * An argument: tests of this name alone. */
 #include <string.h>
 
-#include "cuda_courses.h"
+#include "cuda_runs.h"
 
 static void test_wires(void **state) {
     (void)state;
@@ -24,7 +24,7 @@ static void test_wires(void **state) {
 static void test_long_wires(void **state) {
     (void)state;
     static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
-    for (way how = DIRECT; how < WAYS; how++) {
+    for (transfer_kind how = DIRECT; how < TRANSFER_KINDS; how++) {
         for (int s = 0; s < 4; s++)
             for (int w = 1; wire_at(w) != NULL; w++)
                 run_wire(schemes[s], wire_at(w), how, 3, 250007, 0.1, 2);
@@ -36,7 +36,7 @@ static void test_long_wires(void **state) {
  * are rounded by blocks. */
 static void test_batches(void **state) {
     (void)state;
-    for (way how = DIRECT; how < WAYS; how++) {
+    for (transfer_kind how = DIRECT; how < TRANSFER_KINDS; how++) {
         run_wire("oktopk", "bf16", how, 4, 1000003, 0.05, 3);
         run_wire("oktopk", "q4", how, 4, 1000003, 0.05, 3);
         run_wire("oktopk", "q2", how, 2, 1000003, 0.05, 3);

@@ -2,7 +2,7 @@
  *
  * NCCL refuses two ranks on one card. So a communicator of one rank sends to itself here, through
  * the call that groups lend; what groups of several ranks do with such a call is tested with ranks
- * as threads over a stand-in, cuda_post.c. */
+ * as threads over a stand-in, cuda_exchange.c. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>

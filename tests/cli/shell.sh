@@ -1,7 +1,7 @@
-# shell.sh - what the tests of the command share; they source it, with the path of thinwire as $1
+# shell.sh - functions for the tests of the command, which source it; $1 is the path of thinwire
 #
-# Output of the last run is in $dir/out and $dir/err, its status in $status. $dir is removed at the
-# end. A test goes on after a failure; `finish` ends it.
+# The output of the last run is in $dir/out and $dir/err, its status in $status. $dir is removed at the
+# end. A test continues after a failure; `finish` ends it.
 
 if [ $# -lt 1 ]; then # the second line of every test says how it is called
     sed -n '2s/.*: sh /usage: sh /p' "$0" >&2
@@ -13,10 +13,12 @@ trap 'rm -rf "$dir"' EXIT
 failures=0
 unset THINWIRE_KERNELS THINWIRE_THREADS
 unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK
-# Open MPI objects to root, as in containers, and to more ranks than cores.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+# Open MPI refuses root, as in containers, and more ranks than cores unless told otherwise (OMPI_MCA_*:
+# version 4, PRTE_MCA_*: version 5).
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 
-# fail WHAT...: say what went wrong, with the output of the last run
+# fail TEXT...: print it with the output of the last run
 fail() {
     failures=$((failures + 1))
     echo "FAIL: $*"
@@ -24,7 +26,7 @@ fail() {
     sed 's/^/    stderr: /' "$dir/err" | head -5
 }
 
-# run ARGS...: thinwire with these
+# run ARGS...: run thinwire
 run() {
     "$thinwire" "$@" >"$dir/out" 2>"$dir/err" </dev/null
     status=$?
@@ -36,7 +38,7 @@ succeeds() {
     [ $status -eq 0 ] || fail "thinwire $*: status $status, expected 0"
 }
 
-# refused STATUS TEXT ARGS...: that status, nothing on stdout, one line on stderr that holds the text
+# refused STATUS TEXT ARGS...: this status, nothing on stdout, one line on stderr that contains TEXT
 refused() {
     expected=$1
     text=$2
@@ -48,7 +50,7 @@ refused() {
     grep -qF -- "$text" "$dir/err" || fail "thinwire $*: stderr does not say: $text"
 }
 
-# same WHAT A B: these texts are equal, and not empty
+# same NAME A B: these texts are equal, and not empty
 same() {
     if [ -z "$2" ] || [ "$2" != "$3" ]; then
         fail "$1: '$2' and '$3' differ"

@@ -1,11 +1,10 @@
 #!/bin/sh
 # test_examples_torch.sh - PyTorch: sh test_examples_torch.sh PATH-TO-THINWIRE SOURCES PYTHON SO
 #
-# Two gloo ranks on the CPU. Small data sets are made here: images whose class is their colour, in
-# both forms; a text that repeats; tones that are letters. Every example trains dense and sparse:
-# losses fall, replicas are equal, models have the papers' sizes, and
-# `thinwire report` reads every log. Data that are missing or too few are named in one line. Ends
-# with 77 where there is no torch.
+# Two gloo ranks on the CPU. The test makes small data sets: images whose colour is their class, in
+# both formats; a text that repeats; letters as tones. Every example trains dense and sparse: losses
+# fall, replicas are equal, models have the papers' sizes, and `thinwire report` reads every log. One
+# line names data that are missing or too few. Status 77: no torch.
 
 # shellcheck source=tests/cli/shell.sh
 . "$(dirname "$0")/shell.sh"
@@ -18,7 +17,7 @@ if ! "$python" -c 'import numpy, torch.distributed' 2>"$dir/err"; then
     exit 77
 fi
 
-# ranks COUNT EXAMPLE ARGS...: their output is in $dir/out.RANK and $dir/err.RANK
+# ranks COUNT EXAMPLE ARGS...: runs COUNT ranks; output in $dir/out.RANK and $dir/err.RANK
 ranks() {
     count=$1 example=$2
     shift 2
@@ -31,7 +30,7 @@ ranks() {
     wait
 }
 
-# train NAME EXAMPLE ARGS...: two ranks of it with the log $dir/NAME.jsonl
+# train NAME EXAMPLE ARGS...: trains with two ranks and the log $dir/NAME.jsonl
 train() {
     name=$1
     shift
@@ -41,7 +40,7 @@ train() {
     "$python" "$dir/check.py" "$dir/$name.jsonl" >>"$dir/err" 2>&1 || fail "$name: $*"
 }
 
-# stops TEXT EXAMPLE ARGS...: a rank says it in one line and trains nothing
+# stops TEXT EXAMPLE ARGS...: one rank prints TEXT in one line and does not train
 stops() {
     text=$1
     shift
@@ -50,13 +49,13 @@ stops() {
     grep -qF -- "$text" "$dir/err.0" || fail "$*: stderr does not say: $text"
 }
 
-# losses NAME: of all steps of a run
+# losses NAME: the losses of all steps of a run
 losses() {
     grep '"step"' "$dir/$1.jsonl" | grep -o '"loss": [0-9.e-]*'
 }
 
 cat >"$dir/check.py" <<'EOF'
-"""The log of a run: whole, replicas equal, training loss lower at the end than at the start."""
+"""Checks the log of a run: complete, replicas equal, loss lower at the end than at the start."""
 import json
 import sys
 
@@ -81,7 +80,7 @@ if lines[0]["scheme"] != "dense":
 EOF
 
 cat >"$dir/make.py" <<'EOF'
-"""Data sets under the folder given; without Pillow no sheets, without libsndfile no an4.npz."""
+"""Makes data sets in a folder; without Pillow no sheets, without libsndfile no an4.npz."""
 import pathlib
 import subprocess
 import sys
@@ -177,7 +176,7 @@ for scheme in dense oktopk; do
     train "cifar10-$scheme" torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
         --epochs 3 --lr 0.05 --snapshots 5 "$@"
     [ "$(grep -c '"snapshot"' "$dir/$name.jsonl")" -eq 3 ] || fail "$name: not 3 snapshots"
-    if [ "$scheme" != dense ]; then # observing changes nothing
+    if [ "$scheme" != dense ]; then # snapshots change nothing
         train unobserved torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 \
             --epochs 3 --lr 0.05 "$@"
         [ "$(losses unobserved)" = "$(losses "cifar10-$scheme")" ] || fail "snapshots change losses"

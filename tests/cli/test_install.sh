@@ -25,7 +25,7 @@ LD_LIBRARY_PATH="$lib" "$scratch/custom" | grep 'rank 0: .* means exact'
 
 echo "C++"
 cat >"$scratch/plus.cpp" <<EOF
-#include <thinwire.h>
+#include <thinwire_sim.h>
 int main() {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     tw_selector *selector;

@@ -36,7 +36,9 @@ if "$thinwire" train 2>&1 --steps 1 --limit 64 --test-limit 64 --batch 8 | grep 
 fi
 
 # ---- every scheme: replicas equal, log readable, timeline readable
-for scheme in dense topka topkdsa gtopk gaussiank dgc randomk oktopk fulltopk logtopk twolevel auto; do
+schemes=$("$thinwire" info | awk '/^[a-z]/ { row = $1; sub(row, "") } row == "scheme" { print $1 }')
+[ -n "$schemes" ] || fail "info: no schemes"
+for scheme in $schemes; do
     trains --steps 6 --ranks 3 --scheme $scheme --log "$dir/$scheme.jsonl" --trace "$dir/trace" \
         --snapshots 3
     [ -n "$(hash)" ] || fail "$scheme: no hash of equal replicas"

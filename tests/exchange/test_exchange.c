@@ -1,30 +1,30 @@
 /* test_exchange.c - every exchange against its oracle, bit by bit, for many P, n, k and supports
  *
- * Trials (exchange_trial.h) run P ranks for a few steps beside exchange_oracle, also on gaussian data,
- * where the order of summation shows. The oracle itself is held against an example on paper.
+ * exchange_check.h runs P ranks and the oracle for a few steps, also on gaussian data, where the order
+ * of summation shows. The oracle itself is checked against an example on paper.
  *
  *     test_exchange [FILTER]     "test_small" is the part for ThreadSanitizer
  */
 #include <math.h>
 #include <string.h>
 
-#include "exchange_trial.h"
+#include "exchange_check.h"
 
 /* ---- The oracle and its names ------------------------------------------------------------------ */
 
-/* The exchanges that are tested here are all there are. */
-static void test_all_exchanges_are_here(void **state) {
+/* Every exchange of the library has a name of its own, and an oracle. */
+static void test_every_exchange_has_an_oracle(void **state) {
     (void)state;
-    const char *name;
-    for (int i = 0; i < ORACLE_EXCHANGES; i++) {
-        check_ok(tw_exchange(i, &name, NULL));
-        int known = 0;
-        for (int e = 0; e < ORACLE_EXCHANGES; e++)
-            known += strcmp(name, oracle_exchanges[e]) == 0;
-        check_scene("exchange %s", name);
-        check_int("times that it is known", known, 1);
+    const int exchanges = check_exchanges();
+    for (int i = 0; i < exchanges; i++) {
+        int times = 0;
+        for (int e = 0; e < exchanges; e++)
+            times += strcmp(check_exchange(i), check_exchange(e)) == 0;
+        check_scene("exchange %s", check_exchange(i));
+        check_int("times that the table has it", times, 1);
+        check_int("known to the oracle", exchange_oracle_knows(check_exchange(i)), 1);
     }
-    check_error(tw_exchange(ORACLE_EXCHANGES, &name, NULL), TW_ERR_NAME);
+    check_error(tw_exchange(exchanges, NULL, NULL), TW_ERR_NAME);
 }
 
 /* The oracle itself, on numbers that can be followed on paper. P = 3, k = 2:
@@ -73,23 +73,23 @@ static void test_the_oracle(void **state) {
 /* The lone rank of tw_transport_self is like one of one thread. */
 static void test_self(void **state) {
     (void)state;
-    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 0; e < check_exchanges(); e++) {
         ranks r = {0};
         ranks_init(&r, 1);
         tw_transport_free(r.transports[0]);
         check_ok(tw_transport_self(&r.transports[0]));
         tw_group_params params = TW_GROUP_PARAMS_INIT;
-        params.exchange = oracle_exchanges[e];
+        params.exchange = check_exchange(e);
         params.select.method = "exact";
         params.select.k = 20;
         const int64_t n = 500;
         ranks_try_open(&r, &params, &n, 1);
         ranks_ok(&r);
         exchange_oracle o;
-        exchange_oracle_open(&o, oracle_exchanges[e], 1, n, 20, TW_MEAN);
+        exchange_oracle_open(&o, check_exchange(e), 1, n, 20, TW_MEAN);
         float **grad = rows_alloc(1, n);
         for (int step = 0; step < 5; step++) {
-            check_scene("self, %s, step=%d", oracle_exchanges[e], step);
+            check_scene("self, %s, step=%d", check_exchange(e), step);
             oracle_fill(grad[0], n, DATA_LAPLACE, (uint64_t)step);
             exchange_oracle_step(&o, grad);
             ranks_allreduce(&r, 0, (void *const *)grad, grad);
@@ -139,16 +139,16 @@ static const support_kind five[] = {SUPPORT_RANDOM, SUPPORT_IDENTICAL, SUPPORT_D
 
 static void try_all_supports(const int *counts, int ncounts, int steps) {
     for (int p = 0; p < ncounts; p++)
-        for (int e = 0; e < ORACLE_EXCHANGES; e++)
+        for (int e = 0; e < check_exchanges(); e++)
             for (int kind = 0; kind < 5; kind++)
                 for (int summable = 0; summable < 2; summable++) {
-                    trial t = trial_usual(oracle_exchanges[e], counts[p]);
+                    exchange_case t = exchange_case_default(check_exchange(e), counts[p]);
                     t.kind = five[kind];
                     t.summable = summable;
                     t.steps = steps;
                     t.result = (kind + summable) % 2 ? TW_MEAN : TW_SUM;
-                    t.mode = trial_mode(t.exchange, p + kind + summable);
-                    trial_run(&t);
+                    t.mode = exchange_case_out(t.exchange, p + kind + summable);
+                    exchange_check(&t);
                 }
 }
 
@@ -180,17 +180,17 @@ static void test_sizes(void **state) {
                                        {1000, 1000}, {1000, 999}, {1000, 64},   {4099, 1024},
                                        {16384, 65},  {16385, 72}, {50021, 500}, {50021, 3000}};
     const int counts[] = {1, 2, 3, 5, 8, 13};
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int i = 0; i < 16; i++)
             for (int p = 0; p < 6; p++) {
-                trial t = trial_usual(oracle_exchanges[e], counts[p]);
+                exchange_case t = exchange_case_default(check_exchange(e), counts[p]);
                 t.n = sizes[i][0];
                 t.k = sizes[i][1];
                 t.kind = (support_kind)(i % SUPPORT_KINDS);
                 t.steps = t.n > 10000 ? 2 : 4;
                 t.result = p % 2 ? TW_MEAN : TW_SUM;
-                t.mode = trial_mode(t.exchange, i + p);
-                trial_run(&t);
+                t.mode = exchange_case_out(t.exchange, i + p);
+                exchange_check(&t);
             }
 }
 
@@ -201,13 +201,13 @@ static void test_edge_of_oktopk(void **state) {
     for (int p = 0; p < 6; p++)
         for (int more = -1; more <= 1; more++)
             for (int kind = 0; kind < SUPPORT_KINDS; kind++) {
-                trial t = trial_usual("oktopk", counts[p]);
+                exchange_case t = exchange_case_default("oktopk", counts[p]);
                 t.k = 8 * counts[p] + more;
                 t.n = kind % 2 ? t.k + 1 : 40 * t.k;
                 t.kind = (support_kind)kind;
                 t.steps = 6;
                 t.summable = more == 0;
-                trial_run(&t);
+                exchange_check(&t);
             }
 }
 
@@ -218,29 +218,29 @@ static void test_clumps(void **state) {
                                   SUPPORT_CLUMPS};
     for (int p = 2; p <= 8; p += 3)
         for (int i = 0; i < 5; i++) {
-            trial t = trial_usual("oktopk", p);
+            exchange_case t = exchange_case_default("oktopk", p);
             t.n = 60000 * p;
             t.k = 8 * p;
             t.kind = kinds[i];
             t.quiet = 1;
             t.summable = i % 2;
-            trial_run(&t);
+            exchange_check(&t);
         }
 }
 
 /* A tensor larger than the windows and chunks in which the library works. */
 static void test_large(void **state) {
     (void)state;
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int i = 0; i < 4; i++) {
             /* oktopk cuts its messages from 32768 on; allgather and dsa hand them round from 131072 */
             const int64_t ks[] = {9000, 40000, 40000, 131072};
-            trial t = trial_usual(oracle_exchanges[e], 2 + i);
+            exchange_case t = exchange_case_default(check_exchange(e), 2 + i);
             t.n = 300007;
             t.k = ks[i];
             t.kind = i == 2 ? SUPPORT_REGION : SUPPORT_RANDOM;
             t.steps = 2;
-            trial_run(&t);
+            exchange_check(&t);
         }
 }
 
@@ -253,28 +253,28 @@ static void test_jumps(void **state) {
     const int jumps[] = {1, 4, 20};
     for (int i = 0; i < 3; i++)
         for (int kind = 0; kind < SUPPORT_KINDS; kind++) {
-            trial t = trial_usual("oktopk", 4);
+            exchange_case t = exchange_case_default("oktopk", 4);
             t.n = 3000;
             t.k = 100;
             t.steps = 7;
             t.kind = (support_kind)kind;
             t.jump = jumps[i];
-            trial_run(&t);
+            exchange_check(&t);
         }
 }
 
 static void test_kinds_of_data(void **state) {
     (void)state;
     const int counts[] = {1, 2, 3, 4, 7};
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int p = 0; p < 5; p++)
             for (int data = 0; data < DATA_KINDS; data++) {
-                trial t = trial_usual(oracle_exchanges[e], counts[p]);
+                exchange_case t = exchange_case_default(check_exchange(e), counts[p]);
                 t.n = 803;
                 t.k = 100;
                 t.data = data;
-                t.mode = trial_mode(t.exchange, data);
-                trial_run(&t);
+                t.mode = exchange_case_out(t.exchange, data);
+                exchange_check(&t);
             }
 }
 
@@ -283,41 +283,41 @@ static void test_ties(void **state) {
     (void)state;
     const int counts[] = {2, 3, 4, 5, 8};
     const int64_t ks[] = {1, 5, 40, 64, 90, 200};
-    for (int e = 1; e < ORACLE_EXCHANGES; e++)
+    for (int e = 1; e < check_exchanges(); e++)
         for (int p = 0; p < 5; p++)
             for (int i = 0; i < 6; i++) {
-                trial t = trial_usual(oracle_exchanges[e], counts[p]);
+                exchange_case t = exchange_case_default(check_exchange(e), counts[p]);
                 t.n = 211;
                 t.k = ks[i];
                 t.data = DATA_TIES;
                 t.steps = 8;
                 t.result = i % 2 ? TW_MEAN : TW_SUM;
-                trial_run(&t);
+                exchange_check(&t);
             }
 }
 
 static void test_types(void **state) {
     (void)state;
     const int counts[] = {1, 3, 4};
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int p = 0; p < 3; p++)
             for (int type = TW_F32; type <= TW_BF16; type++)
                 for (int shift = 0; shift < 4; shift++) {
-                    trial t = trial_usual(oracle_exchanges[e], counts[p]);
+                    exchange_case t = exchange_case_default(check_exchange(e), counts[p]);
                     t.type = type;
                     t.shift = shift;
-                    t.mode = trial_mode(t.exchange, shift);
+                    t.mode = exchange_case_out(t.exchange, shift);
                     if (type != TW_F32 && t.mode == OUT_IN_PLACE)
                         t.mode = OUT_APART;
                     t.summable = shift % 2;
-                    trial_run(&t);
+                    exchange_check(&t);
                 }
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_oracle),
-        cmocka_unit_test(test_all_exchanges_are_here),
+        cmocka_unit_test(test_every_exchange_has_an_oracle),
         cmocka_unit_test(test_self),
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_few_ranks),

@@ -36,15 +36,16 @@ static int64_t larger(int64_t a, int64_t b) {
 }
 
 /* One direction of one rank in one step. */
-static void check_direction(const char *way, int rank, int64_t payload, int64_t control,
+static void check_direction(const char *direction, int rank, int64_t payload, int64_t control,
                             int64_t most) {
     if (payload > most)
-        check_fail("rank %d %s %lld bytes of payload, %lld are allowed (%.3f)", rank, way,
+        check_fail("rank %d %s %lld bytes of payload, %lld are allowed (%.3f)", rank, direction,
                    (long long)payload, (long long)most, (double)payload / (double)most);
     const int64_t control_most = larger(payload / 50, 16384);
     if (control > control_most)
         check_fail("rank %d %s %lld bytes of control, %lld are allowed beside %lld of payload",
-                   rank, way, (long long)control, (long long)control_most, (long long)payload);
+                   rank, direction, (long long)control, (long long)control_most,
+                   (long long)payload);
 }
 
 static void check_traffic(ranks *r, int64_t most, peak *top) {
@@ -199,7 +200,7 @@ static void test_methods(void **state) {
 }
 
 /* Reused thresholds, local and global, over many steps: the scheme as it comes. */
-/* Where the threshold is close to that of the step before, finding it takes three rotations: with
+/* Where the threshold is close to that of the step before, finding it takes three alltoalls: with
  * agreement, cut, counts, split, balance and gathering that makes ten. Over some steps of random
  * supports it settles. */
 static void test_few_messages(void **state) {

@@ -1,4 +1,4 @@
-/* fuzz.h - what the fuzz targets share: their input as a stream of bytes, and how they complain */
+/* fuzz.h - what the fuzz targets share: their input as a stream of bytes, and REQUIRE */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -26,7 +26,7 @@ typedef struct input {
     size_t left;
 } input;
 
-/* The next bytes, zeros when there are no more. */
+/* The next bytes; zeros behind the end. */
 static inline uint32_t take(input *in, int bytes) {
     uint32_t value = 0;
     for (; bytes > 0; bytes--) {
@@ -37,6 +37,34 @@ static inline uint32_t take(input *in, int bytes) {
         }
     }
     return value;
+}
+
+/* Rows of the library's tables. */
+static inline int count_methods(void) {
+    int count = 0;
+    while (tw_select_method(count, NULL, NULL) == TW_OK)
+        count++;
+    return count;
+}
+
+static inline int count_exchanges(void) {
+    int count = 0;
+    while (tw_exchange(count, NULL, NULL) == TW_OK)
+        count++;
+    return count;
+}
+
+static inline int count_wires(void) {
+    int count = 0;
+    while (tw_wire(count, NULL, NULL) == TW_OK)
+        count++;
+    return count;
+}
+
+/* One of `count` rows. */
+static inline int take_row(input *in, int count) {
+    REQUIRE(count > 0);
+    return (int)(take(in, 1) % (uint32_t)count);
 }
 
 #endif

@@ -1,15 +1,15 @@
 /* fuzz_exchange.c - one honest rank among hostile ones: bytes become the messages of its peers
  *
- * A libFuzzer target; fuzz_main.c runs it on seeded random bytes where libFuzzer is missing. The
- * first bytes say P, the exchange and the sizes. All P ranks then run honestly, as threads over
- * mailboxes that keep every letter. Next one of them runs again, alone: its sends are swallowed, and
- * it receives the kept letters, but from some receive on each takes a byte that says what the peer
- * sends instead: the letter altered, cut or lengthened, another letter, entries, counts, noise,
- * nothing, an error, or never anything.
+ * A libFuzzer target; fuzz_main.c runs it on seeded random bytes where there is no libFuzzer. The
+ * first bytes give P, the exchange and the sizes. All P ranks first run honestly, as threads, and
+ * every message is recorded. Then one of them runs again, alone: its sends are dropped, and it
+ * receives the recorded messages. From some receive on, a byte of the input says what the peer
+ * sends instead: the message altered, cut or lengthened, another message, entries, counts, noise,
+ * an empty message, an error, or none at all.
  *
- * Whatever comes, each call must end in time with TW_OK or an error of the list, touch nothing that
- * is not its own (the sanitizers see to that), leave no request behind, and if it says TW_OK, give
- * a result in which indices ascend and numbers are finite. On a violation: a line, and abort().
+ * Each call must end in time with TW_OK or a typed error, leave no request behind, and if it is
+ * TW_OK, give a result in which indices ascend and numbers are finite. Sanitizers see to memory. A
+ * violation prints a line and aborts.
  */
 #include <math.h>
 #include <pthread.h>
@@ -24,39 +24,39 @@ enum { RANKS = 5, TAGS = 4, TENSORS = 2, STEPS = 3 };
 #define HONEST_TIMEOUT 60.0
 #define HOSTILE_TIMEOUT 0.01
 
-/* ---- Mailboxes ----------------------------------------------------------------------------------- */
+/* ---- Recorded messages ----------------------------------------------------------------------- */
 
-typedef struct letter {
+typedef struct message {
     char *data;
     size_t bytes;
-} letter;
+} message;
 
-/* All letters from one rank to another under one tag. */
-typedef struct box {
-    letter *letters; /* [room] */
+/* All messages from one rank to another under one tag. */
+typedef struct channel {
+    message *messages; /* [room] */
     int sent, room;
-} box;
+} channel;
 
-typedef struct post {
+typedef struct recording {
     pthread_mutex_t mutex;
-    box boxes[RANKS][RANKS][TAGS]; /* [from][to] */
-} post;
+    channel channels[RANKS][RANKS][TAGS]; /* [from][to] */
+} recording;
 
-/* One rank's end. */
+/* One rank's transport. */
 typedef struct end {
-    post *post;
+    recording *recording;
     int rank;
     int received[RANKS][TAGS]; /* receives that were started */
-    int requests;              /* that are under way */
+    int requests;              /* in flight */
     input *in;                 /* NULL: honest */
-    int patience;              /* receives that are still honest */
+    int honest_receives;       /* left, before the input decides */
     int64_t n;                 /* of all tensors */
     oracle_rng rng;
 } end;
 
 typedef struct request {
     int sending;
-    int never; /* it will not come */
+    int never; /* completes */
     int number;
     int peer, tag;
     char *data;
@@ -69,53 +69,54 @@ static void *allocate(size_t count, size_t size) {
     return memory;
 }
 
-static void box_add(box *b, const void *data, size_t bytes) {
-    if (b->sent == b->room) {
-        b->room = 2 * b->room + 8;
-        b->letters = realloc(b->letters, (size_t)b->room * sizeof *b->letters);
-        REQUIRE(b->letters != NULL);
+static void channel_add(channel *c, const void *data, size_t bytes) {
+    if (c->sent == c->room) {
+        c->room = 2 * c->room + 8;
+        c->messages = realloc(c->messages, (size_t)c->room * sizeof *c->messages);
+        REQUIRE(c->messages != NULL);
     }
-    letter *l = &b->letters[b->sent++];
-    *l = (letter){allocate(bytes + 1, 1), bytes};
+    message *m = &c->messages[c->sent++];
+    *m = (message){allocate(bytes + 1, 1), bytes};
     if (bytes > 0)
-        memcpy(l->data, data, bytes);
+        memcpy(m->data, data, bytes);
 }
 
-static void post_free(post *p) {
-    for (box *b = &p->boxes[0][0][0]; b < &p->boxes[0][0][0] + RANKS * RANKS * TAGS; b++) {
-        for (int i = 0; i < b->sent; i++)
-            free(b->letters[i].data);
-        free(b->letters);
+static void recording_free(recording *r) {
+    channel *first = &r->channels[0][0][0];
+    for (channel *c = first; c < first + RANKS * RANKS * TAGS; c++) {
+        for (int i = 0; i < c->sent; i++)
+            free(c->messages[i].data);
+        free(c->messages);
     }
-    pthread_mutex_destroy(&p->mutex);
-    free(p);
+    pthread_mutex_destroy(&r->mutex);
+    free(r);
 }
 
-/* The letter of this number, if it is there. */
-static int find_letter(end *e, const request *r, letter *found) {
-    box *b = &e->post->boxes[r->peer][e->rank][r->tag];
-    pthread_mutex_lock(&e->post->mutex);
-    const int there = r->number < b->sent;
-    if (there)
-        *found = b->letters[r->number];
-    pthread_mutex_unlock(&e->post->mutex);
-    return there;
+/* The message of this number, if it was sent. */
+static int find_message(end *e, const request *r, message *found) {
+    channel *c = &e->recording->channels[r->peer][e->rank][r->tag];
+    pthread_mutex_lock(&e->recording->mutex);
+    const int sent = r->number < c->sent;
+    if (sent)
+        *found = c->messages[r->number];
+    pthread_mutex_unlock(&e->recording->mutex);
+    return sent;
 }
 
-/* ---- The calls of the transport -------------------------------------------------------------------- */
+/* ---- The calls of the transport -------------------------------------------------------------- */
 
 static int end_send(void *context, int peer, int tag, const void *data, size_t bytes,
                     void **handle) {
     end *e = context;
     REQUIRE(peer >= 0 && peer < RANKS && tag >= 0 && tag < TAGS && (data || bytes == 0));
-    box alone = {NULL, 0, 0}; /* all of it is read, for the sanitizers */
-    box *b = e->in ? &alone : &e->post->boxes[e->rank][peer][tag];
-    pthread_mutex_lock(&e->post->mutex);
-    box_add(b, data, bytes);
-    pthread_mutex_unlock(&e->post->mutex);
+    channel alone = {NULL, 0, 0}; /* copies what is sent, so that sanitizers see it read */
+    channel *c = e->in ? &alone : &e->recording->channels[e->rank][peer][tag];
+    pthread_mutex_lock(&e->recording->mutex);
+    channel_add(c, data, bytes);
+    pthread_mutex_unlock(&e->recording->mutex);
     if (e->in) {
-        free(alone.letters[0].data);
-        free(alone.letters);
+        free(alone.messages[0].data);
+        free(alone.messages);
     }
     request *r = allocate(1, sizeof *r);
     *r = (request){.sending = 1, .bytes = bytes};
@@ -139,14 +140,14 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static size_t deliver(const request *r, const letter *l) {
-    const size_t bytes = smaller(l->bytes, r->bytes);
+static size_t deliver(const request *r, const message *m) {
+    const size_t bytes = smaller(m->bytes, r->bytes);
     if (bytes > 0)
-        memcpy(r->data, l->data, bytes);
+        memcpy(r->data, m->data, bytes);
     return bytes;
 }
 
-/* ---- What a peer may send ----------------------------------------------------------------------------- */
+/* ---- What a peer may send -------------------------------------------------------------------- */
 
 static size_t alter(end *e, const request *r, size_t bytes) {
     for (uint32_t changes = 1 + take(e->in, 1) % 4; changes > 0 && bytes > 0; changes--)
@@ -172,9 +173,9 @@ static size_t fill_up(const request *r, size_t bytes) {
     return r->bytes;
 }
 
-static size_t another_letter(end *e, const request *r) {
-    const box *b = &e->post->boxes[r->peer][e->rank][0];
-    return b->sent ? deliver(r, &b->letters[take(e->in, 1) % (uint32_t)b->sent]) : 0;
+static size_t another_message(end *e, const request *r) {
+    const channel *c = &e->recording->channels[r->peer][e->rank][0];
+    return c->sent ? deliver(r, &c->messages[take(e->in, 1) % (uint32_t)c->sent]) : 0;
 }
 
 /* Entries as an honest peer might send them: indices ascend within n. */
@@ -192,7 +193,7 @@ static size_t entries(end *e, const request *r) {
     return 8 * count;
 }
 
-/* Values that are none in what may be entries. */
+/* NaN, infinity and extremes as values of entries. */
 static size_t wild_values(end *e, const request *r, size_t bytes) {
     const float wild[] = {NAN, INFINITY, 3e38f, -3e38f, 0.0f, -0.0f, 1e-45f};
     for (size_t at = 4; at + 4 <= bytes; at += 8)
@@ -218,8 +219,8 @@ static size_t counts(end *e, const request *r) {
     return r->bytes - r->bytes % 4;
 }
 
-/* Answer a receive otherwise than the honest peer did; returns as test does. */
-static int answer(end *e, request *r, const letter *honest, uint32_t dice, size_t *bytes) {
+/* Answers a receive unlike the honest peer; returns as tw_transport_calls.test does. */
+static int answer(end *e, request *r, const message *honest, uint32_t dice, size_t *bytes) {
     const size_t given = deliver(r, honest);
     switch (dice % 16) {
     case 0:
@@ -242,7 +243,7 @@ static int answer(end *e, request *r, const letter *honest, uint32_t dice, size_
         *bytes = fill_up(r, given);
         return 1;
     case 9:
-        *bytes = another_letter(e, r);
+        *bytes = another_message(e, r);
         return 1;
     case 10:
         *bytes = entries(e, r);
@@ -262,18 +263,18 @@ static int answer(end *e, request *r, const letter *honest, uint32_t dice, size_
     default:
         if (dice & 16)
             return tw_transport_explain("the fuzzer says no");
-        r->never = dice & 32 ? 1 : 0; /* waiting takes long: not often */
+        r->never = dice & 32 ? 1 : 0; /* seldom: waiting takes long */
         *bytes = given;
         return !r->never;
     }
 }
 
 static int receive(end *e, request *r, size_t *bytes) {
-    letter honest = {NULL, 0};
-    const int there = find_letter(e, r, &honest);
-    if (r->never || (!there && (!e->in || r->tag != 0)))
+    message honest = {NULL, 0};
+    const int sent = find_message(e, r, &honest);
+    if (r->never || (!sent && (!e->in || r->tag != 0)))
         return 0;
-    const uint32_t dice = !e->in || e->patience-- > 0 ? 0 : take(e->in, 1);
+    const uint32_t dice = !e->in || e->honest_receives-- > 0 ? 0 : take(e->in, 1);
     if (dice >= 128)
         return answer(e, r, &honest, dice, bytes);
     REQUIRE(e->in || honest.bytes <= r->bytes);
@@ -311,7 +312,7 @@ static const tw_transport_calls calls = {.name = "fuzz",
                                          .cancel = end_cancel,
                                          .idle = end_idle};
 
-/* ---- A rank ------------------------------------------------------------------------------------------- */
+/* ---- A rank ---------------------------------------------------------------------------------- */
 
 /* What all ranks do. */
 typedef struct plan {
@@ -321,25 +322,25 @@ typedef struct plan {
     uint32_t how[STEPS];
 } plan;
 
-typedef struct subject {
+typedef struct test_rank {
     const plan *plan;
     end end;
     tw_transport *transport;
     tw_group *group;
     float *grad[TENSORS], *out[TENSORS]; /* [n] each, of their exact size */
-} subject;
+} test_rank;
 
 static void read_plan(plan *p, input *in) {
     tw_group_params *params = &p->params;
     const uint32_t flags = take(in, 1);
     const uint32_t many = take(in, 1) % 8;
     p->nranks = many < 4 ? 2 : many < 6 ? 3 : (int)many - 2;
-    REQUIRE(tw_exchange((int)(take(in, 1) % 7), &params->exchange, NULL) == TW_OK);
+    REQUIRE(tw_exchange(take_row(in, count_exchanges()), &params->exchange, NULL) == TW_OK);
     if (flags & 64)
         params->exchange = "oktopk";
-    REQUIRE(tw_select_method((int)(take(in, 1) % 6), &params->select.method, NULL) == TW_OK);
-    if (tw_wire((int)(take(in, 1) % 14), &params->wire, NULL) != TW_OK)
-        params->wire = "raw"; /* half of them */
+    REQUIRE(tw_select_method(take_row(in, count_methods()), &params->select.method, NULL) == TW_OK);
+    if (tw_wire(take_row(in, 2 * count_wires()), &params->wire, NULL) != TW_OK)
+        params->wire = "raw"; /* half of the inputs */
     p->dense = strcmp(params->exchange, "dense") == 0;
     params->scheme = p->dense ? "dense" : "topka";
     params->global = flags & 1 ? TW_GLOBAL_REUSE : TW_GLOBAL_EXACT;
@@ -354,7 +355,7 @@ static void read_plan(plan *p, input *in) {
         p->how[step] = take(in, 1);
 }
 
-static void subject_open(subject *s) {
+static void rank_open(test_rank *s) {
     const plan *p = s->plan;
     REQUIRE(tw_transport_custom(&s->transport, &calls, &s->end, s->end.rank, p->nranks) == TW_OK);
     REQUIRE(tw_group_create(&s->group, s->transport, &p->params) == TW_OK);
@@ -366,7 +367,7 @@ static void subject_open(subject *s) {
     }
 }
 
-static void subject_close(subject *s) {
+static void rank_close(test_rank *s) {
     tw_group_free(s->group);
     tw_transport_free(s->transport);
     REQUIRE(s->end.requests == 0);
@@ -376,21 +377,21 @@ static void subject_close(subject *s) {
     }
 }
 
-static int run_background(subject *s) {
+static int run_background(test_rank *s) {
     int status = TW_OK;
     for (int i = s->plan->tensors - 1; i >= 0 && status == TW_OK; i--)
         status = tw_allreduce_start(s->group, i, s->grad[i], s->out[i]);
     return status == TW_OK ? tw_allreduce_wait(s->group, TW_ALL) : status;
 }
 
-static int run_foreground(subject *s) {
+static int run_foreground(test_rank *s) {
     int status = TW_OK;
     for (int i = 0; i < s->plan->tensors && status == TW_OK; i++)
         status = tw_allreduce(s->group, i, s->grad[i], s->out[i]);
     return status;
 }
 
-static int run_step(subject *s, int step) {
+static int run_step(test_rank *s, int step) {
     const uint32_t how = s->plan->how[step];
     for (int i = 0; i < s->plan->tensors; i++)
         oracle_fill(s->grad[i], s->plan->n[i], (oracle_data)(how / 2 % DATA_KINDS),
@@ -398,38 +399,38 @@ static int run_step(subject *s, int step) {
     return how & 1 ? run_background(s) : run_foreground(s);
 }
 
-/* ---- The honest run ----------------------------------------------------------------------------------- */
+/* ---- The honest run -------------------------------------------------------------------------- */
 
 static void *run_honestly(void *context) {
-    subject *s = context;
-    subject_open(s);
+    test_rank *s = context;
+    rank_open(s);
     REQUIRE(tw_group_open(s->group) == TW_OK);
     for (int step = 0; step < STEPS; step++)
         REQUIRE(run_step(s, step) == TW_OK);
-    subject_close(s);
+    rank_close(s);
     return NULL;
 }
 
-static void record(plan *p, post *mail) {
+static void record(plan *p, recording *recorded) {
     pthread_t threads[RANKS];
-    subject subjects[RANKS];
+    test_rank ranks[RANKS];
     p->params.timeout = HONEST_TIMEOUT;
     for (int rank = 0; rank < p->nranks; rank++) {
-        subjects[rank] = (subject){.plan = p, .end = {.post = mail, .rank = rank}};
-        REQUIRE(pthread_create(&threads[rank], NULL, run_honestly, &subjects[rank]) == 0);
+        ranks[rank] = (test_rank){.plan = p, .end = {.recording = recorded, .rank = rank}};
+        REQUIRE(pthread_create(&threads[rank], NULL, run_honestly, &ranks[rank]) == 0);
     }
     for (int rank = 0; rank < p->nranks; rank++)
         pthread_join(threads[rank], NULL);
 }
 
-/* ---- The hostile run ---------------------------------------------------------------------------------- */
+/* ---- The hostile run ------------------------------------------------------------------------- */
 
 static int is_known(int status) {
     return status <= TW_OK && status >= TW_ERR_DAMAGED;
 }
 
-/* A result that TW_OK vouches for. */
-static void check_result(subject *s, int tensor) {
+/* The result of a step that was TW_OK. */
+static void check_result(test_rank *s, int tensor) {
     const int64_t n = s->plan->n[tensor];
     tw_sparse sparse;
     for (int64_t i = 0; i < n; i++)
@@ -444,7 +445,7 @@ static void check_result(subject *s, int tensor) {
     }
 }
 
-static void check_residual(subject *s, int tensor) {
+static void check_residual(test_rank *s, int tensor) {
     const int64_t n = s->plan->n[tensor];
     float *residual = allocate((size_t)n, sizeof *residual);
     REQUIRE(tw_group_get_residual(s->group, tensor, residual) == TW_OK);
@@ -454,7 +455,7 @@ static void check_residual(subject *s, int tensor) {
 }
 
 /* One step; returns whether another one can follow. */
-static int hostile_step(subject *s, int step) {
+static int hostile_step(test_rank *s, int step) {
     const int status = run_step(s, step);
     REQUIRE(is_known(status));
     REQUIRE(status == TW_OK || tw_last_error()[0] != '\0');
@@ -466,29 +467,29 @@ static int hostile_step(subject *s, int step) {
     return status == TW_OK || status == TW_ERR_NUMBER;
 }
 
-static void replay(plan *p, post *mail, input *in) {
-    subject s = {.plan = p, .end = {.post = mail, .in = in}};
+static void replay(plan *p, recording *recorded, input *in) {
+    test_rank s = {.plan = p, .end = {.recording = recorded, .in = in}};
     s.end.rank = (int)(take(in, 1) % (uint32_t)p->nranks);
-    s.end.patience = (int)(take(in, 1) % 64);
-    s.end.rng.state = take(in, 2);
+    s.end.honest_receives = (int)(take(in, 1) % 64);
+    s.end.rng.key = take(in, 2);
     p->params.timeout = HOSTILE_TIMEOUT;
-    subject_open(&s);
+    rank_open(&s);
     const int status = tw_group_open(s.group);
     REQUIRE(is_known(status));
     for (int step = 0; step < STEPS && status == TW_OK; step++)
         if (!hostile_step(&s, step))
             break;
-    subject_close(&s);
+    rank_close(&s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input in = {data, size};
     plan p = {.params = TW_GROUP_PARAMS_INIT};
-    post *mail = allocate(1, sizeof *mail);
-    pthread_mutex_init(&mail->mutex, NULL);
+    recording *recorded = allocate(1, sizeof *recorded);
+    pthread_mutex_init(&recorded->mutex, NULL);
     read_plan(&p, &in);
-    record(&p, mail);
-    replay(&p, mail, &in);
-    post_free(mail);
+    record(&p, recorded);
+    replay(&p, recorded, &in);
+    recording_free(recorded);
     return 0;
 }

@@ -1,6 +1,6 @@
-/* fuzz_main.c - runs the fuzz target on seeded random bytes, where libFuzzer is not at hand
+/* fuzz_main.c - runs a fuzz target on seeded random bytes, where there is no libFuzzer
  *
- *     fuzz_selector COUNT [SEED [ONLY]]    COUNT inputs; with ONLY that single one of them
+ *     fuzz_selector COUNT [SEED [ONLY]]    COUNT inputs; with ONLY just that one
  *
  * The same arguments give the same inputs everywhere. On a violation the number of the input is
  * printed, so that ONLY repeats it.
@@ -15,14 +15,15 @@
 static volatile long current;
 
 static void say_which(int signal_number) {
-    fprintf(stderr, "input number %ld\n", current); /* not quite allowed here, but we are dying */
+    fprintf(stderr, "input number %ld\n",
+            current); /* not async-signal-safe, but the process ends */
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
 
 static void run_one(uint64_t seed, long number) {
     uint8_t data[240];
-    oracle_rng rng = {seed * 1000000007u + (uint64_t)number};
+    oracle_rng rng = {.key = seed * 1000000007u + (uint64_t)number};
     const int64_t size = oracle_below(&rng, (int64_t)sizeof data + 1);
     for (int64_t i = 0; i < size; i++)
         data[i] = (uint8_t)oracle_next(&rng);

@@ -1,11 +1,12 @@
-/* fuzz_selector.c - bytes become parameters and steps; every step is held against the oracle
+/* fuzz_selector.c - bytes become parameters and steps; every step is compared with the oracle
  *
- * A libFuzzer target; fuzz_main.c runs it on seeded random bytes where libFuzzer is missing. The
- * first bytes say n, k, method, type, feedback, threads and momentum; each step then takes a kind
- * of data, a few elements with arbitrary bits (NaN and infinity included), and how it ends. The
- * model computes acc itself, so a step must be refused exactly when acc holds a number that is not
- * finite; "exact" must equal the full sort, the other magnitude methods the largest of their count.
- * Clipping is left out: its norm is the library's own sum. On a violation: a line, and abort().
+ * A libFuzzer target; fuzz_main.c runs it on seeded random bytes where there is no libFuzzer. The
+ * first bytes give n, k, method, type, feedback, threads and momentum. Each step then takes a kind
+ * of data, a few elements with arbitrary bits (NaN and infinity included), and how it ends.
+ *
+ * The model computes acc itself: a step must be refused exactly when acc is not finite somewhere;
+ * "exact" must equal the full sort, the other methods by magnitude the `count` largest. Clipping is
+ * left out, as its norm depends on the order of summation. A violation prints a line and aborts.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ static void read_params(model *m, input *in) {
     m->params.momentum = (flags & 32) && !(flags & 4) ? 0.75f : 0.0f;
     m->params.reuse_period = 1 + (int)(flags >> 6);
     m->shift = (int)(take(in, 1) % 4);
-    REQUIRE(tw_select_method((int)(take(in, 1) % 6), &m->params.method, NULL) == TW_OK);
+    REQUIRE(tw_select_method(take_row(in, count_methods()), &m->params.method, NULL) == TW_OK);
 }
 
 /* Some kind of data at some scale, then up to 15 elements with arbitrary bits. */

@@ -1,7 +1,7 @@
-/* test_auto.c - scheme auto: ranks choose alike, nothing is lost from one way to another
+/* test_auto.c - scheme auto: ranks choose the same plan, and a change of plan loses nothing
  *
- * Most of it runs over simulated networks, where times, and so choices, are the same in every run.
- * Gradients are summable: a ledger in integers of 2^-10 shows every lost bit.
+ * A plan is an exchange with a wire format. Most tests run over simulated networks, where times,
+ * and so choices, repeat. Gradients are summable: a ledger in units of 2^-10 shows every lost bit.
  */
 #include <float.h>
 #include <math.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "group_state.h"
+#include "thinwire_sim.h"
 
 static const tw_network gigabit = {.latency = 50e-6, .bandwidth = 125e6};
 /* Bytes cost, messages do not: dense and sparse are close at high densities. */
@@ -24,7 +25,7 @@ static tw_group_params auto_params(double density) {
     return params;
 }
 
-/* Over threads where there is no network. */
+/* Over a simulated network; NULL: over threads. */
 static void open_over(ranks *r, int nranks, const tw_network *network,
                       const tw_group_params *params, const int64_t *sizes, int tensors) {
     ranks_init(r, nranks);
@@ -107,7 +108,7 @@ static void ledger_check(const ledger *book, ranks *r) {
 
 /* ---- Choices --------------------------------------------------------------------------------- */
 
-/* Ranks agree and nothing is lost, over networks and over threads, whose times are never the same. */
+/* Ranks agree and nothing is lost, over simulated networks and over threads, whose times vary. */
 static void test_conserves(void **state) {
     (void)state;
     const tw_network *const networks[] = {&gigabit, &bulk, NULL};
@@ -155,20 +156,20 @@ static void test_sparse_and_dense_in_turn(void **state) {
     ledger_free(&book);
 }
 
-/* The same job goes the same way, takes the same time and gives the same numbers. */
-static double one_job(char *ways, size_t size, float *last, int64_t n) {
+/* The same job chooses the same plans, takes the same time and gives the same numbers. */
+static double one_job(char *plans, size_t size, float *last, int64_t n) {
     ranks r;
     ledger book = ledger_new(4, n);
     tw_group_params params = auto_params(0.02);
     tw_network network = gigabit;
     network.jitter = 0.3;
-    ways[0] = '\0';
+    plans[0] = '\0';
     open_over(&r, 4, &network, &params, &book.n, 1);
     for (int step = 0; step < 30; step++) {
         tw_step_info info;
         ledger_step(&book, &r, step, &info);
-        size_t used = strlen(ways);
-        snprintf(ways + used, size - used, "%s %s, ", info.exchange, info.wire);
+        size_t used = strlen(plans);
+        snprintf(plans + used, size - used, "%s %s, ", info.exchange, info.wire);
     }
     ranks_get_residuals(&r, 0, book.outs, n);
     memcpy(last, book.outs[2], sizeof *last * (size_t)n);
@@ -189,7 +190,7 @@ static void test_simulation_repeats(void **state) {
     check_bits("residual", again, once, LENGTH);
 }
 
-/* What was measured is the network, what is predicted comes to pass, and the best is kept. */
+/* The measured network is the simulated one, predictions come true, and the best plan is kept. */
 static void test_predictions(void **state) {
     (void)state;
     ranks r;
@@ -217,7 +218,7 @@ static void test_predictions(void **state) {
         check_true(c->measured == 0.0 || c->measured >= choice.measured);
         check_true((c->measured > 0.0) <= (c->steps >= 3));
     }
-    check_between("ways tried", tried, 1, choice.ncandidates);
+    check_between("plans tried", tried, 1, choice.ncandidates);
     ranks_close(&r);
     ledger_free(&book);
 }
@@ -240,7 +241,7 @@ static void test_dense_is_faster(void **state) {
     ledger_free(&book);
 }
 
-/* A group that names a part of the way keeps to it; dense is left out where it would do harm. */
+/* Candidates keep to what the parameters name. With momentum, dense is none. */
 static int has(const tw_choice *c, const char *exchange, const char *wire) {
     for (int i = 0; i < c->ncandidates; i++)
         if ((!exchange || strcmp(c->candidates[i].exchange, exchange) == 0) &&
@@ -270,9 +271,9 @@ static void test_candidates(void **state) {
     params = auto_params(0.1);
     params.exchange = "gtopk";
     c = candidates_of(&params);
-    check_int("ways of gtopk", c.ncandidates, 2);
+    check_int("plans of gtopk", c.ncandidates, 2);
     check_contains(c.words, "dense was not compared");
-    params = auto_params(0.001); /* k = 3: oktopk would be gtopk */
+    params = auto_params(0.001); /* k = 3: too few for oktopk */
     c = candidates_of(&params);
     check_true(!has(&c, "oktopk", NULL) && has(&c, "gtopk", NULL));
     params = auto_params(0.1);
@@ -303,7 +304,7 @@ static void test_warmup(void **state) {
 
 /* ---- Dense with residuals -------------------------------------------------------------------- */
 
-/* A dense step applies all that earlier ones kept: gradient and residual, to the last bit. */
+/* A dense step applies gradient and residual: nothing is kept. */
 static void test_dense_takes_residuals_along(void **state) {
     (void)state;
     enum { P = 3 };
@@ -324,7 +325,7 @@ static void test_dense_takes_residuals_along(void **state) {
     assert_string_equal(info.exchange, "dense");
     check_int("step", info.step, 6);
     for (int64_t i = 0; i < book.n; i++)
-        check_int("what is not applied", book.balance[i], 0);
+        check_int("not applied", book.balance[i], 0);
     ledger_check(&book, &s);
     state_save_all(&s, "dense");
     state_load_all(&r, "dense");
@@ -377,7 +378,7 @@ static void test_dense_refused(void **state) {
     rows_free(before);
 }
 
-/* Saved in the middle of trials, by more ranks than go on. */
+/* Saved while plans are being tried, loaded by fewer ranks. */
 static void test_state(void **state) {
     (void)state;
     ranks r, fewer;
@@ -388,9 +389,9 @@ static void test_state(void **state) {
     for (int step = 0; step < 5; step++)
         ledger_step(&book, &r, step, &info);
     state_save_all(&r, "auto");
-    state_claims claims = state_spread("auto", 4, 2, 1);
+    state_files files = state_spread("auto", 4, 2, 1);
     open_over(&fewer, 2, &gigabit, &params, &book.n, 1);
-    ranks_run(&fewer, state_load, &claims);
+    ranks_run(&fewer, state_load, &files);
     ranks_ok(&fewer);
     memcpy(after.balance, book.balance, sizeof *book.balance * (size_t)book.n);
     ledger_check(&after, &fewer);
@@ -410,15 +411,15 @@ enum { TENSORS = 12, ROUNDS = 25 };
 static const int64_t tensor_sizes[TENSORS] = {900, 10,   3000, 120000, 40, 7,
                                               500, 2000, 64,   90000,  1,  300};
 
-typedef struct crowd {
+typedef struct many {
     int64_t *balance; /* [n of all]: of all ranks, added by rank 0 */
     float **grads;    /* [nranks][n of all] */
     uint64_t hash[4]; /* of a rank's results */
     int64_t total;
-} crowd;
+} many;
 
-static int crowd_rank(ranks *r, int rank, void *context) {
-    crowd *c = context;
+static int run_rounds(ranks *r, int rank, void *context) {
+    many *c = context;
     float *grad = c->grads[rank];
     for (int round = 0; round < ROUNDS; round++) {
         oracle_fill(grad, c->total, DATA_SUMMABLE, (uint64_t)(100 * round + rank));
@@ -431,11 +432,9 @@ static int crowd_rank(ranks *r, int rank, void *context) {
         int error = tw_allreduce_wait(r->groups[rank], TW_ALL);
         if (error != TW_OK)
             return error;
-        for (int64_t i = 0; i < c->total; i++) {
-            c->hash[rank] = (c->hash[rank] ^ oracle_bits(grad[i])) * 0x9e3779b97f4a7c15u;
-            if (rank == 0)
-                c->balance[i] -= (int64_t)(grad[i] * 1024.0f);
-        }
+        c->hash[rank] = oracle_hash(c->hash[rank], grad, c->total * (int64_t)sizeof *grad);
+        for (int64_t i = 0; i < c->total && rank == 0; i++)
+            c->balance[i] -= (int64_t)(grad[i] * 1024.0f);
     }
     return TW_OK;
 }
@@ -443,7 +442,7 @@ static int crowd_rank(ranks *r, int rank, void *context) {
 static void test_background(void **state) {
     (void)state;
     enum { P = 4 };
-    crowd c = {0};
+    many c = {0};
     for (int t = 0; t < TENSORS; t++)
         c.total += tensor_sizes[t];
     c.balance = check_alloc(c.total, sizeof *c.balance);
@@ -459,7 +458,7 @@ static void test_background(void **state) {
     tw_group_params params = auto_params(0.05);
     open_over(&r, P, &gigabit, &params, tensor_sizes, TENSORS);
     check_between("bucket", choice_of(&r, 0, 0).bucket, 1 << 16, INT32_MAX);
-    ranks_run(&r, crowd_rank, &c);
+    ranks_run(&r, run_rounds, &c);
     ranks_ok(&r);
     int64_t at = 0;
     for (int t = 0; t < TENSORS; at += tensor_sizes[t++]) {
@@ -482,7 +481,7 @@ static void test_background(void **state) {
 
 /* ---- Bad input ------------------------------------------------------------------------------- */
 
-static int open_apart(ranks *r, int rank, void *context) {
+static int open_with_difference(ranks *r, int rank, void *context) {
     tw_group_params params = auto_params(0.1);
     const char *const *of = context;
     params.exchange = rank == 1 ? of[0] : NULL;
@@ -494,7 +493,7 @@ static int open_apart(ranks *r, int rank, void *context) {
     return error ? error : tw_group_open(r->groups[rank]);
 }
 
-static void test_disputes(void **state) {
+static void test_mismatch(void **state) {
     (void)state;
     const char *const others[][2] = {{"gtopk", NULL}, {NULL, "bf16"}};
     const char *const words[] = {"exchange: rank 1 has gtopk, rank 0 has auto",
@@ -502,7 +501,7 @@ static void test_disputes(void **state) {
     for (int i = 0; i < 2; i++) {
         ranks r;
         ranks_init(&r, 2);
-        ranks_run(&r, open_apart, (void *)others[i]);
+        ranks_run(&r, open_with_difference, (void *)others[i]);
         ranks_error(&r, TW_ERR_MISMATCH);
         ranks_say(&r, "%s", words[i]);
         ranks_close(&r);
@@ -561,7 +560,7 @@ int main(void) {
         cmocka_unit_test(test_dense_refused),
         cmocka_unit_test(test_state),
         cmocka_unit_test(test_background),
-        cmocka_unit_test(test_disputes),
+        cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_bad_calls),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);

@@ -1,48 +1,48 @@
 /* test_buckets.c - tensors in the background: buckets and orders change no result
  *
- * A hundred tensors of very different sizes on four ranks. A reference set of ranks sums them one
- * by one with tw_allreduce; others start them in random orders, different on every rank, with
- * buckets of all sizes, and must get the same bits: results, residuals, sparse results.
+ * A hundred tensors of very different sizes on four ranks. A reference group sums them one by one
+ * with tw_allreduce. Other groups start them in random orders, different on every rank, with
+ * buckets of all sizes. They must get the same bits: results, residuals, sparse results.
  *
  *     test_buckets [FILTER]      "test_small*" is the part for ThreadSanitizer
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "fleet.h"
+#include "workload.h"
 
 /* Both get the same gradients; `tried` in the background, in any order. */
-static void compare_fleets(fleet *tried, fleet *reference, const char *what, int steps) {
-    oracle_rng rng = {11};
+static void compare_workloads(workload *tried, workload *reference, const char *what, int steps) {
+    oracle_rng rng = {.key = 11};
     for (int step = 0; step < steps; step++) {
-        gradients_fill(reference->grads, reference->sizes, reference->tensors, step);
+        workload_gradients_fill(reference->grads, reference->sizes, reference->tensors, step);
         ranks_run(&reference->r, step_one_by_one, reference);
         ranks_ok(&reference->r);
-        shuffle_all(tried, &rng);
+        workload_shuffle(tried, &rng);
         ranks_run(&tried->r, step_in_background, tried);
         ranks_ok(&tried->r);
-        same_fleet(tried, reference, what, step);
+        workload_same(tried, reference, what, step);
     }
 }
 
-/* Steps of a fleet with this bucket beside the reference. */
+/* A workload with this bucket size against one with a bucket per tensor. */
 static void compare_buckets(const char *scheme, int global, int64_t bucket, int tensors,
                             int64_t largest, int steps) {
     int64_t sizes[MANY];
     char what[64];
-    fleet reference, tried;
-    make_sizes(sizes, tensors, largest);
+    workload reference, tried;
+    workload_sizes(sizes, tensors, largest);
     snprintf(what, sizeof what, "%s global=%d bucket=%lld", scheme, global, (long long)bucket);
     check_scene("%s", what);
-    float ***grads = gradients(sizes, tensors);
-    tw_group_params alone = fleet_params(scheme, 1), params = fleet_params(scheme, bucket);
+    float ***grads = workload_gradients(sizes, tensors);
+    tw_group_params alone = workload_params(scheme, 1), params = workload_params(scheme, bucket);
     alone.global = params.global = global;
-    fleet_open(&reference, &alone, sizes, tensors, grads);
-    fleet_open(&tried, &params, sizes, tensors, grads);
-    compare_fleets(&tried, &reference, what, steps);
-    fleet_close(&reference);
-    fleet_close(&tried);
-    gradients_free(grads, tensors);
+    workload_open(&reference, &alone, sizes, tensors, grads);
+    workload_open(&tried, &params, sizes, tensors, grads);
+    compare_workloads(&tried, &reference, what, steps);
+    workload_close(&reference);
+    workload_close(&tried);
+    workload_gradients_free(grads, tensors);
 }
 
 /* ---- Any order, any bucket ------------------------------------------------------------------- */
@@ -62,7 +62,7 @@ static void test_schemes(void **state) {
             compare_buckets(scheme, TW_GLOBAL_EXACT, bucket ? 5000 : 0, 30, 20000, 4);
 }
 
-/* A tensor's reused threshold does not depend on how those of its neighbours fare. */
+/* A tensor's reused threshold does not depend on the other tensors of its bucket. */
 static void test_global_reuse(void **state) {
     (void)state;
     compare_buckets("oktopk", TW_GLOBAL_REUSE, 0, 20, 200000, 10);
@@ -90,22 +90,23 @@ static int open_mixture(ranks *r, int rank, void *context) {
 
 static void compare_mixtures(const char *scheme) {
     int64_t sizes[FEW];
-    fleet reference, tried;
-    make_sizes(sizes, FEW, 20000);
-    float ***grads = gradients(sizes, FEW);
-    mixture alone = {fleet_params(scheme, 1), sizes}, all = {fleet_params(scheme, 0), sizes};
-    alone.params.select.density = all.params.select.density = 0.2; /* too much for butterfly */
+    workload reference, tried;
+    workload_sizes(sizes, FEW, 20000);
+    float ***grads = workload_gradients(sizes, FEW);
+    mixture alone = {workload_params(scheme, 1), sizes}, all = {workload_params(scheme, 0), sizes};
+    alone.params.select.density = all.params.select.density =
+        0.2; /* k >= 8P: oktopk keeps its own exchange */
     check_scene("%s", scheme);
-    fleet_prepare(&reference, sizes, FEW, grads);
+    workload_prepare(&reference, sizes, FEW, grads);
     ranks_run(&reference.r, open_mixture, &alone);
     ranks_ok(&reference.r);
-    fleet_prepare(&tried, sizes, FEW, grads);
+    workload_prepare(&tried, sizes, FEW, grads);
     ranks_run(&tried.r, open_mixture, &all);
     ranks_ok(&tried.r);
-    compare_fleets(&tried, &reference, scheme, 4);
-    fleet_close(&reference);
-    fleet_close(&tried);
-    gradients_free(grads, FEW);
+    compare_workloads(&tried, &reference, scheme, 4);
+    workload_close(&reference);
+    workload_close(&tried);
+    workload_gradients_free(grads, FEW);
 }
 
 static void test_some_without_feedback(void **state) {
@@ -124,28 +125,28 @@ static void test_small(void **state) {
     compare_buckets("dense", TW_GLOBAL_EXACT, 500, 12, 3000, 3);
 }
 
-/* Buckets are what the parameter says: in order, up to so many elements, one tensor at least. */
+/* A bucket takes tensors in order, up to `bucket` elements, at least one. */
 static void test_buckets_are_filled(void **state) {
     (void)state;
     int64_t sizes[7] = {400, 600, 1, 2000, 300, 300, 300};
     const int in_bucket[7] = {2, 2, 1, 1, 3, 3, 3};
-    const tw_group_params params = fleet_params("oktopk", 1000);
-    fleet f;
-    oracle_rng rng = {1};
-    float ***grads = gradients(sizes, 7);
-    fleet_open(&f, &params, sizes, 7, grads);
-    gradients_fill(grads, sizes, 7, 0);
-    shuffle_all(&f, &rng);
-    ranks_run(&f.r, step_in_background, &f);
-    ranks_ok(&f.r);
+    const tw_group_params params = workload_params("oktopk", 1000);
+    workload w;
+    oracle_rng rng = {.key = 1};
+    float ***grads = workload_gradients(sizes, 7);
+    workload_open(&w, &params, sizes, 7, grads);
+    workload_gradients_fill(grads, sizes, 7, 0);
+    workload_shuffle(&w, &rng);
+    ranks_run(&w.r, step_in_background, &w);
+    ranks_ok(&w.r);
     for (int i = 0; i < 7; i++) {
         tw_step_info info;
         check_scene("tensor %d", i);
-        check_ok(tw_group_info(f.r.groups[1], i, &info));
+        check_ok(tw_group_info(w.r.groups[1], i, &info));
         check_int("tensors in its bucket", info.tensors, in_bucket[i]);
     }
-    fleet_close(&f);
-    gradients_free(grads, 7);
+    workload_close(&w);
+    workload_gradients_free(grads, 7);
 }
 
 /* ---- Waits ----------------------------------------------------------------------------------- */
@@ -156,32 +157,32 @@ static void test_waits(void **state) {
                                    {4, 0, 8, 1, 7, 2, 6, 3, 5, TW_ALL},
                                    {3, TW_ALL},
                                    {0, 3, 6, TW_ALL}};
-    duel d;
-    oracle_rng rng = {3};
-    duel_open(&d, "oktopk");
+    comparison c;
+    oracle_rng rng = {.key = 3};
+    comparison_open(&c, "oktopk");
     for (int i = 0; i < 4; i++) {
         check_scene("order of waits %d", i);
-        gradients_fill(d.grads, d.sizes, FEW, i);
-        memcpy(d.tried.waits, orders[i], sizeof orders[i]);
-        shuffle_all(&d.tried, &rng);
-        reference_step(&d);
-        ranks_run(&d.tried.r, step_in_background, &d.tried);
-        ranks_ok(&d.tried.r);
-        same_fleet(&d.tried, &d.reference, "odd waits", i);
+        workload_gradients_fill(c.grads, c.sizes, FEW, i);
+        memcpy(c.tried.waits, orders[i], sizeof orders[i]);
+        workload_shuffle(&c.tried, &rng);
+        reference_step(&c);
+        ranks_run(&c.tried.r, step_in_background, &c.tried);
+        ranks_ok(&c.tried.r);
+        workload_same(&c.tried, &c.reference, "odd waits", i);
     }
-    duel_close(&d);
+    comparison_close(&c);
 }
 
-/* Some tensors only, twice some of them within one round; a wait makes a part of a bucket travel. */
+/* Some tensors only, some of them twice; a wait sends a part of a bucket. */
 static int some_only(ranks *r, int rank, void *context) {
-    fleet *f = context;
+    workload *w = context;
     static const int parts[][2] = {{4, 4}, {0, 2}, {8, 5}, {4, 4}, {7, 6}, {1, 3}};
     int error = TW_OK;
     for (int p = 0; p < 6 && !error; p++) {
         for (int j = 0; j < 2 && !error; j++) {
             const int i = parts[p][j];
             if (j == 0 || i != parts[p][0])
-                error = tw_allreduce_start(r->groups[rank], i, f->grads[i][rank], f->outs[i][rank]);
+                error = tw_allreduce_start(r->groups[rank], i, w->grads[i][rank], w->outs[i][rank]);
         }
         if (!error)
             error = tw_allreduce_wait(r->groups[rank], p % 2 ? TW_ALL : parts[p][0]);
@@ -192,48 +193,48 @@ static int some_only(ranks *r, int rank, void *context) {
 }
 
 static int some_one_by_one(ranks *r, int rank, void *context) {
-    fleet *f = context;
+    workload *w = context;
     static const int order[] = {4, 0, 2, 8, 5, 4, 7, 6, 1, 3};
     int error = TW_OK;
     for (int j = 0; j < 10 && !error; j++)
-        error = tw_allreduce(r->groups[rank], order[j], f->grads[order[j]][rank],
-                             f->outs[order[j]][rank]);
+        error = tw_allreduce(r->groups[rank], order[j], w->grads[order[j]][rank],
+                             w->outs[order[j]][rank]);
     return error;
 }
 
 static void test_some_of_them(void **state) {
     (void)state;
-    duel d;
-    duel_open(&d, "oktopk");
+    comparison c;
+    comparison_open(&c, "oktopk");
     check_scene("some of the tensors");
-    ranks_run(&d.tried.r, some_only, &d.tried);
-    ranks_ok(&d.tried.r);
-    ranks_run(&d.reference.r, some_one_by_one, &d.reference);
-    ranks_ok(&d.reference.r);
-    same_fleet(&d.tried, &d.reference, "some", 0);
-    duel_close(&d);
+    ranks_run(&c.tried.r, some_only, &c.tried);
+    ranks_ok(&c.tried.r);
+    ranks_run(&c.reference.r, some_one_by_one, &c.reference);
+    ranks_ok(&c.reference.r);
+    workload_same(&c.tried, &c.reference, "some", 0);
+    comparison_close(&c);
 }
 
 /* tw_allreduce and the background in turn on one group. */
 static int mixed(ranks *r, int rank, void *context) {
-    fleet *f = context;
+    workload *w = context;
     const int error = step_in_background(r, rank, context);
-    return error ? error : step_one_by_one(r, rank, f);
+    return error ? error : step_one_by_one(r, rank, w);
 }
 
 static void test_mixed_with_foreground(void **state) {
     (void)state;
-    duel d;
-    duel_open(&d, "gtopk");
+    comparison c;
+    comparison_open(&c, "gtopk");
     check_scene("background and foreground in turn");
     for (int round = 0; round < 3; round++) {
-        ranks_run(&d.tried.r, mixed, &d.tried);
-        ranks_ok(&d.tried.r);
-        reference_step(&d);
-        reference_step(&d);
-        same_fleet(&d.tried, &d.reference, "mixed", round);
+        ranks_run(&c.tried.r, mixed, &c.tried);
+        ranks_ok(&c.tried.r);
+        reference_step(&c);
+        reference_step(&c);
+        workload_same(&c.tried, &c.reference, "mixed", round);
     }
-    duel_close(&d);
+    comparison_close(&c);
 }
 
 int main(int argc, char **argv) {

@@ -1,34 +1,37 @@
-/* test_buckets_bad.c - tensors in the background: calls in a wrong order, bad gradients, early ends
+/* test_buckets_bad.c - tensors in the background: calls out of order, bad gradients, groups freed
+ * early
  *
- * A bucket that fails does so on all ranks, other buckets do not, and nothing of it stays. A group is
- * freed at any time. An argument: tests of this name alone.
+ * A bucket that fails does so on all ranks and leaves no trace; other buckets succeed. A group may
+ * be freed at any time.
+ *
+ *     test_buckets_bad [FILTER]
  */
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "fleet.h"
+#include "workload.h"
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 /* Statuses that calls gave, for the main thread to look at. */
 typedef struct statuses {
-    fleet *f;
+    workload *w;
     int of[RANKS][32];
     int waited[RANKS][FEW];
     int pause; /* microseconds */
 } statuses;
 
 static int start_one(statuses *s, int rank, int i) {
-    fleet *f = s->f;
-    return tw_allreduce_start(f->r.groups[rank], i, f->grads[i][rank], f->outs[i][rank]);
+    workload *w = s->w;
+    return tw_allreduce_start(w->r.groups[rank], i, w->grads[i][rank], w->outs[i][rank]);
 }
 
 static int wrong_order(ranks *r, int rank, void *context) {
     statuses *s = context;
     tw_group *group = r->groups[rank];
-    float *x = s->f->outs[0][rank];
+    float *x = s->w->outs[0][rank];
     tw_sparse sparse;
     tw_step_info info;
     int *of = s->of[rank];
@@ -36,8 +39,8 @@ static int wrong_order(ranks *r, int rank, void *context) {
     of[1] = start_one(s, rank, 3);              /* fine */
     of[2] = start_one(s, rank, 3);              /* twice */
     of[3] = tw_allreduce_wait(group, 4);        /* not started */
-    of[4] = tw_allreduce(group, 0, x, x);       /* while one is under way */
-    of[5] = tw_group_result(group, 3, &sparse); /* under way */
+    of[4] = tw_allreduce(group, 0, x, x);       /* while one is in flight */
+    of[5] = tw_group_result(group, 3, &sparse); /* in flight */
     of[6] = tw_group_info(group, 3, &info);
     of[7] = tw_group_get_residual(group, 3, x);
     of[8] = tw_group_save(group, "/tmp/thinwire-never");
@@ -53,21 +56,21 @@ static void test_wrong_order(void **state) {
     const int want[] = {TW_ERR_STATE, TW_OK,        TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE,
                         TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE, TW_ERR_STATE,
                         TW_OK,        TW_ERR_STATE, TW_OK};
-    duel d;
-    duel_open(&d, "oktopk");
-    statuses s = {.f = &d.tried};
-    ranks_run(&d.tried.r, wrong_order, &s);
+    comparison c;
+    comparison_open(&c, "oktopk");
+    statuses s = {.w = &c.tried};
+    ranks_run(&c.tried.r, wrong_order, &s);
     for (int rank = 0; rank < RANKS; rank++)
         for (int i = 0; i < 13; i++) {
             check_scene("rank %d, call %d", rank, i);
             check_int("status", s.of[rank][i], want[i]);
         }
-    duel_close(&d);
+    comparison_close(&c);
 }
 
 static int wait_for_each(ranks *r, int rank, void *context) {
     statuses *s = context;
-    int error = start_all(s->f, rank);
+    int error = workload_start(s->w, rank);
     for (int i = 0; i < FEW && !error; i++)
         s->waited[rank][i] = tw_allreduce_wait(r->groups[rank], i);
     return error;
@@ -76,15 +79,15 @@ static int wait_for_each(ranks *r, int rank, void *context) {
 /* NaN in tensor 4 on rank 2: its bucket fails on all ranks, the others do not. */
 static void test_bad_bucket(void **state) {
     (void)state;
-    duel d;
-    duel_open(&d, "oktopk");
-    statuses s = {.f = &d.tried};
+    comparison c;
+    comparison_open(&c, "oktopk");
+    statuses s = {.w = &c.tried};
     int failed = 0;
     for (int round = 0; round < 3; round++) {
-        gradients_fill(d.grads, d.sizes, FEW, round);
-        d.grads[4][2][17] = round == 1 ? NAN : 0.5f;
-        ranks_run(&d.tried.r, wait_for_each, &s);
-        ranks_ok(&d.tried.r);
+        workload_gradients_fill(c.grads, c.sizes, FEW, round);
+        c.grads[4][2][17] = round == 1 ? NAN : 0.5f;
+        ranks_run(&c.tried.r, wait_for_each, &s);
+        ranks_ok(&c.tried.r);
         for (int i = 0; i < FEW; i++) {
             const int want = round == 1 && i >= 3 && i <= 5 ? TW_ERR_NUMBER : TW_OK;
             for (int rank = 0; rank < RANKS; rank++) {
@@ -95,59 +98,59 @@ static void test_bad_bucket(void **state) {
         }
     }
     check_int("failures", failed, 3 * RANKS);
-    duel_close(&d);
+    comparison_close(&c);
 }
 
 /* Afterwards the bucket's tensors are as those of a run without the bad step. */
 static int only_middle(ranks *r, int rank, void *context) {
-    fleet *f = context;
+    workload *w = context;
     int error = TW_OK;
     for (int i = 3; i <= 5 && !error; i++)
-        error = tw_allreduce_start(r->groups[rank], i, f->grads[i][rank], f->outs[i][rank]);
+        error = tw_allreduce_start(r->groups[rank], i, w->grads[i][rank], w->outs[i][rank]);
     return error ? error : tw_allreduce_wait(r->groups[rank], TW_ALL);
 }
 
 static void test_bad_bucket_leaves_no_trace(void **state) {
     (void)state;
-    duel d;
-    duel_open(&d, "oktopk");
+    comparison c;
+    comparison_open(&c, "oktopk");
     for (int round = 0; round < 3; round++) {
         check_scene("round %d after a bad bucket", round);
-        gradients_fill(d.grads, d.sizes, FEW, 10 + round);
-        d.grads[5][round][3] = INFINITY;
-        ranks_run(&d.tried.r, only_middle, &d.tried);
-        ranks_error(&d.tried.r, TW_ERR_NUMBER);
-        ranks_say(&d.tried.r, "rank %d", round);
-        gradients_fill(d.grads, d.sizes, FEW, 20 + round);
-        ranks_run(&d.tried.r, step_in_background, &d.tried);
-        ranks_ok(&d.tried.r);
-        reference_step(&d);
-        same_fleet(&d.tried, &d.reference, "after a bad bucket", round);
+        workload_gradients_fill(c.grads, c.sizes, FEW, 10 + round);
+        c.grads[5][round][3] = INFINITY;
+        ranks_run(&c.tried.r, only_middle, &c.tried);
+        ranks_error(&c.tried.r, TW_ERR_NUMBER);
+        ranks_say(&c.tried.r, "rank %d", round);
+        workload_gradients_fill(c.grads, c.sizes, FEW, 20 + round);
+        ranks_run(&c.tried.r, step_in_background, &c.tried);
+        ranks_ok(&c.tried.r);
+        reference_step(&c);
+        workload_same(&c.tried, &c.reference, "after a bad bucket", round);
     }
-    duel_close(&d);
+    comparison_close(&c);
 }
 
 /* A tensor's own pointer is NULL on one rank. */
 static void test_null_gradient(void **state) {
     (void)state;
-    duel d;
-    duel_open(&d, "oktopk");
+    comparison c;
+    comparison_open(&c, "oktopk");
     check_scene("NULL in a bucket");
-    float *kept = d.grads[4][1];
-    d.grads[4][1] = NULL;
-    ranks_run(&d.tried.r, only_middle, &d.tried);
-    d.grads[4][1] = kept;
-    ranks_error(&d.tried.r, TW_ERR_NULL);
-    ranks_say(&d.tried.r, "rank 1");
-    ranks_run(&d.tried.r, step_in_background, &d.tried);
-    ranks_ok(&d.tried.r);
-    reference_step(&d);
-    same_fleet(&d.tried, &d.reference, "after NULL", 0);
-    duel_close(&d);
+    float *kept = c.grads[4][1];
+    c.grads[4][1] = NULL;
+    ranks_run(&c.tried.r, only_middle, &c.tried);
+    c.grads[4][1] = kept;
+    ranks_error(&c.tried.r, TW_ERR_NULL);
+    ranks_say(&c.tried.r, "rank 1");
+    ranks_run(&c.tried.r, step_in_background, &c.tried);
+    ranks_ok(&c.tried.r);
+    reference_step(&c);
+    workload_same(&c.tried, &c.reference, "after NULL", 0);
+    comparison_close(&c);
 }
 
-/* Tensors 0 and 1 of one bucket, each launched by a wait of its own and refused for a NaN: what is
- * wrong with 0 is said of it, also after 1 was refused. */
+/* Tensors 0 and 1 of one bucket, each sent by its own wait and refused for a NaN. The error of 0
+ * names tensor 0, also after 1 was refused. */
 typedef struct two_launches {
     int status[RANKS][2];
     char text[RANKS][2][128];
@@ -177,7 +180,7 @@ static void test_two_launches(void **state) {
     (void)state;
     ranks r;
     const int64_t sizes[3] = {100, 100, 100};
-    const tw_group_params params = fleet_params("oktopk", 200);
+    const tw_group_params params = workload_params("oktopk", 200);
     two_launches l;
     check_scene("two launches of one bucket");
     ranks_open(&r, RANKS, &params, sizes, 3);
@@ -197,32 +200,32 @@ static int start_and_free(ranks *r, int rank, void *context) {
     statuses *s = context;
     int error = TW_OK;
     for (int i = 0; i < (rank == 3 ? 1 : FEW) && !error; i++)
-        error = start_one(s, rank, s->f->order[rank][i]);
-    usleep((useconds_t)s->pause); /* so that the library's thread is well into it, or not yet */
+        error = start_one(s, rank, s->w->order[rank][i]);
+    usleep((useconds_t)s->pause); /* the library's thread has begun, or not yet */
     tw_group_free(r->groups[rank]);
     r->groups[rank] = NULL;
     return error;
 }
 
-/* Freed with tensors under way, some of which can never arrive: comes back, and soon. */
-static void test_free_under_way(void **state) {
+/* Freed with tensors in flight, some of which can never complete: returns soon. */
+static void test_free_in_flight(void **state) {
     (void)state;
-    oracle_rng rng = {9};
+    oracle_rng rng = {.key = 9};
     for (int round = 0; round < 20; round++) {
-        duel d;
-        duel_open(&d, round % 2 ? "oktopk" : "gtopk");
-        statuses s = {.f = &d.tried, .pause = round * 1000};
-        check_scene("free with tensors under way, round %d", round);
-        shuffle_all(&d.tried, &rng);
+        comparison c;
+        comparison_open(&c, round % 2 ? "oktopk" : "gtopk");
+        statuses s = {.w = &c.tried, .pause = round * 1000};
+        check_scene("free with tensors in flight, round %d", round);
+        workload_shuffle(&c.tried, &rng);
         const time_t begin = time(NULL);
-        ranks_run(&d.tried.r, start_and_free, &s);
-        ranks_ok(&d.tried.r);
+        ranks_run(&c.tried.r, start_and_free, &s);
+        ranks_ok(&c.tried.r);
         check_between("seconds until all are free", time(NULL) - begin, 0, 5);
-        duel_close(&d);
+        comparison_close(&c);
     }
 }
 
-/* Starts one tensor, or two in buckets of their own, and waits for the second: the first is done. */
+/* Starts one tensor, or two in separate buckets, and waits for the second: the first is done. */
 static int start_and_leave(ranks *r, int rank, void *context) {
     const int *tensors = context;
     static const float grad[100];
@@ -233,14 +236,14 @@ static int start_and_leave(ranks *r, int rank, void *context) {
     return error || *tensors < 2 ? error : tw_allreduce_wait(r->groups[rank], 1);
 }
 
-/* A group that is freed before a tensor was waited for, with nothing on its way, leaves a transport
- * that carries the next one. */
+/* A group freed before its tensors were waited for, with nothing in flight, leaves a transport that
+ * the next group can use. */
 static void test_next_group(void **state) {
     (void)state;
     const int64_t sizes[2] = {100, 100};
     for (int tensors = 1; tensors <= 2; tensors++) {
         ranks r;
-        tw_group_params params = fleet_params("oktopk", tensors == 1 ? 200 : 1);
+        tw_group_params params = workload_params("oktopk", tensors == 1 ? 200 : 1);
         check_scene("the next group, after %d tensors", tensors);
         ranks_open(&r, RANKS, &params, sizes, 2);
         ranks_run(&r, start_and_leave, &tensors);
@@ -262,21 +265,21 @@ static int all_but_rank_1(ranks *r, int rank, void *context) {
 static void test_absent(void **state) {
     (void)state;
     int64_t sizes[FEW];
-    fleet f;
-    tw_group_params params = fleet_params("oktopk", 360);
+    workload w;
+    tw_group_params params = workload_params("oktopk", 360);
     params.timeout = 0.4;
     for (int i = 0; i < FEW; i++)
         sizes[i] = 100;
-    float ***grads = gradients(sizes, FEW);
-    oracle_rng rng = {1};
+    float ***grads = workload_gradients(sizes, FEW);
+    oracle_rng rng = {.key = 1};
     check_scene("rank 1 starts nothing");
-    fleet_open(&f, &params, sizes, FEW, grads);
-    shuffle_all(&f, &rng);
-    ranks_run(&f.r, all_but_rank_1, &f);
-    ranks_error(&f.r, TW_ERR_TIMEOUT);
-    check_contains(f.r.text[0], "1");
-    fleet_close(&f);
-    gradients_free(grads, FEW);
+    workload_open(&w, &params, sizes, FEW, grads);
+    workload_shuffle(&w, &rng);
+    ranks_run(&w.r, all_but_rank_1, &w);
+    ranks_error(&w.r, TW_ERR_TIMEOUT);
+    check_contains(w.r.text[0], "1");
+    workload_close(&w);
+    workload_gradients_free(grads, FEW);
 }
 
 int main(int argc, char **argv) {
@@ -286,7 +289,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bad_bucket_leaves_no_trace),
         cmocka_unit_test(test_null_gradient),
         cmocka_unit_test(test_two_launches),
-        cmocka_unit_test(test_free_under_way),
+        cmocka_unit_test(test_free_in_flight),
         cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
     };

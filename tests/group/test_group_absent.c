@@ -1,34 +1,29 @@
-/* test_group_absent.c - ranks that never come: the others notice in time, and say who it is */
+/* test_group_absent.c - a rank that makes no call: the others time out in time and name it
+ *
+ * After that the group is broken: every call fails at once.
+ */
 #include <stdio.h>
-#include <time.h>
 
-#include "exchange_oracle.h"
 #include "ranks.h"
 
 enum { RANKS = 4, N = 301, K = 40 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 typedef struct absence {
     int absent;
     double seconds[RANKS]; /* that each call took */
-    float **grads;         /* of a step; or else it is */
-    int loads;             /* a load, or the opening */
+    float **grads;         /* a step; NULL: */
+    int loads;             /* a load; 0: the opening */
 } absence;
 
-static int come_or_not(ranks *r, int rank, void *context) {
+static int call_unless_absent(ranks *r, int rank, void *context) {
     absence *a = context;
     if (rank == a->absent)
-        return TW_ERR_TIMEOUT; /* as the others should */
-    const double start = now();
+        return TW_ERR_TIMEOUT; /* the status that the others must have */
+    const double start = check_seconds();
     const int error = a->grads   ? tw_allreduce(r->groups[rank], 0, a->grads[rank], a->grads[rank])
                       : a->loads ? tw_group_load(r->groups[rank], NULL, 0)
                                  : tw_group_open(r->groups[rank]);
-    a->seconds[rank] = now() - start;
+    a->seconds[rank] = check_seconds() - start;
     return error;
 }
 
@@ -45,38 +40,38 @@ static void check_absence(const ranks *r, const absence *a, double timeout) {
         }
 }
 
-/* Broken: at once, and without waiting. */
+/* Calls of a broken group fail without waiting. */
 static void check_broken(const ranks *r, const absence *a, double timeout) {
     float x[N] = {0};
     for (int rank = 0; rank < RANKS; rank++)
         if (rank != a->absent) {
-            const double start = now();
+            const double start = check_seconds();
             check_error(tw_allreduce(r->groups[rank], 0, x, x), TW_ERR_TIMEOUT);
             check_contains(tw_last_error(), "broken");
             check_error(tw_allreduce_start(r->groups[rank], 0, x, x), TW_ERR_TIMEOUT);
             check_contains(tw_last_error(), "broken");
-            check_true(now() - start < timeout / 2);
+            check_true(check_seconds() - start < timeout / 2);
         }
 }
 
 static void test_absent_in_step(void **state) {
     (void)state;
     const double timeout = 0.4;
-    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 0; e < check_exchanges(); e++) {
         ranks r;
         const int64_t n = N;
-        tw_group_params params = ranks_params(oracle_exchanges[e], K);
+        tw_group_params params = ranks_params(check_exchange(e), K);
         params.timeout = timeout;
         absence a = {.absent = (e + 2) % RANKS, .grads = rows_alloc(RANKS, N)};
         float **before = rows_alloc(RANKS, N);
-        check_scene("%s: rank %d does not come", oracle_exchanges[e], a.absent);
+        check_scene("%s: rank %d makes no call", check_exchange(e), a.absent);
         ranks_open(&r, RANKS, &params, &n, 1);
         rows_fill(a.grads, RANKS, N, DATA_POWER5, 1);
         ranks_allreduce(&r, 0, (void *const *)a.grads, a.grads);
         ranks_ok(&r);
         ranks_get_residuals(&r, 0, before, N);
         rows_fill(a.grads, RANKS, N, DATA_POWER5, 2);
-        ranks_run(&r, come_or_not, &a);
+        ranks_run(&r, call_unless_absent, &a);
         check_absence(&r, &a, timeout);
         ranks_check_residuals(&r, 0, before, N);
         check_broken(&r, &a, timeout);
@@ -95,7 +90,7 @@ static void test_absent_at_load(void **state) {
     absence a = {.absent = 2, .loads = 1};
     check_scene("rank 2 does not load");
     ranks_open(&r, RANKS, &params, &n, 1);
-    ranks_run(&r, come_or_not, &a);
+    ranks_run(&r, call_unless_absent, &a);
     check_absence(&r, &a, params.timeout);
     check_broken(&r, &a, params.timeout);
     ranks_close(&r);
@@ -116,7 +111,7 @@ static void test_absent_at_open(void **state) {
     ranks_init(&r, RANKS);
     ranks_run(&r, create_only, &params);
     ranks_ok(&r);
-    ranks_run(&r, come_or_not, &a);
+    ranks_run(&r, call_unless_absent, &a);
     check_absence(&r, &a, params.timeout);
     ranks_close(&r);
 }

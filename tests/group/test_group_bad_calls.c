@@ -1,11 +1,16 @@
-/* test_group_bad_calls.c - wrong parameters, NULL, calls out of order, numbers of no tensor */
+/* test_group_bad_calls.c - a group refuses wrong parameters and wrong calls
+ *
+ * One rank: parameters that are wrong, NULL, calls out of order, tensors that do not exist. Several
+ * ranks: parameters that differ are an error on all of them, whose text names the rank and the
+ * field.
+ */
 #include <math.h>
 
 #include "ranks.h"
 
-enum { N = 301, K = 40 };
+enum { RANKS = 4, N = 301, K = 40 };
 
-/* ---- Parameters of one rank --------------------------------------------------------------------- */
+/* ---- Parameters of one rank ------------------------------------------------------------------ */
 
 static void refuse(const tw_group_params *params, int error, const char *word) {
     tw_transport *transport;
@@ -32,9 +37,8 @@ static void test_params(void **state) {
     REFUSE(scheme, "allgather", TW_ERR_NAME, "topka");
     REFUSE(exchange, "topka", TW_ERR_NAME, "allgather");
     REFUSE(exchange, "", TW_ERR_NAME, "exchange");
-    REFUSE(exchange, "Auto", TW_ERR_NAME, "twolevel or auto");
-    REFUSE(wire, "q3", TW_ERR_NAME,
-           "'q3' is not known; accepted is raw, f32, f16, bf16, q8, q4 or");
+    REFUSE(exchange, "Auto", TW_ERR_NAME, " or auto");
+    REFUSE(wire, "q3", TW_ERR_NAME, "'q3' is not known; accepted is raw, ");
     REFUSE(result, 2, TW_ERR_PARAM, "result");
     REFUSE(result, -1, TW_ERR_PARAM, "result");
     REFUSE(global, 2, TW_ERR_PARAM, "global");
@@ -44,6 +48,18 @@ static void test_params(void **state) {
     REFUSE(bucket, -1, TW_ERR_PARAM, "bucket");
     REFUSE(reserved[0], 1, TW_ERR_PARAM, "reserved");
     REFUSE(reserved[7], 1, TW_ERR_PARAM, "reserved");
+}
+
+/* A text that refuses a name lists all that are accepted. */
+static void test_accepted_names(void **state) {
+    (void)state;
+    const char *scheme;
+    for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++)
+        REFUSE(scheme, "none", TW_ERR_NAME, scheme);
+    for (int i = 0; i < check_exchanges(); i++)
+        REFUSE(exchange, "none", TW_ERR_NAME, check_exchange(i));
+    for (int i = 0; i < check_wires(); i++)
+        REFUSE(wire, "none", TW_ERR_NAME, check_wire(i));
 }
 
 static void refuse_tensor(int64_t n, const tw_select_params *select, int error, const char *word) {
@@ -125,7 +141,7 @@ static void test_null(void **state) {
     tw_transport_free(transport);
 }
 
-/* ---- Order and numbers ---------------------------------------------------------------------------- */
+/* ---- Order and numbers ----------------------------------------------------------------------- */
 
 static void test_order(void **state) {
     (void)state;
@@ -184,11 +200,123 @@ static void test_tensor_numbers(void **state) {
     tw_transport_free(transport);
 }
 
+/* ---- Parameters that differ between ranks ---------------------------------------------------- */
+
+/* Two sets of parameters: rank `odd` has the second one. */
+typedef struct mismatch {
+    tw_group_params usual, other;
+    int64_t n, other_n;
+    int tensors, other_tensors;
+    int odd;
+} mismatch;
+
+static int open_with_params(ranks *r, int rank, void *context) {
+    const mismatch *m = context;
+    const int odd = rank == m->odd;
+    int error = tw_group_create(&r->groups[rank], r->transports[rank], odd ? &m->other : &m->usual);
+    for (int i = 0; i < (odd ? m->other_tensors : m->tensors) && !error; i++)
+        error = tw_group_add(r->groups[rank], odd ? m->other_n : m->n, NULL, NULL);
+    return error ? error : tw_group_open(r->groups[rank]);
+}
+
+static mismatch no_mismatch(void) {
+    mismatch m = {.n = N, .other_n = N, .tensors = 2, .other_tensors = 2};
+    m.usual = ranks_params(NULL, K);
+    m.usual.timeout = RANKS_TIMEOUT;
+    m.other = m.usual;
+    return m;
+}
+
+/* All ranks name the odd one and the field; the group is of no use afterwards. */
+static void refuse_mismatch(mismatch *m, const char *field) {
+    for (m->odd = 1; m->odd < RANKS; m->odd++) {
+        ranks r;
+        float x[N] = {0};
+        check_scene("rank %d has another %s", m->odd, field);
+        ranks_init(&r, RANKS);
+        ranks_run(&r, open_with_params, m);
+        ranks_error(&r, TW_ERR_MISMATCH);
+        ranks_say(&r, "%s: rank %d has", field, m->odd);
+        for (int rank = 0; rank < RANKS; rank++) {
+            check_error(tw_allreduce(r.groups[rank], 0, x, x), TW_ERR_STATE);
+            check_error(tw_group_open(r.groups[rank]), TW_ERR_STATE);
+        }
+        ranks_close(&r);
+    }
+}
+
+#define MISMATCH(field, value, name)                                                               \
+    do {                                                                                           \
+        mismatch m = no_mismatch();                                                                \
+        m.other.field = (value);                                                                   \
+        refuse_mismatch(&m, (name));                                                               \
+    } while (0)
+
+static void test_mismatch(void **state) {
+    (void)state;
+    MISMATCH(scheme, "gtopk", "scheme");
+    MISMATCH(exchange, "dsa", "exchange");
+    MISMATCH(result, TW_SUM, "result");
+    MISMATCH(global, TW_GLOBAL_REUSE, "global");
+    MISMATCH(bucket, 1, "bucket");
+    MISMATCH(select.method, "dgc", "method");
+    MISMATCH(select.k, K + 1, "k");
+    MISMATCH(select.type, TW_BF16, "type");
+    MISMATCH(select.feedback, TW_FEEDBACK_OFF, "feedback");
+    MISMATCH(select.momentum, 0.5f, "momentum");
+    MISMATCH(select.clip_norm, 1.0f, "clip_norm");
+    MISMATCH(select.warmup_steps, 7, "warmup_steps");
+    MISMATCH(select.warmup_density, 0.5, "warmup_density");
+    MISMATCH(select.reuse_period, 7, "reuse_period");
+    MISMATCH(select.reuse_low, 0.5f, "reuse_low");
+    MISMATCH(select.reuse_high, 1.5f, "reuse_high");
+    MISMATCH(select.reuse_nudge, 0.25f, "reuse_nudge");
+    MISMATCH(select.gaussian_rounds, 7, "gaussian_rounds");
+    MISMATCH(select.dgc_sample, 0.5, "dgc_sample");
+}
+
+static void test_mismatch_of_shape(void **state) {
+    (void)state;
+    mismatch m = no_mismatch();
+    m.other_n = N + 1;
+    refuse_mismatch(&m, "n");
+    m = no_mismatch();
+    m.other_tensors = 3;
+    refuse_mismatch(&m, "tensors");
+    m = no_mismatch();
+    m.usual.select.k = m.other.select.k = 0;
+    m.usual.select.density = 0.1;
+    m.other.select.density = 0.25;
+    refuse_mismatch(&m, "density");
+}
+
+/* Timeout, threads and seed may differ. */
+static void test_allowed_differences(void **state) {
+    (void)state;
+    mismatch m = no_mismatch();
+    m.other.timeout = RANKS_TIMEOUT / 2;
+    m.other.select.threads = 3;
+    m.other.select.seed = 77;
+    m.odd = 1;
+    ranks r;
+    check_scene("timeout, threads and seed differ");
+    ranks_init(&r, RANKS);
+    ranks_run(&r, open_with_params, &m);
+    ranks_ok(&r);
+    ranks_close(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_params),         cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_null),           cmocka_unit_test(test_order),
+        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_accepted_names),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_null),
+        cmocka_unit_test(test_order),
         cmocka_unit_test(test_tensor_numbers),
+        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_mismatch_of_shape),
+        cmocka_unit_test(test_allowed_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

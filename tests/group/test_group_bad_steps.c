@@ -1,17 +1,16 @@
 /* test_group_bad_steps.c - NaN, infinity, sums that overflow, and NULL on one rank
  *
- * All ranks must refuse the step, with words that name the rank, and go on as if it had not been: a
- * group that went through bad steps is compared, bit by bit, with one that did not.
+ * All ranks must refuse the step, with a text that names the rank, and nothing may change: a group
+ * that went through bad steps is compared bit by bit with one that did not.
  */
 #include <math.h>
 #include <string.h>
 
-#include "exchange_oracle.h"
 #include "ranks.h"
 
 enum { RANKS = 4, N = 301, K = 40 };
 
-/* Two sets of ranks: one goes through bad steps, one is spared. */
+/* Two groups: one goes through bad steps, one is spared. */
 typedef struct pair {
     ranks tried, spared;
     float **grads, **outs, **want, **before;
@@ -50,8 +49,7 @@ static void good_step(pair *p) {
     ranks_check_residuals(&p->tried, 0, p->before, N);
 }
 
-/* A step with what p->grads holds must be refused on all ranks and leave no trace: neither in the
- * residuals, nor in out, nor in the last result. */
+/* A step of p->grads must be refused on all ranks and leave residuals and gradients unchanged. */
 static void bad_step_into(pair *p, int error, float **out) {
     tw_step_info info, after;
     check_ok(tw_group_info(p->tried.groups[0], 0, &info));
@@ -84,14 +82,14 @@ static tw_group_params params_of(const char *exchange, int variant) {
 static void test_bad_numbers(void **state) {
     (void)state;
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int variant = 0; variant < 3; variant++) {
             pair p;
-            const tw_group_params params = params_of(oracle_exchanges[e], variant);
+            const tw_group_params params = params_of(check_exchange(e), variant);
             pair_open(&p, &params);
             for (int i = 0; i < 8; i++) {
                 const int rank = (i + 3) % RANKS, at = i * 42;
-                check_scene("%s variant=%d: %g on rank %d at %d", oracle_exchanges[e], variant,
+                check_scene("%s variant=%d: %g on rank %d at %d", check_exchange(e), variant,
                             (double)bad[i % 3], rank, at);
                 good_step(&p);
                 rows_fill(p.grads, RANKS, N, DATA_POWER5, 1000 + i);
@@ -105,8 +103,7 @@ static void test_bad_numbers(void **state) {
         }
 }
 
-/* Two tensors that travel together; the first one is bad on one rank, which then does not look at the
- * second. */
+/* Two tensors of one bucket. The first is bad on one rank, which then does not read the second. */
 typedef struct two {
     float **grads, **outs;
 } two;
@@ -123,43 +120,43 @@ static int start_both(ranks *r, int rank, void *context) {
 static void test_bad_first_of_two(void **state) {
     (void)state;
     const int64_t sizes[2] = {N / 2, N / 2};
-    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
-        const tw_group_params params = params_of(oracle_exchanges[e], 0);
-        ranks tried, calm;
+    for (int e = 0; e < check_exchanges(); e++) {
+        const tw_group_params params = params_of(check_exchange(e), 0);
+        ranks tried, spared;
         ranks_open(&tried, RANKS, &params, sizes, 2);
-        ranks_open(&calm, RANKS, &params, sizes, 2);
-        two here = {rows_alloc(RANKS, N), rows_alloc(RANKS, N)};
-        two there = {here.grads, rows_alloc(RANKS, N)};
+        ranks_open(&spared, RANKS, &params, sizes, 2);
+        two got = {rows_alloc(RANKS, N), rows_alloc(RANKS, N)};
+        two want = {got.grads, rows_alloc(RANKS, N)};
         for (int step = 0; step < 9; step++) {
-            check_scene("%s step=%d", oracle_exchanges[e], step);
-            rows_fill(here.grads, RANKS, N, step % 2 ? DATA_POWER5 : DATA_GAUSS, step);
-            const float good = here.grads[1][7];
-            here.grads[1][7] = NAN;
-            ranks_run(&tried, start_both, &here);
+            check_scene("%s step=%d", check_exchange(e), step);
+            rows_fill(got.grads, RANKS, N, step % 2 ? DATA_POWER5 : DATA_GAUSS, step);
+            const float good = got.grads[1][7];
+            got.grads[1][7] = NAN;
+            ranks_run(&tried, start_both, &got);
             ranks_error(&tried, TW_ERR_NUMBER);
-            here.grads[1][7] = good;
-            ranks_run(&tried, start_both, &here);
+            got.grads[1][7] = good;
+            ranks_run(&tried, start_both, &got);
             ranks_ok(&tried);
-            ranks_run(&calm, start_both, &there);
-            ranks_ok(&calm);
+            ranks_run(&spared, start_both, &want);
+            ranks_ok(&spared);
             for (int rank = 0; rank < RANKS; rank++)
-                check_bits("out", here.outs[rank], there.outs[rank], N);
+                check_bits("out", got.outs[rank], want.outs[rank], N);
         }
         ranks_close(&tried);
-        ranks_close(&calm);
-        rows_free(here.grads);
-        rows_free(here.outs);
-        rows_free(there.outs);
+        ranks_close(&spared);
+        rows_free(got.grads);
+        rows_free(got.outs);
+        rows_free(want.outs);
     }
 }
 
-/* Bad on all ranks, and bad at once with NULL on another. */
+/* Bad on all ranks: the text names the first. */
 static void test_several_bad(void **state) {
     (void)state;
-    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 0; e < check_exchanges(); e++) {
         pair p;
-        const tw_group_params params = params_of(oracle_exchanges[e], 0);
-        check_scene("%s: all ranks are bad", oracle_exchanges[e]);
+        const tw_group_params params = params_of(check_exchange(e), 0);
+        check_scene("%s: all ranks are bad", check_exchange(e));
         pair_open(&p, &params);
         good_step(&p);
         rows_fill(p.grads, RANKS, N, DATA_POWER5, 500);
@@ -173,25 +170,26 @@ static void test_several_bad(void **state) {
     }
 }
 
-/* Each rank's gradient is fine, their sum is not. Dense has it in out by then: there out is not
- * the gradient. */
+/* Each rank's gradient is finite, their sum is not. Dense has written to out by then, so its out is
+ * not the gradient. */
 static void test_sum_overflows(void **state) {
     (void)state;
     float **apart = rows_alloc(RANKS, N);
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int result = TW_MEAN; result <= TW_SUM; result++) {
             pair p;
-            tw_group_params params = params_of(oracle_exchanges[e], result); /* with reuse too */
+            const int dense = strcmp(check_exchange(e), "dense") == 0;
+            tw_group_params params = params_of(check_exchange(e), result); /* with reuse too */
             params.result = result;
             pair_open(&p, &params);
             for (int i = 0; i < 3; i++) {
-                check_scene("%s: sum over ranks overflows, %d", oracle_exchanges[e], i);
+                check_scene("%s: sum over ranks overflows, %d", check_exchange(e), i);
                 good_step(&p);
                 rows_fill(p.grads, RANKS, N, DATA_POWER5, 600 + i);
                 for (int64_t at = 0; at < N; at++)
                     p.grads[3][at] *= 1000.0f; /* a threshold learned here would show */
                 p.grads[i][77] = p.grads[i + 1][77] = 3e38f;
-                bad_step_into(&p, TW_ERR_NUMBER, e == 0 ? apart : p.grads);
+                bad_step_into(&p, TW_ERR_NUMBER, dense ? apart : p.grads);
             }
             good_step(&p);
             pair_close(&p);
@@ -202,13 +200,13 @@ static void test_sum_overflows(void **state) {
 /* The sum of gradient and residual overflows on one rank. */
 static void test_residual_overflows(void **state) {
     (void)state;
-    for (int e = 1; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 1; e < check_exchanges(); e++) {
         ranks r;
         const int64_t n = 8;
-        tw_group_params params = params_of(oracle_exchanges[e], 0);
+        tw_group_params params = params_of(check_exchange(e), 0);
         params.select.k = 1;
         float **grads = rows_alloc(RANKS, n), **before = rows_alloc(RANKS, n);
-        check_scene("%s: gradient + residual overflows", oracle_exchanges[e]);
+        check_scene("%s: gradient + residual overflows", check_exchange(e));
         ranks_open(&r, RANKS, &params, &n, 1);
         grads[2][3] = 3.2e38f; /* sent in the first step; 3e38 stays behind */
         grads[2][5] = 3e38f;
@@ -227,7 +225,7 @@ static void test_residual_overflows(void **state) {
     }
 }
 
-/* What a rank drops overflows with what its residual holds there. */
+/* What a rank drops overflows with what its residual holds want. */
 static void drop_at(const char *exchange, int dropper) {
     ranks r;
     const int64_t n = 8;
@@ -250,22 +248,22 @@ static void drop_at(const char *exchange, int dropper) {
     ranks_close(&r);
 }
 
-/* gtopk merges at rank 0; in butterfly the rank that has a range of elements drops its sums. */
+/* gtopk merges at rank 0; in butterfly the rank that owns a range drops its sums. */
 static void test_dropped_sum_overflows(void **state) {
     (void)state;
     drop_at("gtopk", 0);
     drop_at("butterfly", 5 * RANKS / 8);
 }
 
-/* ---- NULL on one rank -------------------------------------------------------------------------------- */
+/* ---- NULL on one rank ------------------------------------------------------------------------ */
 
 static void test_null_on_one_rank(void **state) {
     (void)state;
-    for (int e = 0; e < ORACLE_EXCHANGES; e++)
+    for (int e = 0; e < check_exchanges(); e++)
         for (int rank = 0; rank < RANKS; rank++) {
             pair p;
-            const tw_group_params params = params_of(oracle_exchanges[e], 0);
-            check_scene("%s: NULL on rank %d", oracle_exchanges[e], rank);
+            const tw_group_params params = params_of(check_exchange(e), 0);
+            check_scene("%s: NULL on rank %d", check_exchange(e), rank);
             pair_open(&p, &params);
             good_step(&p);
             float *kept = p.grads[rank];
@@ -280,7 +278,7 @@ static void test_null_on_one_rank(void **state) {
         }
 }
 
-/* dense has nothing but out to leave its result in. */
+/* The result of dense goes to out and nowhere else. */
 static void test_dense_needs_out(void **state) {
     (void)state;
     pair p;

@@ -1,65 +1,17 @@
-/* test_group_memory.c - what a group takes, that its steps take nothing, and what it does without
- * memory
+/* test_group_memory.c - a group takes the memory that it reports, its steps take none, and it survives
+ * running out of memory
  *
- * The linker puts the functions below between the library and the allocator (--wrap, see
- * CMakeLists.txt): a step may not allocate; opening and loading may run out of memory on any rank.
+ * allocations.h counts, and fails a chosen call while a rank opens or loads.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 
-#include "exchange_oracle.h"
+#include "allocations.h"
 #include "group_state.h"
 
 enum { RANKS = 4, N = 2003, K = 64 };
 
-/* ---- The counting allocator ------------------------------------------------------------------- */
-
-static _Atomic int64_t calls, bytes;
-static _Thread_local int64_t fails_in; /* this thread's call that fails, from 1; 0: none */
-
-/* Count a call; 0 if it is the one to fail. */
-static int admit(size_t size) {
-    calls++;
-    if (fails_in > 0 && --fails_in == 0)
-        return 0;
-    bytes += (int64_t)size;
-    return 1;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-int __real_posix_memalign(void **memory, size_t alignment, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t size);
-
-void *__wrap_malloc(size_t size) {
-    return admit(size) ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return admit(count * size) ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size) {
-    return admit(size) ? __real_realloc(old, size) : NULL;
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
-    return admit(size) ? __real_aligned_alloc(alignment, size) : NULL;
-}
-
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t size) {
-    return admit(size) ? __real_posix_memalign(memory, alignment, size) : ENOMEM;
-}
-
-/* ---- Memory --------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static tw_memory memory_of(const tw_group_params *params, int nranks, int64_t n) {
     ranks r;
@@ -77,12 +29,17 @@ static tw_memory memory_of(const tw_group_params *params, int nranks, int64_t n)
     return memory;
 }
 
+/* Their result may hold the entries of all ranks: O(k P). */
+static int gathers_all(const char *exchange) {
+    return strcmp(exchange, "allgather") == 0 || strcmp(exchange, "dsa") == 0;
+}
+
 static void test_memory(void **state) {
     (void)state;
-    for (int e = 1; e < ORACLE_EXCHANGES; e++) {
-        tw_group_params params = ranks_params(oracle_exchanges[e], K);
+    for (int e = 1; e < check_exchanges(); e++) {
+        tw_group_params params = ranks_params(check_exchange(e), K);
         params.select.k = 10000;
-        check_scene("memory of %s", oracle_exchanges[e]);
+        check_scene("memory of %s", check_exchange(e));
         const tw_memory small = memory_of(&params, 2, 1000000);
         const tw_memory large = memory_of(&params, 2, 8000000);
         const tw_memory many = memory_of(&params, 64, 1000000);
@@ -90,7 +47,7 @@ static void test_memory(void **state) {
         check_int("velocity", (int64_t)small.velocity, 0);
         check_between("workspace of 8n", (int64_t)large.workspace, 1,
                       (int64_t)small.workspace + 7000000 / 100);
-        if (e >= 3) /* gtopk, oktopk and butterfly: O(k + P) */
+        if (!gathers_all(check_exchange(e))) /* O(k + P) */
             check_between("workspace of 32 P", (int64_t)many.workspace, 1,
                           2 * (int64_t)small.workspace);
         check_true(many.residual == small.residual && many.undo == small.undo);
@@ -107,22 +64,22 @@ static void test_memory(void **state) {
 }
 
 /* tw_group_memory says what tw_group_open takes, and says the same afterwards. */
-static void test_memory_is_as_told(void **state) {
+static void test_memory_is_as_reported(void **state) {
     (void)state;
-    for (int e = 0; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 0; e < check_exchanges(); e++) {
         tw_transport *transport;
         tw_group *group;
         tw_memory told, after;
-        const tw_group_params params = ranks_params(oracle_exchanges[e], K);
-        check_scene("memory of %s, as told", oracle_exchanges[e]);
+        const tw_group_params params = ranks_params(check_exchange(e), K);
+        check_scene("memory of %s, as reported", check_exchange(e));
         check_ok(tw_transport_self(&transport));
         check_ok(tw_group_create(&group, transport, &params));
         for (int i = 0; i < 3; i++)
             check_ok(tw_group_add(group, 100000, NULL, NULL));
         check_ok(tw_group_memory(group, &told));
-        bytes = 0;
+        allocation_bytes = 0;
         check_ok(tw_group_open(group));
-        const int64_t taken = bytes;
+        const int64_t taken = allocation_bytes;
         check_between("bytes taken", taken, (int64_t)told.total - 65536,
                       (int64_t)told.total + 65536);
         check_ok(tw_group_memory(group, &after));
@@ -132,35 +89,35 @@ static void test_memory_is_as_told(void **state) {
     }
 }
 
-/* ---- Allocation in steps ------------------------------------------------------------------------- */
+/* ---- Allocation in steps --------------------------------------------------------------------- */
 
-typedef struct quiet {
+typedef struct counted_steps {
     pthread_barrier_t barrier;
     float **grads, **outs;
     int64_t allocations;
-} quiet;
+} counted_steps;
 
 /* Nothing but library calls happens between the barriers. */
-static int quiet_rank(ranks *r, int rank, void *context) {
-    quiet *q = context;
+static int count_allocations(ranks *r, int rank, void *context) {
+    counted_steps *c = context;
     tw_group *group = r->groups[rank];
     int error = TW_OK;
-    pthread_barrier_wait(&q->barrier);
+    pthread_barrier_wait(&c->barrier);
     if (rank == 0)
-        calls = 0;
-    pthread_barrier_wait(&q->barrier);
+        allocation_calls = 0;
+    pthread_barrier_wait(&c->barrier);
     for (int step = 0; step < 6 && !error; step++) {
-        error = tw_allreduce(group, 0, q->grads[rank], q->outs[rank]);
+        error = tw_allreduce(group, 0, c->grads[rank], c->outs[rank]);
         for (int i = 0; i < 3 && !error; i++)
-            error = tw_allreduce_start(group, i, q->grads[rank], q->outs[rank] + i * N);
+            error = tw_allreduce_start(group, i, c->grads[rank], c->outs[rank] + i * N);
         if (!error)
             error = tw_allreduce_wait(group, TW_ALL);
-        if (!error && tw_allreduce(group, 0, rank ? q->grads[rank] : NULL, NULL) != TW_ERR_NULL)
+        if (!error && tw_allreduce(group, 0, rank ? c->grads[rank] : NULL, NULL) != TW_ERR_NULL)
             error = TW_ERR_STATE;
     }
-    pthread_barrier_wait(&q->barrier);
+    pthread_barrier_wait(&c->barrier);
     if (rank == 0)
-        q->allocations = calls;
+        c->allocations = allocation_calls;
     return error;
 }
 
@@ -170,29 +127,29 @@ static void test_steps_allocate_nothing(void **state) {
     const char *scheme;
     for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++) {
         ranks r;
-        quiet q = {.grads = rows_alloc(RANKS, N), .outs = rows_alloc(RANKS, 3 * N)};
+        counted_steps c = {.grads = rows_alloc(RANKS, N), .outs = rows_alloc(RANKS, 3 * N)};
         tw_group_params params = TW_GROUP_PARAMS_INIT;
         params.scheme = scheme;
         params.select.k = K;
         params.select.threads = 2;
         check_scene("allocations of %s", scheme);
-        pthread_barrier_init(&q.barrier, NULL, RANKS);
-        rows_fill(q.grads, RANKS, N, DATA_LAPLACE, 1);
+        pthread_barrier_init(&c.barrier, NULL, RANKS);
+        rows_fill(c.grads, RANKS, N, DATA_LAPLACE, 1);
         ranks_open(&r, RANKS, &params, sizes, 3);
-        ranks_run(&r, quiet_rank, &q);
+        ranks_run(&r, count_allocations, &c);
         ranks_ok(&r);
-        check_int("allocations in the step path", q.allocations, 0);
-        pthread_barrier_destroy(&q.barrier);
-        rows_free(q.grads);
-        rows_free(q.outs);
+        check_int("allocations in the step path", c.allocations, 0);
+        pthread_barrier_destroy(&c.barrier);
+        rows_free(c.grads);
+        rows_free(c.outs);
         ranks_close(&r);
     }
 }
 
-/* ---- Without memory ------------------------------------------------------------------------------ */
+/* ---- Without memory -------------------------------------------------------------------------- */
 
-/* Rank 1 runs out of memory at its call number *context while it opens. */
-static int open_hungry(ranks *r, int rank, void *context) {
+/* Rank 1 runs out of memory at call number *context while it opens. */
+static int open_without_memory(ranks *r, int rank, void *context) {
     tw_group_params params = ranks_params("oktopk", K);
     params.timeout = 5;
     int error = tw_group_create(&r->groups[rank], r->transports[rank], &params);
@@ -200,15 +157,15 @@ static int open_hungry(ranks *r, int rank, void *context) {
         error = tw_group_add(r->groups[rank], N, NULL, NULL);
     if (error)
         return error;
-    fails_in = rank == 1 ? *(int64_t *)context : 0;
+    allocation_fails_in = rank == 1 ? *(int64_t *)context : 0;
     error = tw_group_open(r->groups[rank]);
     if (rank == 1)
-        *(int64_t *)context = fails_in; /* 0: it came to that call */
-    fails_in = 0;
+        *(int64_t *)context = allocation_fails_in; /* 0: the call was made and failed */
+    allocation_fails_in = 0;
     return error;
 }
 
-/* A group that failed to open does nothing, and nothing to the process. */
+/* A group that failed to open refuses every call. */
 static int ask_failed(ranks *r, int rank, void *context) {
     tw_group *g = r->groups[rank];
     float row[N] = {0};
@@ -231,7 +188,7 @@ static void test_open_out_of_memory(void **state) {
         left = call;
         check_scene("allocation %lld fails", (long long)call);
         ranks_init(&r, 3);
-        ranks_run(&r, open_hungry, &left);
+        ranks_run(&r, open_without_memory, &left);
         if (left == 0) {
             ranks_error(&r, TW_ERR_MEMORY);
             ranks_say(&r, "rank 1");
@@ -247,20 +204,20 @@ static void test_open_out_of_memory(void **state) {
 /* Three ranks and their files. */
 typedef struct saved {
     const char *paths[3];
-    int64_t call; /* of rank 1 that fails while it loads; afterwards 0: it came to that call */
+    int64_t call; /* of rank 1 that fails while it loads; afterwards 0: it was made and failed */
 } saved;
 
 static int save_own(ranks *r, int rank, void *context) {
     return tw_group_save(r->groups[rank], ((saved *)context)->paths[rank]);
 }
 
-static int load_hungry(ranks *r, int rank, void *context) {
+static int load_without_memory(ranks *r, int rank, void *context) {
     saved *s = context;
-    fails_in = rank == 1 ? s->call : 0;
+    allocation_fails_in = rank == 1 ? s->call : 0;
     int error = tw_group_load(r->groups[rank], &s->paths[rank], 1);
     if (rank == 1)
-        s->call = fails_in;
-    fails_in = 0;
+        s->call = allocation_fails_in;
+    allocation_fails_in = 0;
     return error;
 }
 
@@ -284,7 +241,7 @@ static void test_load_out_of_memory(void **state) {
     do {
         check_scene("allocation %lld fails", (long long)++call);
         s.call = call;
-        ranks_run(&r, load_hungry, &s);
+        ranks_run(&r, load_without_memory, &s);
         if (s.call != 0)
             break;
         ranks_error(&r, TW_ERR_MEMORY);
@@ -303,7 +260,7 @@ static void test_load_out_of_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_memory_is_as_told),
+        cmocka_unit_test(test_memory_is_as_reported),
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_open_out_of_memory),
         cmocka_unit_test(test_load_out_of_memory),

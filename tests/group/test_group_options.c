@@ -1,37 +1,37 @@
-/* test_group_options.c - options of the selection in a group: momentum, warm-up, feedback, threads,
- * and tensors that have their own
+/* test_group_options.c - options of selection in a group: momentum, warm-up, feedback, threads, and
+ * tensors with options of their own
  *
- * All are held against the oracle of the exchange.
+ * Results and residuals are compared with the oracle of each exchange.
  */
-#include "beside.h"
+#include "exchange_check.h"
 
 enum { RANKS = 4, N = 2003, K = 64 };
 
-/* ---- Options of the selection -------------------------------------------------------------------- */
+/* ---- Options of the selection ---------------------------------------------------------------- */
 
 static void test_feedback_off(void **state) {
     (void)state;
-    for (int e = 1; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 1; e < check_exchanges(); e++) {
         exchange_oracle o;
-        tw_group_params params = ranks_params(oracle_exchanges[e], K);
+        tw_group_params params = ranks_params(check_exchange(e), K);
         params.select.feedback = TW_FEEDBACK_OFF;
-        exchange_oracle_open(&o, oracle_exchanges[e], RANKS, N, K, TW_MEAN);
+        exchange_oracle_open(&o, check_exchange(e), RANKS, N, K, TW_MEAN);
         o.feedback = TW_FEEDBACK_OFF;
-        beside_run(&params, &o, 4);
+        exchange_check_steps(&params, &o, 4);
         exchange_oracle_close(&o);
     }
 }
 
 static void test_momentum(void **state) {
     (void)state;
-    for (int e = 1; e < ORACLE_EXCHANGES; e++)
+    for (int e = 1; e < check_exchanges(); e++)
         for (int nranks = 3; nranks <= 4; nranks++) {
             exchange_oracle o;
-            tw_group_params params = ranks_params(oracle_exchanges[e], K);
+            tw_group_params params = ranks_params(check_exchange(e), K);
             params.select.momentum = 0.75f;
-            exchange_oracle_open(&o, oracle_exchanges[e], nranks, N, K, TW_MEAN);
+            exchange_oracle_open(&o, check_exchange(e), nranks, N, K, TW_MEAN);
             o.momentum = 0.75f;
-            beside_run(&params, &o, 6);
+            exchange_check_steps(&params, &o, 6);
             exchange_oracle_close(&o);
         }
 }
@@ -39,17 +39,17 @@ static void test_momentum(void **state) {
 /* Several threads per rank change nothing. */
 static void test_threads(void **state) {
     (void)state;
-    for (int e = 1; e < ORACLE_EXCHANGES; e++) {
+    for (int e = 1; e < check_exchanges(); e++) {
         exchange_oracle o;
-        tw_group_params params = ranks_params(oracle_exchanges[e], K);
+        tw_group_params params = ranks_params(check_exchange(e), K);
         params.select.threads = 3;
-        exchange_oracle_open(&o, oracle_exchanges[e], RANKS, 200003, K, TW_MEAN);
-        beside_run(&params, &o, 3);
+        exchange_oracle_open(&o, check_exchange(e), RANKS, 200003, K, TW_MEAN);
+        exchange_check_steps(&params, &o, 3);
         exchange_oracle_close(&o);
     }
 }
 
-/* k falls during the warm-up as it does for a selector alone; oktopk becomes butterfly on the way. */
+/* k falls during warm-up as it does for a selector alone; below 8P oktopk becomes butterfly. */
 static int64_t next_k(tw_selector *selector, const float *grad) {
     tw_sparse sparse;
     tw_select_info info;
@@ -79,7 +79,7 @@ static void warm_up(const char *exchange) {
         rows_fill(grads, RANKS, n, DATA_LAPLACE, step);
         o.k = next_k(alone, grads[0]);
         first = step == 0 ? o.k : first;
-        beside_step(&r, &o, grads, outs);
+        exchange_check_step(&r, &o, grads, outs);
         check_ok(tw_group_info(r.groups[1], 0, &info));
         check_int("k", info.k, o.k);
         assert_string_equal(info.exchange, o.used);
@@ -94,11 +94,11 @@ static void warm_up(const char *exchange) {
 
 static void test_warmup(void **state) {
     (void)state;
-    for (int e = 1; e < ORACLE_EXCHANGES; e++)
-        warm_up(oracle_exchanges[e]);
+    for (int e = 1; e < check_exchanges(); e++)
+        warm_up(check_exchange(e));
 }
 
-/* ---- Tensors of several kinds -------------------------------------------------------------------- */
+/* ---- Tensors of several kinds ---------------------------------------------------------------- */
 
 typedef struct mixture {
     tw_group_params params;

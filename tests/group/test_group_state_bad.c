@@ -1,7 +1,8 @@
-/* test_group_state_bad.c - saved files that are damaged, of others, or cannot be read or written
+/* test_group_state_bad.c - saved files that are damaged, of another group, or not readable or
+ * writable
  *
- * A file that is cut or altered anywhere, that belongs to another group, or that is taken twice, is
- * refused on all ranks and nothing changes. What cannot be written leaves the file that was there.
+ * A file that is cut or altered anywhere, belongs to another group, or is loaded twice, is refused
+ * on all ranks and nothing changes. A save that fails leaves the old file.
  */
 #include <dirent.h>
 #include <math.h>
@@ -13,16 +14,16 @@
 
 #include "group_state.h"
 
-/* ---- Damage -------------------------------------------------------------------------------------------- */
+/* ---- Damage ---------------------------------------------------------------------------------- */
 
-/* Two ranks with saved files "good", to be compared with themselves after each refused load. */
-typedef struct victim {
+/* Two ranks with saved files "good", and a twin that never loads: both must stay the same. */
+typedef struct damage {
     ranks r, twin;
     char *good; /* rank 0's file */
     int64_t size;
-} victim;
+} damage;
 
-static void victim_open(victim *v) {
+static void damage_open(damage *v) {
     tw_group_params params = state_params("oktopk");
     params.select.momentum = 0.5f;
     ranks_open(&v->r, 2, &params, state_sizes, STATE_TENSORS);
@@ -30,23 +31,23 @@ static void victim_open(victim *v) {
     state_steps(&v->r, 0, 3);
     state_save_all(&v->r, "good");
     v->good = state_read(state_path("good", 0), &v->size);
-    state_steps(&v->r, 3, 5); /* so that a load that slips through shows */
+    state_steps(&v->r, 3, 5); /* a load that is not refused would show */
     state_steps(&v->twin, 0, 5);
 }
 
-static void victim_close(victim *v) {
+static void damage_close(damage *v) {
     state_same_residuals(&v->r, &v->twin);
     state_same_steps(&v->r, &v->twin, 5, 7);
-    state_load_all(&v->r, "good"); /* the file itself was fine all the time */
+    state_load_all(&v->r, "good"); /* the good file loads */
     ranks_ok(&v->r);
     ranks_close(&v->r);
     ranks_close(&v->twin);
     free(v->good);
 }
 
-/* These bytes as rank 0's file, the good one as rank 1's: refused on both, and the same. */
-static void refuse_bytes(victim *v, const char *bytes, int64_t size) {
-    state_claims c = {.paths = {{state_path("bad", 0)}, {state_path("good", 1)}}, .count = {1, 1}};
+/* These bytes as rank 0's file, the good one as rank 1's: both ranks refuse with one status. */
+static void refuse_bytes(damage *v, const char *bytes, int64_t size) {
+    state_files c = {.paths = {{state_path("bad", 0)}, {state_path("good", 1)}}, .count = {1, 1}};
     state_write(c.paths[0][0], bytes, size);
     ranks_run(&v->r, state_load, &c);
     if (v->r.status[0] != TW_ERR_DAMAGED && v->r.status[0] != TW_ERR_MISMATCH)
@@ -56,19 +57,19 @@ static void refuse_bytes(victim *v, const char *bytes, int64_t size) {
 
 static void test_truncated(void **state) {
     (void)state;
-    victim v;
-    victim_open(&v);
+    damage v;
+    damage_open(&v);
     for (int64_t size = 0; size < v.size; size += size < 700 || size > v.size - 20 ? 1 : 97) {
         check_scene("%lld of %lld bytes", (long long)size, (long long)v.size);
         refuse_bytes(&v, v.good, size);
     }
-    victim_close(&v);
+    damage_close(&v);
 }
 
 static void test_longer(void **state) {
     (void)state;
-    victim v;
-    victim_open(&v);
+    damage v;
+    damage_open(&v);
     char *bytes = check_alloc(v.size + 9, 1);
     memcpy(bytes, v.good, (size_t)v.size);
     for (int more = 1; more <= 9; more += 4) {
@@ -76,13 +77,13 @@ static void test_longer(void **state) {
         refuse_bytes(&v, bytes, v.size + more);
     }
     free(bytes);
-    victim_close(&v);
+    damage_close(&v);
 }
 
 static void test_altered(void **state) {
     (void)state;
-    victim v;
-    victim_open(&v);
+    damage v;
+    damage_open(&v);
     char *bytes = check_alloc(v.size, 1);
     memcpy(bytes, v.good, (size_t)v.size);
     for (int64_t at = 0; at < v.size; at += at < 2000 || at > v.size - 64 ? 1 : 13) {
@@ -94,15 +95,15 @@ static void test_altered(void **state) {
         bytes[at] = (char)(bytes[at] ^ flip);
     }
     free(bytes);
-    victim_close(&v);
+    damage_close(&v);
 }
 
-/* Not such a file at all. */
+/* Random bytes, with and without the right beginning. */
 static void test_nonsense(void **state) {
     (void)state;
-    victim v;
-    victim_open(&v);
-    oracle_rng rng = {4};
+    damage v;
+    damage_open(&v);
+    oracle_rng rng = {.key = 4};
     char *bytes = check_alloc(v.size, 1);
     for (int round = 0; round < 20; round++) {
         check_scene("nonsense %d", round);
@@ -113,10 +114,10 @@ static void test_nonsense(void **state) {
         refuse_bytes(&v, bytes, round % 2 ? v.size : oracle_below(&rng, v.size));
     }
     free(bytes);
-    victim_close(&v);
+    damage_close(&v);
 }
 
-/* ---- Forged files: what cannot be, under a checksum that is right ------------------------------------------- */
+/* ---- Forged files: impossible numbers under a valid checksum --------------------------------- */
 
 static void forge(char *bytes, int64_t size) {
     uint64_t hash = 0, word;
@@ -154,8 +155,8 @@ static void test_forged(void **state) {
         {"residual: NaN", HEADER + HEAD + 12, &nan_32, 4},
         {"velocity: infinite", HEADER + HEAD + 4 * 904 + 12, &infinite, 4},
     };
-    victim v;
-    victim_open(&v);
+    damage v;
+    damage_open(&v);
     char *bytes = check_alloc(v.size, 1);
     memcpy(bytes, v.good, (size_t)v.size);
     forge(bytes, v.size);
@@ -170,13 +171,13 @@ static void test_forged(void **state) {
         ranks_say(&v.r, "numbers that cannot be");
     }
     free(bytes);
-    victim_close(&v);
+    damage_close(&v);
 }
 
-/* ---- Files of other groups, and files in wrong hands --------------------------------------------------------- */
+/* ---- Files of other groups and other ranks --------------------------------------------------- */
 
-/* Loads of `r` with these claims must give this error on all ranks and change nothing. */
-static void refuse_claims(ranks *r, state_claims *c, int error) {
+/* Loads of `r` of these files must give this error on all ranks and change nothing. */
+static void refuse_files(ranks *r, state_files *c, int error) {
     float **before[STATE_TENSORS];
     for (int tensor = 0; tensor < STATE_TENSORS; tensor++) {
         before[tensor] = rows_alloc(r->nranks, state_sizes[tensor]);
@@ -198,8 +199,8 @@ static void save_other(const tw_group_params *params, const int64_t *other_sizes
 }
 
 static void refuse_other(ranks *r, const char *field) {
-    state_claims c = state_spread("other", 2, 2, 1);
-    refuse_claims(r, &c, TW_ERR_MISMATCH);
+    state_files c = state_spread("other", 2, 2, 1);
+    refuse_files(r, &c, TW_ERR_MISMATCH);
     ranks_say(r, "%s", field);
 }
 
@@ -229,7 +230,7 @@ static void test_other_groups(void **state) {
     ranks_close(&r);
 }
 
-static void test_wrong_hands(void **state) {
+static void test_files_of_other_ranks(void **state) {
     (void)state;
     ranks old, r;
     const tw_group_params params = state_params("oktopk");
@@ -243,36 +244,36 @@ static void test_wrong_hands(void **state) {
     const char *const file[3] = {state_path("three", 0), state_path("three", 1),
                                  state_path("three", 2)};
 
-    state_claims twice = {.paths = {{file[0], file[1]}, {file[1], file[2]}}, .count = {2, 2}};
-    check_scene("file 1 is taken by two ranks");
-    refuse_claims(&r, &twice, TW_ERR_MISMATCH);
+    state_files twice = {.paths = {{file[0], file[1]}, {file[1], file[2]}}, .count = {2, 2}};
+    check_scene("file 1 is loaded by two ranks");
+    refuse_files(&r, &twice, TW_ERR_MISMATCH);
     ranks_say(&r, "rank 1");
-    state_claims same = {.paths = {{file[0], file[0], file[1]}, {file[2]}}, .count = {3, 1}};
-    check_scene("file 0 is taken twice by one rank");
-    refuse_claims(&r, &same, TW_ERR_MISMATCH);
+    state_files same = {.paths = {{file[0], file[0], file[1]}, {file[2]}}, .count = {3, 1}};
+    check_scene("file 0 is loaded twice by one rank");
+    refuse_files(&r, &same, TW_ERR_MISMATCH);
     ranks_say(&r, "rank 0");
-    state_claims missing = {.paths = {{file[0]}, {file[1]}}, .count = {1, 1}};
-    check_scene("file 2 is taken by nobody");
-    refuse_claims(&r, &missing, TW_ERR_MISMATCH);
+    state_files missing = {.paths = {{file[0]}, {file[1]}}, .count = {1, 1}};
+    check_scene("file 2 is loaded by nobody");
+    refuse_files(&r, &missing, TW_ERR_MISMATCH);
     ranks_say(&r, "rank 2");
-    state_claims none = {.count = {0, 0}};
+    state_files none = {.count = {0, 0}};
     check_scene("no file at all");
-    refuse_claims(&r, &none, TW_ERR_MISMATCH);
-    state_claims mixed = {.paths = {{file[0], file[1]}, {state_path("later", 2)}}, .count = {2, 1}};
+    refuse_files(&r, &none, TW_ERR_MISMATCH);
+    state_files mixed = {.paths = {{file[0], file[1]}, {state_path("later", 2)}}, .count = {2, 1}};
     check_scene("file 2 is of a later step");
-    refuse_claims(&r, &mixed, TW_ERR_MISMATCH);
-    state_claims one = {.paths = {{file[0], state_path("later", 1)}, {file[2]}}, .count = {2, 1}};
+    refuse_files(&r, &mixed, TW_ERR_MISMATCH);
+    state_files one = {.paths = {{file[0], state_path("later", 1)}, {file[2]}}, .count = {2, 1}};
     check_scene("file 1 is of a later step than file 0 of the same rank");
-    refuse_claims(&r, &one, TW_ERR_MISMATCH);
-    state_claims right = {.paths = {{file[0], file[2]}, {file[1]}}, .count = {2, 1}};
-    check_scene("each taken once");
+    refuse_files(&r, &one, TW_ERR_MISMATCH);
+    state_files right = {.paths = {{file[0], file[2]}, {file[1]}}, .count = {2, 1}};
+    check_scene("each loaded once");
     ranks_run(&r, state_load, &right);
     ranks_ok(&r);
     ranks_close(&old);
     ranks_close(&r);
 }
 
-/* Two residuals of 3e38, which one rank cannot hold the sum of. */
+/* Two residuals of 3e38, whose sum overflows on the rank that loads both. */
 static void test_sums_that_overflow(void **state) {
     (void)state;
     ranks r;
@@ -287,9 +288,9 @@ static void test_sums_that_overflow(void **state) {
     ranks_allreduce(&r, 0, (void *const *)grads, NULL);
     ranks_ok(&r);
     state_save_all(&r, "huge");
-    state_claims both = {.paths = {{NULL}, {state_path("huge", 0), state_path("huge", 1)}},
-                         .count = {0, 2}};
-    refuse_claims(&r, &both, TW_ERR_NUMBER);
+    state_files both = {.paths = {{NULL}, {state_path("huge", 0), state_path("huge", 1)}},
+                        .count = {0, 2}};
+    refuse_files(&r, &both, TW_ERR_NUMBER);
     ranks_say(&r, "rank 1: paths");
     state_load_all(&r, "huge");
     ranks_ok(&r);
@@ -297,7 +298,7 @@ static void test_sums_that_overflow(void **state) {
     rows_free(grads);
 }
 
-/* ---- The file system ------------------------------------------------------------------------------------------ */
+/* ---- The file system ------------------------------------------------------------------------- */
 
 static void test_missing_file(void **state) {
     (void)state;
@@ -306,24 +307,24 @@ static void test_missing_file(void **state) {
     ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
     state_steps(&r, 0, 2);
     state_save_all(&r, "here");
-    state_claims c = {.paths = {{state_path("here", 0)}, {state_path("not-here", 1)}},
-                      .count = {1, 1}};
+    state_files c = {.paths = {{state_path("here", 0)}, {state_path("not-here", 1)}},
+                     .count = {1, 1}};
     check_scene("a file that is not there");
-    refuse_claims(&r, &c, TW_ERR_FILE);
+    refuse_files(&r, &c, TW_ERR_FILE);
     ranks_say(&r, "not-here");
     ranks_say(&r, "rank 1");
     c.paths[1][0] = state_directory;
     check_scene("a directory");
-    refuse_claims(&r, &c, TW_ERR_FILE);
+    refuse_files(&r, &c, TW_ERR_FILE);
     c.paths[1][0] = NULL;
     check_scene("a path that is NULL");
-    refuse_claims(&r, &c, TW_ERR_NULL);
+    refuse_files(&r, &c, TW_ERR_NULL);
     state_load_all(&r, "here");
     ranks_ok(&r);
     ranks_close(&r);
 }
 
-/* What cannot be written leaves the file that was there, and nothing beside it. */
+/* A save that fails leaves the old file, and no other file beside it. */
 static int files_in_directory(void) {
     int count = 0;
     DIR *entries = opendir(state_directory);
@@ -362,7 +363,7 @@ static void test_unwritable(void **state) {
     ranks_close(&r);
 }
 
-/* A disk that is full, by a limit on the size of files: the old file stays, nothing beside it. */
+/* A full disk, by a limit on the size of files: the old file stays, and no other is left. */
 static void test_disk_full(void **state) {
     (void)state;
     ranks r;
@@ -396,11 +397,16 @@ static void test_disk_full(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_longer),
-        cmocka_unit_test(test_altered),      cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_forged),       cmocka_unit_test(test_other_groups),
-        cmocka_unit_test(test_wrong_hands),  cmocka_unit_test(test_sums_that_overflow),
-        cmocka_unit_test(test_missing_file), cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_longer),
+        cmocka_unit_test(test_altered),
+        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_other_groups),
+        cmocka_unit_test(test_files_of_other_ranks),
+        cmocka_unit_test(test_sums_that_overflow),
+        cmocka_unit_test(test_missing_file),
+        cmocka_unit_test(test_unwritable),
         cmocka_unit_test(test_disk_full),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);

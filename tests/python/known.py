@@ -1,7 +1,7 @@
-"""A model whose gradients are known, and the accounts of what happened to them.
+"""A model with known gradients, and accounts of where each gradient went.
 
-The loss is the sum of weight x coefficient, so the gradient is the coefficient: small integers, of
-which all sums here are exact. With SGD at rate 1 the weights are minus the sum of what was applied:
+The loss is the sum of weight x coefficient, so gradients are the coefficients: small integers,
+whose sums are exact. With SGD at rate 1 the weights are minus the sum of all applied means:
 
     ranks x (-weights) + sum of all residuals = sum of all gradients, bit for bit
 """
@@ -17,12 +17,12 @@ class Known(torch.nn.Module):
             self.register_parameter(name, torch.nn.Parameter(torch.zeros(size, dtype=dtype)))
 
     def forward(self, given):
-        """given: {name: coefficients}; a parameter that is not named is not used."""
+        """given: {name: coefficients}. Parameters without coefficients are not used."""
         return sum((getattr(self, name) * value).sum() for name, value in given.items())
 
 
 def gradient(size, rank, step, dtype=torch.float32):
-    """Integers from -8 to 8, none of them 0, so that ties and cancellations happen too."""
+    """Integers from -8 to 8 without 0: ties and cancellations happen."""
     random = torch.Generator().manual_seed(97 * step + rank)
     values = torch.randint(1, 9, (size,), generator=random)
     signs = 2 * torch.randint(0, 2, (size,), generator=random) - 1
@@ -41,7 +41,7 @@ def weights(network):
 
 
 class Account:
-    """One rank's: the gradients that it gave, and in the end its weights and residuals."""
+    """One rank's sum of gradients, and at the end its weights and residuals."""
 
     def __init__(self):
         self.given = {}

@@ -20,19 +20,19 @@ except ImportError:
     print("SKIP: this Python has no torch")
     sys.exit(77)
 
-import thinwire  # noqa: F401 - fails here, and not in every rank
+import thinwire  # noqa: F401 - a failure shows once, not in every rank
 
 dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 10  # DDP's first bucket would hold all of a test's model
-torch.set_num_threads(1)    # also before ranks are forked: threads would be missing in them
+torch.set_num_threads(1)    # before ranks are forked, which would not have the threads
 
 
 def _play(rank, nranks, folder, function, arguments):
-    warnings.simplefilter("ignore")     # dense is faster here
+    warnings.simplefilter("ignore")     # that dense would be faster
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=nranks)
     try:
         torch.save(function(rank, nranks, *arguments), f"{folder}/result{rank}")
-        atexit._run_exitfuncs()         # which a forked process leaves out
+        atexit._run_exitfuncs()         # a forked process does not run them
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -40,7 +40,7 @@ def _play(rank, nranks, folder, function, arguments):
 
 
 def run(function, nranks, *arguments, may_die=()):
-    """What each rank returned; None for those that died and were allowed to."""
+    """What each rank returned; None for ranks of may_die that died."""
     folder = tempfile.mkdtemp()
     fork = mp.get_context("fork")
     ranks = [fork.Process(target=_play, args=(rank, nranks, folder, function, arguments))
@@ -68,7 +68,7 @@ def model(seed=1, width=40):
 
 
 def batch(rank, step, rows=8):
-    """Inputs and targets, the same for the same rank and step."""
+    """Inputs and targets, determined by rank and step."""
     random = torch.Generator().manual_seed(1000 * step + rank)
     inputs = torch.randn(rows, 12, generator=random)
     return inputs, torch.randint(0, 3, (rows,), generator=random)
@@ -84,7 +84,7 @@ def weights(network):
 
 
 def equal(results):
-    """All ranks have bitwise the same."""
+    """Whether all ranks have the same bits."""
     return all(torch.equal(results[0], other) for other in results[1:])
 
 

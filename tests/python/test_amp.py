@@ -1,7 +1,7 @@
-"""Mixed precision: a skipped step changes nothing, and the loss scale leaves no trace.
+"""Mixed precision: a skipped step changes nothing, and results do not depend on the loss scale.
 
-A run with a scaler, overflows on single ranks and a scale that changes must end bit for bit as the
-run of the good steps alone without one: scales are powers of two."""
+A run with a scaler, overflows on single ranks and a changing scale must end bit for bit as a run of
+the good steps without a scaler: scales are powers of two."""
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -15,7 +15,7 @@ STEPS, BAD = 14, {3: 1, 4: 0, 9: 1}      # step: the rank that overflows
 
 
 class Scaler:
-    """What GradScaler does, on the CPU."""
+    """GradScaler for the CPU."""
 
     def __init__(self):
         self.scale_now, self.good = 2.0**16, 0
@@ -87,7 +87,7 @@ def test_skipped_steps_leave_no_trace():
 
 
 def no_scaler(rank, nranks, scaler=None):
-    """Without a scaler backward() raises on all ranks, and the model trains on."""
+    """Without a scaler backward() raises on all ranks, and training continues."""
     network, account = DDP(Known(**SIZES)), Account()
     state = thinwire.compress(network, density=0.1, grad_scaler=scaler)
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
@@ -112,11 +112,11 @@ def no_scaler(rank, nranks, scaler=None):
 
 def test_nan_without_scaler_is_raised():
     balanced(run(no_scaler, 2))
-    balanced(run(no_scaler, 2, torch.cuda.amp.GradScaler(enabled=False)))   # it lets all through
+    balanced(run(no_scaler, 2, torch.cuda.amp.GradScaler(enabled=False)))   # checks nothing
 
 
 def counted(rank, nranks):
-    """In step 2 the bucket of b goes through, that of a is refused: it was no step."""
+    """In step 2 the bucket of b succeeds, that of a is refused: the step does not count."""
     network = DDP(Known(**SIZES), bucket_cap_mb=0.001)
     state, k = thinwire.compress(network, density=0.1), []
     for step in range(4):

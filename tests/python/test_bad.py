@@ -1,4 +1,4 @@
-"""What goes wrong is a Python exception that says what, and where a rank is gone, which."""
+"""Errors are Python exceptions whose texts say what is wrong. A lost rank is named."""
 import os
 import subprocess
 import sys
@@ -78,9 +78,9 @@ def test_bad_arguments():
     run(bad_arguments, 2)
 
 
-def alone_in_trouble(rank, nranks):
-    """Rank 1 has no memory for the vector of the whole model; rank 0 hears of it at once, and not
-    when rank 1 ends."""
+def one_rank_fails(rank, nranks):
+    """Rank 1 has no memory for the vector of the whole model. Rank 0 fails at once, not when rank 1
+    ends."""
     begin, network = time.monotonic(), DDP(Known(a=100))
 
     def attempt():
@@ -95,18 +95,18 @@ def alone_in_trouble(rank, nranks):
 
 
 def many_cores(rank, nranks):
-    """More threads than the library takes are torch's default on a large machine."""
+    """On a large machine torch's default is more threads than the library accepts."""
     with mock.patch("torch.get_num_threads", return_value=300):
         thinwire.compress(DDP(Known(a=100)))
 
 
-def test_alone_in_trouble():
-    run(alone_in_trouble, 2)
+def test_one_rank_fails():
+    run(one_rank_fails, 2)
     run(many_cores, 1)
 
 
 def changed_size(rank, nranks):
-    """On rank 1 alone; rank 0 hears of it at once."""
+    """On rank 1 only. Rank 0 fails at once."""
     network = Known(a=100)
     optimizer = thinwire.DistributedOptimizer(torch.optim.SGD(network.parameters(), lr=1.0),
                                               network.named_parameters())
@@ -128,17 +128,17 @@ def test_changed_size():
 
 
 def bad_states(rank, nranks):
-    """On rank 1 alone; rank 0 hears of it at once, and both go on."""
+    """On rank 1 only. Rank 0 fails at once, and both continue."""
     network, other = DDP(model()), DDP(model(width=41))
     state, saved = thinwire.compress(network), thinwire.compress(other).state_dict()
     begin = time.monotonic()
     if rank == 1:
-        refused(thinwire.MismatchError, "'4.weight' has 123 elements there, 120 here",
+        refused(thinwire.MismatchError, "'4.weight' has 123 elements in it, 120 in this model",
                 lambda: state.load_state_dict(saved))
     else:
         refused(thinwire.FileError, "rank 1: ", lambda: state.load_state_dict(state.state_dict()))
     assert time.monotonic() - begin < 30
-    refused(thinwire.MismatchError, "is not what state_dict() of thinwire returned",
+    refused(thinwire.MismatchError, "expected a dict that thinwire's state_dict() returned",
             lambda: state.load_state_dict(network.state_dict()))
     if rank == 1:
         refused(AttributeError, "'str'", lambda: state.load_state_dict(
@@ -212,13 +212,13 @@ def stops_unused(rank, nranks):
 
 
 def test_rank_stops_with_unused_parameters():
-    """DDP's own sum of what was used does not make the deadline longer."""
+    """DDP's sum of used parameters does not prolong the deadline."""
     kind, words, seconds = run(stops_unused, 2)[0]
     assert kind == "TransportError" and seconds < 9, (kind, words, seconds)
 
 
 class Checkpointed(torch.nn.Module):
-    """The last layer's backward pass is one of its own, inside the other."""
+    """The backward pass of the last layer runs inside that of the model."""
 
     def __init__(self):
         super().__init__()
@@ -237,12 +237,12 @@ def nan_in_the_end(rank, nranks):
 
 
 def test_checkpointed_layers():
-    """The backward pass that had the error raises it, and not the next one."""
+    """The backward pass in which the error happened raises it, not the next one."""
     run(nan_in_the_end, 2)
 
 
 def alone(rank, nranks):
-    """One rank: what is not selected waits all the same."""
+    """One rank: values that are not selected stay in the residual."""
     network = DDP(Known(a=100))
     state = thinwire.compress(network, "topka", density=0.1)
     given = gradient(100, 0, 0)
@@ -260,12 +260,12 @@ def test_world_size_one():
 
 
 def slow(rank, nranks):
-    """A dense allreduce of nothing to speak of is faster than any step of ours."""
+    """A dense allreduce of a tiny model is faster than any sparse step."""
     network = DDP(model())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = thinwire.compress(network, density=0.05)
-        state.engine.costs.dense_seconds /= 1e3     # this machine's own figure may be anything
+        state.engine.costs.dense_seconds /= 1e3     # whatever this machine's figure is
         for step in range(12):
             loss(network, rank, step).backward()
     return [str(one.message) for one in caught if "dense" in str(one.message)]
@@ -277,7 +277,7 @@ def test_warning_when_dense_is_faster():
 
 
 def strict(rank, nranks):
-    """The warning as an error, as under -W error: backward() raises it, and training goes on."""
+    """The warning as an error, as under -W error: backward() raises it, and training continues."""
     network, raised = DDP(model()), []
     state = thinwire.compress(network, density=0.05)
     state.engine.costs.dense_seconds /= 1e3
@@ -306,14 +306,14 @@ state = thinwire.compress(network, scheme="oktopk", density=0.05)
 for step in range(3):
     loss(network, dist.get_rank(), step).backward()
     if os.fork() == 0:
-        sys.exit(0)     # takes nothing of its parent's along
+        sys.exit(0)     # the parent's group lives on
     assert os.wait()[1] == 0
 print(state.summary())
 """
 
 
-def test_processes_end_in_peace():
-    """As torchrun starts them: none may hang, crash or complain at its end."""
+def test_processes_end_cleanly():
+    """As torchrun starts them: none may hang, crash or print warnings at its end."""
     with tempfile.TemporaryDirectory() as folder:
         script = SCRIPT.format(here=os.path.dirname(os.path.abspath(__file__)),
                                store=f"file://{folder}/store")
@@ -322,14 +322,14 @@ def test_processes_end_in_peace():
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                  for rank in range(2)]
         for rank in ranks:
-            out, complaints = rank.communicate(timeout=100)
-            assert rank.returncode == 0 and "oktopk, 2 ranks, 3 steps" in out, (out, complaints)
-            assert "thinwire" not in complaints and "terminate" not in complaints, complaints
+            out, errors = rank.communicate(timeout=100)
+            assert rank.returncode == 0 and "oktopk, 2 ranks, 3 steps" in out, (out, errors)
+            assert "thinwire" not in errors and "terminate" not in errors, errors
 
 
 if __name__ == "__main__":
-    main([test_bad_arguments, test_alone_in_trouble, test_changed_size, test_bad_states,
+    main([test_bad_arguments, test_one_rank_fails, test_changed_size, test_bad_states,
           test_rank_dies, test_rank_dies_before_a_sum, test_rank_stops,
           test_rank_stops_with_unused_parameters, test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
-          test_processes_end_in_peace])
+          test_processes_end_cleanly])

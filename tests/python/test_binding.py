@@ -18,7 +18,7 @@ def gradient(rank, step):
 
 
 def together(play, nranks=RANKS):
-    """play(rank, transport) on threads; raises what a rank raised."""
+    """Runs play(rank, transport) on threads; raises the first error of a rank."""
     results, errors = [None] * nranks, []
 
     def one(rank, transport):
@@ -60,7 +60,7 @@ def test_nothing_is_lost():
         group.close()
         try:
             group.info(0)
-            assert False, "a closed group tells"
+            assert False, "a closed group answers"
         except thinwire.StateError as error:
             assert "closed" in str(error)
         return given, applied, residual
@@ -100,7 +100,7 @@ def refused(kind, words, call=thinwire.Group, *arguments, **options):
 
 
 def test_parameters_reach_the_library():
-    """The last field of either structure, and one of each sort before: all are in their places."""
+    """The last field of both structures, and one of each type before it, arrive."""
     refused(thinwire.ParamError, "bucket: -1", density=0.1, bucket=-1)
     refused(thinwire.ParamError, "timeout: -2", density=0.1, timeout=-2)
     refused(thinwire.NameError, "nonsense", scheme="nonsense")
@@ -117,7 +117,7 @@ def test_parameters_reach_the_library():
 
 
 def test_options_of_a_tensor():
-    """Those of the group, but for what the tensor brings along; the same words as in the group."""
+    """A tensor's options replace the group's; they have the same names."""
     group = thinwire.Group(thinwire.alone(), scheme="topka", density=0.1)
     tensors = [group.add(N), group.add(N, k=7), group.add(N, density=0.5, select="exact"),
                group.add(N, k=0, feedback=False, type=0)]
@@ -146,7 +146,7 @@ def test_options_of_a_tensor():
 
 
 def test_sizes():
-    """What is not as large as the tensor would be read, or written, past its end."""
+    """Buffers of another size than the tensor are refused: the library would overrun them."""
     group = open_group(thinwire.alone())
     for wrong in (floats([0] * (N - 1)), array("d", [0] * N)):
         refused(thinwire.SizeError, "the tensor has 1600", group.allreduce, 0, wrong)

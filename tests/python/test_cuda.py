@@ -1,5 +1,5 @@
-"""On a GPU, which the ranks share: bit for bit the CPU's weights and residuals, with the hook, with
-DistributedOptimizer, and with torch's own GradScaler. Says SKIP where there is no GPU."""
+"""Ranks that share a GPU get bit for bit the CPU's weights and residuals: with the hook, with
+DistributedOptimizer and with torch's GradScaler. Says SKIP without a GPU."""
 import sys
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
@@ -49,7 +49,7 @@ def optimizer_alone(rank, device):
 
 
 def scaled(rank, device):
-    """With GradScaler on the GPU, and an overflow in step 4; on the CPU the other steps alone."""
+    """GPU: with GradScaler, and an overflow in step 4. CPU: without both, and without step 4."""
     network = DDP(Known(**SIZES).to(device), bucket_cap_mb=0.001)
     scaler = torch.cuda.amp.GradScaler(init_scale=2.0**10, growth_interval=3) \
         if device != "cpu" else None
@@ -75,7 +75,7 @@ def scaled(rank, device):
 
 def all_of_them(rank, nranks):
     plays = {scheme: lambda device, scheme=scheme: hook(rank, device, scheme=scheme, density=0.02)
-             for scheme in thinwire.schemes() if scheme not in ("dense", "auto")}   # goes by times
+             for scheme in thinwire.schemes() if scheme not in ("dense", "auto")}   # auto: by times
     plays["bf16 wire"] = lambda device: hook(rank, device, density=0.02, wire="bf16")
     plays["float16"] = lambda device: hook(rank, device, torch.float16, density=0.02)
     plays["buckets"] = lambda device: hook(rank, device, ddp={"bucket_cap_mb": 0.001}, density=0.1)
@@ -89,18 +89,18 @@ def all_of_them(rank, nranks):
 
 def test_gpu_is_bitwise_the_cpu():
     for result in run(all_of_them, 2):
-        for name, (there, here) in result.items():
+        for name, (cpu, cuda) in result.items():
             for part in ("weights", "residuals"):
-                for parameter, value in there[part].items():
-                    assert torch.equal(value, here[part][parameter]), (name, part, parameter)
+                for parameter, value in cpu[part].items():
+                    assert torch.equal(value, cuda[part][parameter]), (name, part, parameter)
 
 
-def is_there(rank, nranks):
-    return torch.cuda.is_available()    # in a process of its own: CUDA does not survive a fork
+def has_gpu(rank, nranks):
+    return torch.cuda.is_available()    # in a child process: CUDA does not survive a fork
 
 
 if __name__ == "__main__":
-    if not run(is_there, 1)[0]:
+    if not run(has_gpu, 1)[0]:
         print("SKIP: torch finds no GPU")
         sys.exit(77)
     main([test_gpu_is_bitwise_the_cpu])

@@ -1,4 +1,4 @@
-"""The DDP hook against plain DDP; over subgroups; under the backward pass."""
+"""The DDP hook: compared with plain DDP, over subgroups, overlapped with the backward pass."""
 import time
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
@@ -50,11 +50,11 @@ def play_known(rank, group, **options):
 
 
 def subgroups(rank, nranks):
-    """Ranks 0 and 2, 1 and 3; then once more with a store of our own, as mpi needs it."""
+    """Ranks 0 and 2, 1 and 3; then again with a store that thinwire makes, as with mpi."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     try:
         transport_of(groups[1 - rank % 2], 5.0)
-        assert False, "a rank that is not in the group was taken"
+        assert False, "a rank that is not in the group was accepted"
     except thinwire.ParamError as error:
         assert f"rank {rank} is not in it" in str(error), error
     first = play_known(rank, groups[rank % 2], density=0.05, wire="bf16")
@@ -71,7 +71,7 @@ def test_subgroups():
 
 
 class Gate(torch.autograd.Function):
-    """Holds the backward pass up until something has happened."""
+    """Blocks the backward pass until happened() is true."""
 
     happened = None
 
@@ -83,7 +83,7 @@ class Gate(torch.autograd.Function):
     def backward(ctx, grad):
         deadline = time.monotonic() + 60
         while not Gate.happened():
-            assert time.monotonic() < deadline, "nothing happens under the backward pass"
+            assert time.monotonic() < deadline, "nothing happens during the backward pass"
             time.sleep(0.001)
         return grad
 
@@ -95,8 +95,8 @@ class Gated(Known):
 
 
 def overlapped(rank, nranks):
-    """b's gradient is summed over all ranks before a's has been computed on any; but for the first
-    step, in which DDP has one bucket."""
+    """b's gradient is summed over all ranks before any rank has computed a's. Not in the first
+    step, where DDP has one bucket."""
     network, account = DDP(Gated(a=500, b=500), bucket_cap_mb=0.001), Account()
     state = thinwire.compress(network, density=0.05)
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
@@ -109,9 +109,9 @@ def overlapped(rank, nranks):
     return account.close(network, state)
 
 
-def test_communication_hides_under_backward():
+def test_exchange_overlaps_backward():
     balanced(run(overlapped, 2))
 
 
 if __name__ == "__main__":
-    main([test_full_density_is_plain_ddp, test_subgroups, test_communication_hides_under_backward])
+    main([test_full_density_is_plain_ddp, test_subgroups, test_exchange_overlaps_backward])

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: nothing is lost, the same as DDP's hook, Horovod's habits."""
+"""DistributedOptimizer: nothing is lost, results equal the DDP hook's, it behaves as Horovod's."""
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -50,7 +50,7 @@ def passes(rank, nranks):
 
 
 def closure(rank, nranks):
-    """step() evaluates it; what it computes travels before it is applied."""
+    """step() calls it; its gradients are summed before they are applied."""
     network = Known(**SIZES)
     optimizer, account = setting(network)
 
@@ -116,7 +116,7 @@ def refusals(rank, nranks):
 
 
 def unfrozen(rank, nranks):
-    """A parameter that thaws later would be trained by each rank alone."""
+    """A parameter that is unfrozen later would be trained by each rank separately."""
     network = Known(**SIZES)
     network.b.requires_grad_(False)
     optimizer, account = setting(network)
@@ -124,7 +124,7 @@ def unfrozen(rank, nranks):
     network(draw(rank, 0)).backward()
     try:
         optimizer.step()
-        assert False, "b was trained alone"
+        assert False, "b was trained by each rank separately"
     except thinwire.ParamError as error:
         assert "shape (300,)" in str(error), error
     assert not network.b.any()

@@ -1,5 +1,5 @@
-"""How DDP is used: accumulation, unused and frozen parameters, uneven inputs, rebuilt buckets,
-16-bit gradients, several models. Nothing may be lost in any of them, bit for bit."""
+"""Uses of DDP: accumulation, unused and frozen parameters, uneven inputs, rebuilt buckets, 16-bit
+gradients, several models. None of them may lose anything, bit for bit."""
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
 from torch.distributed.algorithms.join import Join
@@ -29,7 +29,7 @@ def step_once(network, optimizer, account, given):
     optimizer.step()
 
 
-# ---- what ranks play; each returns an account
+# ---- one use each; returns the rank's account
 
 def schemes(rank, nranks, scheme):
     network, state, optimizer, account = setting(scheme)
@@ -49,7 +49,7 @@ def small_buckets(rank, nranks, **options):
 
 
 def large(rank, nranks):
-    """Messages of 640 kB, which travel in two pieces."""
+    """Messages of 640 kB, which are sent in two pieces."""
     network, state, optimizer, account = setting("topka", 0.2, {"a": 400000})
     for step in range(3):
         step_once(network, optimizer, account, {"a": gradient(400000, rank, step)})
@@ -133,7 +133,7 @@ def half(rank, nranks, dtype=torch.float16, **options):
 
 
 def all_of_them(rank, nranks):
-    """In one set of processes: they take longer to start than to train."""
+    """All in one set of processes: starting takes longer than training."""
     accounts = {f"scheme {scheme}": schemes(rank, nranks, scheme)
                 for scheme in thinwire.schemes() if scheme not in ("dense", "randomk")}
     for play in (large, accumulation, unused, uneven, frozen, half):

@@ -1,5 +1,5 @@
-"""Killed and resumed: the curve continues bit for bit; with other numbers of ranks nothing is
-lost."""
+"""A killed run resumes: the loss curve continues bit for bit. With another number of ranks nothing
+is lost."""
 import copy
 import os
 import shutil
@@ -20,7 +20,7 @@ SCHEMES = ("oktopk", "gaussiank", "gtopk")
 
 
 def train(rank, scheme, folder, first, last, save_at):
-    """Steps first .. last-1; saves before `save_at` and goes on from there when first is it."""
+    """Steps first .. last-1. Saves before step save_at; loads what was saved if first > 0."""
     network = DDP(model())
     state = thinwire.compress(network, scheme=scheme, density=0.05, warmup_steps=6, momentum=0.5,
                               seed=3)
@@ -43,7 +43,7 @@ def train(rank, scheme, folder, first, last, save_at):
 
 
 def killed(rank, nranks, folder):
-    """The whole run, and one that dies without a word some steps after it has saved."""
+    """The whole run, and one that is killed some steps after it has saved."""
     whole = {scheme: train(rank, scheme, folder, 0, 24, 10) for scheme in SCHEMES}
     torch.save(whole, os.path.join(folder, f"whole.{rank}"))
     for scheme in SCHEMES:
@@ -90,7 +90,7 @@ def load(rank, nranks, dicts):
     network, state = setting()
     state.load_state_dict(dicts)
     try:
-        state.load_state_dict(dicts[:1])        # the others are taken by nobody
+        state.load_state_dict(dicts[:1])        # no rank would load the others
         assert len(dicts) == 1
     except thinwire.MismatchError as error:
         assert "rank" in str(error), error
@@ -111,27 +111,27 @@ def test_other_world_sizes():
     check_ranks(2, 1)
 
 
-# ---- where files go on their way
+# ---- folders of temporary files
 
 NOWHERE = "/proc"       # not even for root
 
 
 def no_room(rank, nranks):
-    """Rank 1 has no place for files: rank 0 hears of it at once. With the second place both go
-    on, bit for bit."""
+    """Rank 1 has no folder for files: rank 0 fails at once. With a second folder both continue,
+    bit for bit."""
     network, state = setting()
     network({"a": gradient(500, rank, 0), "b": gradient(60, rank, 1)}).backward()
     then, before = state.state_dict(), residuals(state)
     network({"a": gradient(500, rank, 2), "b": gradient(60, rank, 3)}).backward()
-    begin, places = time.monotonic(), [NOWHERE] if rank == 1 else [NOWHERE, None]
-    with mock.patch("thinwire.saved._places", lambda size, nranks: places):
+    begin, parents = time.monotonic(), [NOWHERE] if rank == 1 else [NOWHERE, None]
+    with mock.patch("thinwire.saved._parents", lambda size, nranks: parents):
         try:
             state.load_state_dict(then)
-            assert False, "a state came from nowhere"
+            assert False, "a state was loaded from nowhere"
         except thinwire.FileError as error:
             assert ("TMPDIR" if rank == 1 else "rank 1: ") in str(error), error
         assert time.monotonic() - begin < 30
-        places[1:] = [None]
+        parents[1:] = [None]
         state.load_state_dict(then)
         assert torch.equal(state.state_dict()["state"], then["state"])
     assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
@@ -142,7 +142,7 @@ def test_no_room():
 
 
 class Full:
-    """A group whose first place is full when half of the file is there."""
+    """A group whose first folder is full when half of the file is written."""
 
     def __init__(self):
         self.transport = thinwire.alone()
@@ -159,23 +159,23 @@ class Full:
             raise thinwire.FileError("no space left")
 
 
-def test_second_place():
+def test_second_folder():
     group, folder = Full(), tempfile.mkdtemp()
     with mock.patch("thinwire.saved._MEMORY", folder):
         assert bytes(saved.bytes_of(group).tolist()) == b"half"
         assert group.tried[0].startswith(folder) and not group.tried[1].startswith(folder)
         assert os.listdir(folder) == [] and not os.path.exists(group.tried[1])
-        assert list(saved._places(1 << 60, 2)) == [None]       # too small, and left alone
+        assert list(saved._parents(1 << 60, 2)) == [None]     # /dev/shm is too small
     os.rmdir(folder)
-    assert list(saved._places(0, 2))[-1] is None
+    assert list(saved._parents(0, 2))[-1] is None
 
 
 def test_large_states():
-    """Of 2 GiB and more, which nobody touches here."""
+    """2 GiB and more; the pages are never touched."""
     state = torch.empty(2**31 + 5, dtype=torch.uint8)
     assert memoryview(saved.view(state)).nbytes == 2**31 + 5
 
 
 if __name__ == "__main__":
     main([test_resumed_is_bitwise_the_same, test_other_world_sizes, test_no_room,
-          test_second_place, test_large_states])
+          test_second_folder, test_large_states])

@@ -16,8 +16,8 @@ DENSITY = 0.05
 
 
 def largest(given):
-    """Where the k largest of all are, ties to the earlier one, as {name: mask}. Parameters lie in the
-    order in which the backward pass reaches them."""
+    """Masks of the k largest values of the model, {name: mask}; of equals the earlier one counts.
+    The vector has the order in which the backward pass reaches parameters."""
     names = list(reversed(SIZES))
     vector = torch.cat([given[name] for name in names])
     k = round(DENSITY * len(vector))
@@ -27,7 +27,7 @@ def largest(given):
 
 
 def selection(rank, nranks):
-    """c has the large ones, a few; b has none: as many of each would be others."""
+    """All of c is large, all of b small: selecting from each parameter would differ."""
     network, state, optimizer, account = setting("topka", DENSITY, whole_model=True)
     given = draw(rank, 0)
     given["c"] *= 10
@@ -61,7 +61,7 @@ def by_optimizer(rank, nranks):
 
 
 def other_default(rank, nranks):
-    """The script's default type, for a model in bfloat16 say, is not that of the vector."""
+    """The vector is float32 even if the script's default type is bfloat16."""
     torch.set_default_dtype(torch.bfloat16)
     try:
         return test_patterns.half(rank, nranks, whole_model=True)
@@ -85,7 +85,7 @@ def test_nothing_is_lost():
 
 
 def unused(rank, nranks):
-    """A step in which nobody uses b is refused on all ranks; the next one goes on."""
+    """A step in which no rank uses b is refused on all ranks; the next one works."""
     network, state, optimizer, account = setting(ddp={"find_unused_parameters": True},
                                                  whole_model=True)
     for step in range(5):
@@ -108,7 +108,7 @@ def test_unused_parameters_are_refused():
 
 
 def zeros(rank, nranks, **ddp):
-    """b is used by all and its gradient is zero, at first and in between: no reason to refuse."""
+    """All ranks use b, and its gradient is zero in some steps: not refused."""
     network, state, optimizer, account = setting(ddp=ddp, whole_model=True)
     for step in range(6):
         given = draw(rank, step)
@@ -117,7 +117,7 @@ def zeros(rank, nranks, **ddp):
     return account.close(network, state)
 
 
-def test_gradients_of_zero_travel():
+def test_gradients_of_zero():
     for ddp in ({"find_unused_parameters": True}, {"static_graph": True}):
         balanced(run(functools.partial(zeros, **ddp), 2))
 
@@ -146,7 +146,7 @@ def test_nan_is_named():
 
 
 def resumed(rank, nranks):
-    """Saved after 4 of 8 steps, and gone on with in another state; and not in one by parameter."""
+    """Saved after 4 of 8 steps and loaded by another state; a state without whole_model refuses."""
     first, second, other = setting(whole_model=True), setting(whole_model=True), setting()
     for step in range(4):
         step_once(first[0], first[2], first[3], draw(rank, step))
@@ -157,7 +157,7 @@ def resumed(rank, nranks):
             step_once(network, optimizer, account, draw(rank, step))
     try:
         other[1].load_state_dict(first[1].state_dict())
-        assert False, "a state of another kind was taken"
+        assert False, "a state of another kind was loaded"
     except thinwire.MismatchError:
         pass
     return [account.close(network, state) for network, state, _, account in (first, second)]
@@ -172,5 +172,5 @@ def test_resumed_is_bitwise_the_same():
 
 if __name__ == "__main__":
     main([test_selects_over_all_parameters, test_nothing_is_lost,
-          test_unused_parameters_are_refused, test_gradients_of_zero_travel, test_nan_is_named,
+          test_unused_parameters_are_refused, test_gradients_of_zero, test_nan_is_named,
           test_resumed_is_bitwise_the_same])

@@ -1,9 +1,9 @@
 /* test_agreement.c - the result depends on inputs, parameters and seed alone
  *
- * For every method, a record is made with the reference kernels on one thread; every other kind of
- * kernels and number of threads must repeat it bit for bit, also when run again. The vector spans
- * several of the parts that threads take in turn, and its scale moves a little from step to step,
- * so that some threads find more than they have room for while others do not.
+ * For every method, the reference kernels on one thread make a record; every other kind of kernels
+ * and number of threads must repeat it bit for bit. The vector spans several of the chunks that
+ * threads take, and its scale changes a little from step to step, so that some threads find more
+ * candidates than they have room for while others do not.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 /* Large enough that threads wake up before one of them has done it all. */
 enum { N = 800011, K = 3700, STEPS = 9 };
 
-/* What a course selected, step by step. */
+/* What was selected, step by step. */
 typedef struct record {
     int64_t count[STEPS];
     float threshold[STEPS];
@@ -23,7 +23,7 @@ typedef struct record {
     float residual[N];
 } record;
 
-/* The gradients of a course, [STEPS][N] of a type: one vector, turned a little and scaled. */
+/* Gradients [STEPS][N] of a type: one vector, rotated and scaled. */
 static char *make_gradients(oracle_data kind, int type) {
     const float factors[STEPS] = {1.0f, 1.2f, 1.5f, 2.0f, 1.0f, 0.7f, 1.8f, 10.0f, 0.1f};
     const int64_t bytes = N * oracle_type_size(type);
@@ -49,7 +49,7 @@ static void keep(record *r, int step, const tw_sparse *sparse, float threshold) 
     memcpy(r->val[step], sparse->val, (size_t)sparse->count * sizeof(float));
 }
 
-static void run_course(const tw_select_params *params, const char *gradients, record *r) {
+static void record_run(const tw_select_params *params, const char *gradients, record *r) {
     tw_selector *selector = check_create(N, params);
     for (int step = 0; step < STEPS; step++) {
         tw_sparse sparse;
@@ -64,9 +64,9 @@ static void run_course(const tw_select_params *params, const char *gradients, re
     tw_selector_free(selector);
 }
 
-static void compare(const record *got, const record *want, const char *course) {
+static void compare(const record *got, const record *want, const char *what) {
     for (int step = 0; step < STEPS; step++) {
-        check_scene("%s step=%d", course, step);
+        check_scene("%s step=%d", what, step);
         const tw_sparse sparse = {got->count[step], got->idx[step], got->val[step]};
         check_selection(&sparse, want->count[step], want->idx[step], want->val[step]);
         check_float("info.threshold", got->threshold[step], want->threshold[step]);
@@ -83,18 +83,18 @@ static void everywhere(tw_select_params params, const char *gradients, const cha
     int usable;
     setenv("THINWIRE_KERNELS", "ref", 1);
     params.threads = 1;
-    run_course(&params, gradients, want);
+    record_run(&params, gradients, want);
     for (int at = 0; tw_kernels_at(at, &kernels, &usable) == TW_OK; at++)
         for (int t = 0; t < 3 && usable; t++) {
-            char course[160];
-            snprintf(course, sizeof course,
+            char what[160];
+            snprintf(what, sizeof what,
                      "method=%s data=%s type=%d feedback=%d momentum=%g clip=%g on %s, threads=%d",
                      params.method, data, params.type, params.feedback, (double)params.momentum,
                      (double)params.clip_norm, kernels, threads[t]);
             setenv("THINWIRE_KERNELS", kernels, 1);
             params.threads = threads[t];
-            run_course(&params, gradients, got);
-            compare(got, want, course);
+            record_run(&params, gradients, got);
+            compare(got, want, what);
         }
     unsetenv("THINWIRE_KERNELS");
     free(want);
@@ -124,13 +124,13 @@ static void test_no_feedback(void **state) {
     every_method((tw_select_params){.feedback = TW_FEEDBACK_OFF}, DATA_LAPLACE);
 }
 
-/* The largest first: whoever starts is flooded, whoever comes later finds little. */
+/* The largest first: the first chunks have too many candidates, later ones few. */
 static void test_descending(void **state) {
     (void)state;
     every_method((tw_select_params){.feedback = TW_FEEDBACK_OFF}, DATA_DESCENDING);
 }
 
-/* What is small comes first: everyone is flooded all the time. */
+/* The smallest first: every chunk has too many candidates. */
 static void test_ascending(void **state) {
     (void)state;
     every_method((tw_select_params){.feedback = TW_FEEDBACK_OFF}, DATA_ASCENDING);

@@ -1,98 +1,24 @@
-/* test_alloc.c - a step allocates nothing; a creation that runs out of memory gives all back
+/* test_alloc.c - a step allocates nothing; a creation that runs out of memory frees all it took
  *
- * The linker puts the functions below between the library and the allocator (--wrap, see
- * CMakeLists.txt). They count calls and bytes, and can fail a chosen call. Leaks of a failed
- * creation are found by running this under AddressSanitizer or valgrind.
+ * allocations.h counts calls and bytes, and fails a chosen call. AddressSanitizer finds the leaks of
+ * a failed creation.
  */
-#include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
+#include "allocations.h"
 #include "check.h"
 
 enum { N = 140003, K = 700 };
 
-/* ---- The counting allocator: atomic, as the library's threads could allocate too ------------- */
-
-static _Atomic int64_t calls, bytes;
-static _Atomic int64_t failing_call; /* from 1; 0: none */
-
-static void count_from_here(int64_t fail_at) {
-    calls = bytes = 0;
-    failing_call = fail_at;
-}
-
-/* Count a call; 0 if it is the one to fail. */
-static int admit(size_t size) {
-    const int64_t call = ++calls;
-    if (call == failing_call)
-        return 0;
-    bytes += (int64_t)size;
-    return 1;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__real_reallocarray(void *old, size_t count, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__real_memalign(size_t alignment, size_t size);
-int __real_posix_memalign(void **memory, size_t alignment, size_t size);
-void *__real_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
-void *__real_mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset);
-
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-void *__wrap_reallocarray(void *old, size_t count, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_memalign(size_t alignment, size_t size);
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t size);
-void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset);
-
-void *__wrap_malloc(size_t size) {
-    return admit(size) ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return admit(count * size) ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size) {
-    return admit(size) ? __real_realloc(old, size) : NULL;
-}
-
-void *__wrap_reallocarray(void *old, size_t count, size_t size) {
-    return admit(count * size) ? __real_reallocarray(old, count, size) : NULL;
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
-    return admit(size) ? __real_aligned_alloc(alignment, size) : NULL;
-}
-
-void *__wrap_memalign(size_t alignment, size_t size) {
-    return admit(size) ? __real_memalign(alignment, size) : NULL;
-}
-
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t size) {
-    return admit(size) ? __real_posix_memalign(memory, alignment, size) : ENOMEM;
-}
-
-void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
-    return admit(size) ? __real_mmap(at, size, protection, flags, file, offset) : MAP_FAILED;
-}
-
-void *__wrap_mmap64(void *at, size_t size, int protection, int flags, int file, off64_t offset) {
-    return admit(size) ? __real_mmap64(at, size, protection, flags, file, offset) : MAP_FAILED;
+static void count_from_here(int64_t fails_in) {
+    allocation_calls = allocation_bytes = 0;
+    allocation_fails_in = fails_in;
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-/* Gradients of every sort that makes the library work differently, made beforehand. */
+/* Gradients that take different paths through the library, made beforehand. */
 typedef struct gradients {
     char *usual, *tiny, *zeros, *sorted, *bad; /* [N] of the type */
     float *residual;                           /* [N] */
@@ -129,7 +55,7 @@ static void gradients_close(gradients *g) {
     free(g->residual);
 }
 
-/* Steps of all sorts. Rescans that a miss costs are added up. */
+/* Steps of all sorts; returns the number of rescans. */
 static int64_t all_sorts_of_steps(tw_selector *selector, const gradients *g) {
     const char *const order[] = {g->usual, g->tiny, g->usual, g->sorted, g->tiny, g->zeros};
     int64_t rescans = 0;
@@ -172,7 +98,7 @@ static void test_steps_allocate_nothing(void **state) {
                 tw_selector *selector = check_create(N, &params);
                 count_from_here(0);
                 rescans += all_sorts_of_steps(selector, &g);
-                check_int("allocations in the step path", calls, 0);
+                check_int("allocations in the step path", allocation_calls, 0);
                 tw_selector_free(selector);
             }
         gradients_close(&g);
@@ -191,9 +117,10 @@ static void fail_every_call(const tw_select_params *params) {
         tw_selector *selector = (tw_selector *)&selector;
         count_from_here(call);
         error = tw_selector_create(&selector, 3000, params);
-        failing_call = 0;
+        const int64_t left = allocation_fails_in;
+        allocation_fails_in = 0;
         if (error == TW_OK) {
-            check_true(call > calls); /* the failing call never came */
+            check_true(left > 0); /* there was no such call */
             tw_selector_free(selector);
         } else {
             check_error(error, TW_ERR_MEMORY);
@@ -218,7 +145,7 @@ static void test_creation_out_of_memory(void **state) {
 }
 
 /* tw_selector_memory says what tw_selector_create takes, give or take 64 KiB. */
-static void test_memory_is_as_told(void **state) {
+static void test_memory_is_as_reported(void **state) {
     (void)state;
     const int64_t sizes[] = {1, 1000, 65537, 3000001};
     for (int method = 0; method < check_methods(); method++)
@@ -232,7 +159,7 @@ static void test_memory_is_as_told(void **state) {
             check_ok(tw_selector_memory(sizes[i], &params, &memory));
             count_from_here(0);
             tw_selector *selector = check_create(sizes[i], &params);
-            const int64_t taken = bytes;
+            const int64_t taken = allocation_bytes;
             tw_selector_free(selector);
             check_scene("method=%s n=%lld", params.method, (long long)sizes[i]);
             check_between("memory.total", (int64_t)memory.total, taken - 65536, taken + 65536);
@@ -243,7 +170,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_creation_out_of_memory),
-        cmocka_unit_test(test_memory_is_as_told),
+        cmocka_unit_test(test_memory_is_as_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* test_bad_calls.c - NULL pointers, calls out of order, commits of what was not selected
  *
- * Each is refused with its typed error, and after each the selector goes on as if the call had not
- * been made: an open step stays open, and its right commit still succeeds.
+ * Each is refused with its typed error and changes nothing: an open step stays open, and the right
+ * commit still succeeds.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* test_bad_numbers.c - NaN, infinity and overflow are refused, and the refusal leaves no trace
+/* test_bad_numbers.c - NaN, infinity and overflow are refused, and the refusal changes nothing
  *
  * Two selectors with the same parameters get the same good gradients; one of them also gets bad
- * ones in between. Each bad step must name the first bad index and leave the residual bit for bit
- * as it was, and every good step must give the same on both. Bad values are put at every position
- * of a short vector (kernel tails) and at a few of a long one (threads, partly done passes).
+ * ones in between. Each bad step must name the first bad index and leave the residual bit for bit,
+ * and every good step must give the same on both. Bad values are put at every position of a short
+ * vector (kernel tails) and at a few of a long one (threads, passes that are partly done).
  */
 #include <math.h>
 #include <stdio.h>
@@ -95,7 +95,7 @@ static void bad_step(pair *p, int64_t index, int64_t also, float value) {
     refused(p, also >= 0 && also < index ? also : index);
 }
 
-static void course(int64_t n, const tw_select_params *params) {
+static void check_refusals(int64_t n, const tw_select_params *params) {
     pair p;
     pair_open(&p, n, params);
     check_scene("n=%lld method=%s type=%d feedback=%d threads=%d momentum=%g clip=%g", (long long)n,
@@ -127,10 +127,10 @@ static void test_every_method(void **state) {
                 params.threads = variant & 1 ? 4 : 1;
                 params.momentum = variant & 2 ? 0.9f : 0.0f;
                 params.clip_norm = variant & 4 ? 1.0f : 0.0f;
-                course(1013, &params);
+                check_refusals(1013, &params);
                 if (variant < 2) {
                     params.feedback = TW_FEEDBACK_OFF;
-                    course(1013, &params);
+                    check_refusals(1013, &params);
                 }
             }
 }
@@ -166,7 +166,7 @@ static void test_large(void **state) {
             params.density = 0.01;
             params.threads = threads;
             params.momentum = threads == 4 && method == 0 ? 0.5f : 0.0f;
-            course(150001, &params);
+            check_refusals(150001, &params);
         }
 }
 

@@ -20,7 +20,7 @@ static tw_select_params good(void) {
     return params;
 }
 
-/* Both calls refuse with the error, and say what about. */
+/* Both calls refuse with the error, and the text names the field. */
 static void refused(int64_t n, const tw_select_params *params, int error, const char *word) {
     tw_selector *selector = (tw_selector *)&selector; /* anything but NULL */
     check_error(tw_selector_create(&selector, n, params), error);
@@ -114,7 +114,7 @@ static void test_method_name(void **state) {
     accept(p.method = NULL);
 }
 
-/* The tests below set variables; whether they pass or not, the next one starts without. */
+/* The tests below set environment variables; the next test starts without them. */
 static int forget_variables(void **state) {
     (void)state;
     unsetenv("THINWIRE_KERNELS");

@@ -1,9 +1,8 @@
 /* test_conservation.c - nothing is lost: committed entries + residual = sum of all gradients
  *
  * Gradients are small integers times 2^-10, so that every sum over sixty steps is exact in float32
- * and in the 16-bit types; a ledger in integers then has to balance to the last unit, for every
- * method, element by element, after every step: whether everything was committed, some of it,
- * nothing, or the step was taken back.
+ * and in the 16-bit types. A ledger in integers must balance to the last unit, for every method,
+ * element by element: whether all of a step was committed, some, nothing, or the step was undone.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +15,13 @@ typedef enum { COMMIT_ALL, COMMIT_SOME, COMMIT_NOTHING, UNDO_SOME, MODES } mode;
 
 static const char *const mode_names[MODES] = {"all", "some", "nothing", "undo some"};
 
-/* What came in and what went out, in units of 2^-10. */
+/* Gradients given and entries sent, in units of 2^-10. */
 typedef struct ledger {
     int64_t given[N];
     int64_t sent[N];
 } ledger;
 
-/* What the residual must be now. */
+/* The residual that is due. */
 static float owed(const ledger *book, int64_t i) {
     return (float)(book->given[i] - book->sent[i]) * 0x1p-10f;
 }
@@ -102,7 +101,7 @@ static void conserve_step(tw_selector *selector, const tw_select_params *params,
 }
 
 static void conserve(const tw_select_params *params, mode how, uint64_t seed) {
-    oracle_rng rng = {seed};
+    oracle_rng rng = {.key = seed};
     ledger *book = check_alloc(1, sizeof *book);
     tw_selector *selector = check_create(N, params);
     for (int step = 0; step < STEPS; step++) {

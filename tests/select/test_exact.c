@@ -1,18 +1,125 @@
 /* test_exact.c - "exact" equals a full sort: same indices, same values, for every input
  *
  * The library guesses a threshold from the step before, collects what passes and picks among that.
- * So every course runs several steps under error feedback, and between them the data changes in
- * ways that make the guess wrong: a million times larger or smaller, all zero, all equal, sorted
- * both ways, everything large in one place. Sizes surround the widths of vectors, blocks and
- * chunks. Run once for each kind of kernels through THINWIRE_KERNELS.
+ * So every run takes several steps under error feedback, and between them the data changes in ways
+ * that make the guess wrong: a million times larger or smaller, all zero, all equal, sorted both
+ * ways, everything large in one region. Sizes surround the widths of vectors, blocks and chunks.
  */
 #include <stdlib.h>
+#include <string.h>
 
-#include "course.h"
+#include "check.h"
+
+/* ---- A selector and its oracle --------------------------------------------------------------- */
+
+/* Both get the same gradients. After each step the selection must be the same, after some the
+ * residual too. Not after each: reading it makes the library finish work that it otherwise leaves
+ * for the next pass, and both orders are to be tested. */
+typedef struct run {
+    int64_t n, k;
+    int type;     /* tw_type */
+    int feedback; /* tw_feedback */
+    int steps;    /* done so far */
+    tw_selector *selector;
+    char *memory;    /* the gradient as the library sees it, ends where its allocation ends */
+    char *grad_raw;  /* memory + shift, [n] of type */
+    float *grad;     /* [n] the same numbers as float32 */
+    float *residual; /* [n] by the oracle */
+    float *acc;      /* [n] by the oracle */
+    float *scratch;  /* [n] */
+    int32_t *idx;    /* [k] expected selection */
+    float *val;      /* [k] */
+} run;
+
+/* params: method "exact" and k > 0. shift: bytes by which the gradient is misaligned. */
+static void run_open(run *r, int64_t n, const tw_select_params *params, int shift) {
+    memset(r, 0, sizeof *r);
+    r->n = n;
+    r->k = params->k;
+    r->type = params->type;
+    r->feedback = params->feedback;
+    r->selector = check_create(n, params);
+    r->memory = check_alloc(shift + n * oracle_type_size(r->type), 1);
+    r->grad_raw = r->memory + shift;
+    r->grad = check_alloc(n, sizeof(float));
+    r->residual = check_alloc(n, sizeof(float));
+    r->acc = check_alloc(n, sizeof(float));
+    r->scratch = check_alloc(n, sizeof(float));
+    r->idx = check_alloc(r->k, sizeof(int32_t));
+    r->val = check_alloc(r->k, sizeof(float));
+}
+
+static void check_residual(run *r) {
+    check_ok(tw_selector_get_residual(r->selector, r->scratch));
+    check_bits("residual", r->scratch, r->residual, r->n);
+}
+
+/* Compares the residual a last time. */
+static void run_close(run *r) {
+    check_residual(r);
+    tw_selector_free(r->selector);
+    free(r->memory);
+    free(r->grad);
+    free(r->residual);
+    free(r->acc);
+    free(r->scratch);
+    free(r->idx);
+    free(r->val);
+    memset(r, 0, sizeof *r);
+}
+
+/* Data of a kind, times scale, rounded to the type, into grad and grad_raw. */
+static void run_fill(run *r, oracle_data kind, float scale, uint64_t seed) {
+    oracle_fill(r->scratch, r->n, kind, seed);
+    for (int64_t i = 0; i < r->n; i++)
+        r->scratch[i] *= scale;
+    oracle_encode(r->grad_raw, r->scratch, r->n, r->type);
+    oracle_decode(r->grad, r->grad_raw, r->n, r->type);
+}
+
+/* What the oracle selects; returns the count. */
+static int64_t expect(run *r) {
+    for (int64_t i = 0; i < r->n; i++)
+        r->acc[i] = r->feedback == TW_FEEDBACK_ON ? r->grad[i] + r->residual[i] : r->grad[i];
+    const int64_t count = oracle_topk(r->acc, r->n, r->k, r->idx, r->val);
+    if (r->feedback == TW_FEEDBACK_ON)
+        memcpy(r->residual, r->acc, (size_t)r->n * sizeof *r->acc);
+    for (int64_t j = 0; j < count; j++)
+        r->residual[r->idx[j]] = 0.0f;
+    return count;
+}
+
+static void check_info(const run *r, int64_t count) {
+    uint32_t smallest = count ? UINT32_MAX : 0;
+    for (int64_t j = 0; j < count; j++)
+        if (oracle_magnitude(r->val[j]) < smallest)
+            smallest = oracle_magnitude(r->val[j]);
+    tw_select_info info;
+    check_ok(tw_selector_info(r->selector, &info));
+    check_int("info.k", info.k, r->k);
+    check_int("info.count", info.count, count);
+    check_int("info.bad_index", info.bad_index, -1);
+    check_true(info.candidates >= count && info.rescans >= 0);
+    check_float("info.threshold", info.threshold, oracle_float(smallest));
+}
+
+/* Runs grad_raw, compares, commits all; every third time compares the residual. */
+static void run_step(run *r) {
+    const int64_t count = expect(r);
+    tw_sparse sparse;
+    check_ok(tw_selector_run(r->selector, r->grad_raw, &sparse));
+    check_selection(&sparse, count, r->idx, r->val);
+    check_info(r, count);
+    check_ok(tw_selector_commit(r->selector, NULL, 0));
+    if (++r->steps % 3 == 0)
+        check_residual(r);
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 enum { NKS = 7, SAME = -1 };
 
-/* The step programme: kind of data (SAME: the course's own) and factor. */
+/* The programme of steps: kind of data (SAME: the setup's) and factor. */
 static const struct {
     int kind;
     float scale;
@@ -40,29 +147,29 @@ typedef struct setup {
     int type, feedback, threads, shift, steps;
 } setup;
 
-/* Run a course through the first steps of the programme. */
-static void run_course(const setup *s) {
+/* The first steps of the programme. */
+static void run_setup(const setup *s) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = s->k;
     params.type = s->type;
     params.feedback = s->feedback;
     params.threads = s->threads;
-    course c;
+    run r;
     check_scene("create n=%lld k=%lld", (long long)s->n, (long long)s->k);
-    course_open(&c, s->n, &params, s->shift);
+    run_open(&r, s->n, &params, s->shift);
     for (int step = 0; step < s->steps; step++) {
         const int kind = programme[step].kind == SAME ? (int)s->kind : programme[step].kind;
         check_scene("n=%lld k=%lld data=%s x %g type=%d feedback=%d threads=%d shift=%d step=%d",
                     (long long)s->n, (long long)s->k, oracle_data_name((oracle_data)kind),
                     (double)programme[step].scale, s->type, s->feedback, s->threads, s->shift,
                     step);
-        course_fill(&c, (oracle_data)kind, programme[step].scale, (uint64_t)(s->n * 31 + step));
-        course_step(&c);
+        run_fill(&r, (oracle_data)kind, programme[step].scale, (uint64_t)(s->n * 31 + step));
+        run_step(&r);
     }
-    course_close(&c);
+    run_close(&r);
 }
 
-/* A setup for n and k; what is not swept in a test rotates with `turn`, so all of it gets used. */
+/* A setup for n and k. The rest rotates with `turn`, so that all values are used. */
 static setup rotate(int64_t n, int64_t k, int turn) {
     const setup s = {
         .n = n,
@@ -83,7 +190,7 @@ static void test_small_sizes(void **state) {
     for (int64_t n = 1; n <= 300; n++)
         for (int which = 0; which < NKS; which++) {
             const setup s = rotate(n, nth_k(n, which), turn++);
-            run_course(&s);
+            run_setup(&s);
         }
 }
 
@@ -97,9 +204,9 @@ static void test_every_kind(void **state) {
                 setup s = rotate(331, nth_k(331, which), kind + which + type);
                 s.kind = (oracle_data)kind;
                 s.type = type;
-                run_course(&s);
+                run_setup(&s);
                 s.feedback = TW_FEEDBACK_OFF;
-                run_course(&s);
+                run_setup(&s);
             }
 }
 
@@ -113,7 +220,7 @@ static void test_around_blocks(void **state) {
             for (int which = 0; which < NKS; which++) {
                 setup s = rotate(n, nth_k(n, which), turn++);
                 s.steps = n > 10000 ? 3 : NSTEPS;
-                run_course(&s);
+                run_setup(&s);
             }
 }
 
@@ -128,7 +235,7 @@ static void test_every_shift(void **state) {
                 s.shift = shifts[shift];
                 s.type = type;
                 s.steps = 3;
-                run_course(&s);
+                run_setup(&s);
             }
 }
 
@@ -142,7 +249,7 @@ static void test_large_sizes(void **state) {
         s.type = TW_F32;
         s.kind = kinds[t];
         s.threads = thread_counts[t];
-        run_course(&s);
+        run_setup(&s);
     }
     const setup larger[] = {
         {.n = 262145, .k = 2621, .kind = DATA_LAPLACE, .threads = 2, .shift = 3, .steps = 5},
@@ -152,11 +259,12 @@ static void test_large_sizes(void **state) {
         {.n = 1048576, .k = 104858, .kind = DATA_GAUSS, .type = TW_F16, .threads = 2, .steps = 2},
     };
     for (int i = 0; i < 5; i++)
-        run_course(&larger[i]);
+        run_setup(&larger[i]);
 }
 
 /* After a step of tiny values the learned threshold is far too low: everything passes, far more
- * than there is room for, and what is thrown out on the way decides among equals, too. */
+ * than there is room for. Entries that are thrown out early must still be the smallest, and of equal
+ * ones those with the larger index. */
 static void test_floods(void **state) {
     (void)state;
     check_kernels_or_skip();
@@ -168,38 +276,38 @@ static void test_floods(void **state) {
             params.k = ks[which];
             params.threads = 1 + kind % 2;
             params.feedback = TW_FEEDBACK_OFF;
-            course c;
-            course_open(&c, 70001, &params, 0);
+            run r;
+            run_open(&r, 70001, &params, 0);
             for (int step = 0; step < 4; step++) {
                 check_scene("flood of %s, k=%lld step=%d", oracle_data_name(kinds[kind]),
                             (long long)params.k, step);
                 if (step % 2)
-                    course_fill(&c, kinds[kind], 1.0f, 1);
+                    run_fill(&r, kinds[kind], 1.0f, 1);
                 else
-                    course_fill(&c, DATA_GAUSS, 1e-9f, 1);
-                course_step(&c);
+                    run_fill(&r, DATA_GAUSS, 1e-9f, 1);
+                run_step(&r);
             }
-            course_close(&c);
+            run_close(&r);
         }
 }
 
-/* Learn a threshold for long on one kind, then meet another: twenty steps each way. */
-static void test_long_courses(void **state) {
+/* The threshold is learned on one kind of data, then another kind comes: twenty steps of each. */
+static void test_long_runs(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int threads = 1; threads <= 2; threads++) {
         tw_select_params params = TW_SELECT_PARAMS_INIT;
         params.k = 70;
         params.threads = threads;
-        course c;
-        course_open(&c, 7001, &params, 4);
+        run r;
+        run_open(&r, 7001, &params, 4);
         for (int step = 0; step < 60; step++) {
             const oracle_data kinds[] = {DATA_GAUSS, DATA_SUMMABLE, DATA_POWER5};
-            check_scene("long course, threads=%d step=%d", threads, step);
-            course_fill(&c, kinds[step / 20], 1.0f, (uint64_t)step);
-            course_step(&c);
+            check_scene("long run, threads=%d step=%d", threads, step);
+            run_fill(&r, kinds[step / 20], 1.0f, (uint64_t)step);
+            run_step(&r);
         }
-        course_close(&c);
+        run_close(&r);
     }
 }
 
@@ -208,7 +316,7 @@ int main(void) {
         cmocka_unit_test(test_small_sizes),   cmocka_unit_test(test_every_kind),
         cmocka_unit_test(test_around_blocks), cmocka_unit_test(test_every_shift),
         cmocka_unit_test(test_large_sizes),   cmocka_unit_test(test_floods),
-        cmocka_unit_test(test_long_courses),
+        cmocka_unit_test(test_long_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

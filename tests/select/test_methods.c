@@ -1,9 +1,8 @@
-/* test_methods.c - what each method promises about its count, and that it picks the largest
+/* test_methods.c - methods pick the largest entries, and as many as they promise
  *
- * Every method but "random" selects by magnitude, so whatever its count: the selection must be
- * exactly the count largest entries, ties included, and at most 4k of them. The counts on data
- * that the methods were made for are held against what the papers say. Reuse and random have files
- * of their own.
+ * Every method but "random" selects by magnitude: the selection must be the `count` largest
+ * entries, ties included, and at most 4k of them. On data that a method was made for, its count is
+ * compared with its paper. Reuse and random have files of their own.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,17 +12,17 @@
 
 enum { N = 120011, STEPS = 6 };
 
-/* One selector, its gradient and acc, by feedback on or off. */
-typedef struct stage {
+/* A selector and the acc that it should compute. */
+typedef struct subject {
     int64_t n, k;
     int feedback;
     tw_selector *selector;
     float *grad, *residual, *acc; /* [n] */
     int32_t *idx;                 /* [4k] */
     float *val;                   /* [4k] */
-} stage;
+} subject;
 
-static void stage_open(stage *s, int64_t n, const tw_select_params *params) {
+static void subject_open(subject *s, int64_t n, const tw_select_params *params) {
     memset(s, 0, sizeof *s);
     s->n = n;
     s->k = params->k;
@@ -36,7 +35,7 @@ static void stage_open(stage *s, int64_t n, const tw_select_params *params) {
     s->val = check_alloc(4 * s->k, sizeof(float));
 }
 
-static void stage_close(stage *s) {
+static void subject_close(subject *s) {
     tw_selector_free(s->selector);
     free(s->grad);
     free(s->residual);
@@ -45,8 +44,8 @@ static void stage_close(stage *s) {
     free(s->val);
 }
 
-/* Run grad; the selection must be the largest, whatever their count, which is returned. */
-static int64_t stage_step(stage *s) {
+/* Run grad; the selection must be the largest entries. Returns their count. */
+static int64_t subject_step(subject *s) {
     tw_sparse sparse;
     for (int64_t i = 0; i < s->n; i++)
         s->acc[i] = s->feedback == TW_FEEDBACK_ON ? s->grad[i] + s->residual[i] : s->grad[i];
@@ -96,17 +95,17 @@ static void test_picks_the_largest(void **state) {
                 params.feedback = feedback;
                 params.threads = 1;
                 params.reuse_period = 4;
-                stage s;
-                stage_open(&s, 1501, &params);
+                subject s;
+                subject_open(&s, 1501, &params);
                 for (int step = 0; step < STEPS; step++) {
                     check_scene("method=%s data=%s k=%lld feedback=%d step=%d", params.method,
                                 oracle_data_name((oracle_data)kind), (long long)params.k, feedback,
                                 step);
                     oracle_fill(s.grad, s.n, (oracle_data)kind, (uint64_t)step);
                     scale(s.grad, s.n, factors[step]);
-                    stage_step(&s);
+                    subject_step(&s);
                 }
-                stage_close(&s);
+                subject_close(&s);
             }
 }
 
@@ -115,39 +114,39 @@ typedef struct limits {
 } limits;
 
 /* Six steps of a method on a kind of data; every count must be within the limits. */
-static void count_course(const char *method, oracle_data kind, int64_t k, limits allowed) {
+static void check_counts(const char *method, oracle_data kind, int64_t k, limits allowed) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.method = method;
     params.k = k;
     params.threads = 2;
-    stage s;
-    stage_open(&s, N, &params);
+    subject s;
+    subject_open(&s, N, &params);
     for (int step = 0; step < STEPS; step++) {
         check_scene("method=%s data=%s n=%d k=%lld step=%d", method, oracle_data_name(kind), N,
                     (long long)k, step);
         oracle_fill(s.grad, N, kind, (uint64_t)step);
-        check_between("count", stage_step(&s), allowed.low, allowed.high);
+        check_between("count", subject_step(&s), allowed.low, allowed.high);
     }
-    stage_close(&s);
+    subject_close(&s);
 }
 
 static void test_gaussian_counts(void **state) {
     (void)state;
     check_kernels_or_skip();
-    count_course("gaussian", DATA_GAUSS, N / 100, (limits){N / 100 / 2, N / 100 * 2});
-    count_course("gaussian", DATA_GAUSS, N / 1000, (limits){N / 1000 / 2, N / 1000 * 2});
-    count_course("gaussian", DATA_POWER5, N / 1000, (limits){1, N / 1000 * 4});
+    check_counts("gaussian", DATA_GAUSS, N / 100, (limits){N / 100 / 2, N / 100 * 2});
+    check_counts("gaussian", DATA_GAUSS, N / 1000, (limits){N / 1000 / 2, N / 1000 * 2});
+    check_counts("gaussian", DATA_POWER5, N / 1000, (limits){1, N / 1000 * 4});
 }
 
-/* More than 4k/3 pass: exactly k. Otherwise what passes, which a 1 % sample gets roughly right. */
+/* If more than 4k/3 entries pass: exactly k. Else all that pass, by a 1 % sample roughly k. */
 static void test_dgc_counts(void **state) {
     (void)state;
     check_kernels_or_skip();
     const int64_t k = N / 50;
     const oracle_data kinds[] = {DATA_GAUSS, DATA_LAPLACE, DATA_POWER5};
     for (int i = 0; i < 3; i++)
-        count_course("dgc", kinds[i], k, (limits){k / 3, (4 * k + 2) / 3});
-    count_course("dgc", DATA_CONSTANT, k, (limits){k, k});
+        check_counts("dgc", kinds[i], k, (limits){k / 3, (4 * k + 2) / 3});
+    check_counts("dgc", DATA_CONSTANT, k, (limits){k, k});
 }
 
 static void test_redsync_counts(void **state) {
@@ -156,7 +155,7 @@ static void test_redsync_counts(void **state) {
     const int64_t k = N / 100;
     const oracle_data kinds[] = {DATA_GAUSS, DATA_LAPLACE, DATA_POWER5};
     for (int i = 0; i < 3; i++)
-        count_course("redsync", kinds[i], k, (limits){k, 2 * k});
+        check_counts("redsync", kinds[i], k, (limits){k, 2 * k});
 }
 
 /* A whole-vector sample makes the threshold of "dgc" exact. */
@@ -167,12 +166,12 @@ static void test_dgc_full_sample(void **state) {
     params.method = "dgc";
     params.k = 100;
     params.dgc_sample = 1.0;
-    stage s;
-    stage_open(&s, 8192, &params);
+    subject s;
+    subject_open(&s, 8192, &params);
     oracle_fill(s.grad, s.n, DATA_GAUSS, 3);
     check_scene("dgc with dgc_sample = 1");
-    check_between("count", stage_step(&s), 90, 110);
-    stage_close(&s);
+    check_between("count", subject_step(&s), 90, 110);
+    subject_close(&s);
 }
 
 /* Share of a normal distribution that lies at or beyond t, on either side. */
@@ -182,7 +181,7 @@ static double both_tails(double t, double mean, double deviation) {
 }
 
 /* The paper's first threshold for acc, found by halving an interval. */
-static double normal_threshold(const stage *s) {
+static double normal_threshold(const subject *s) {
     double mean = 0, square = 0, low = 0;
     for (int64_t i = 0; i < s->n; i++)
         mean += (double)s->acc[i] / (double)s->n;
@@ -199,15 +198,15 @@ static double normal_threshold(const stage *s) {
     return low;
 }
 
-static int64_t count_from(const stage *s, double threshold) {
+static int64_t count_from(const subject *s, double threshold) {
     int64_t count = 0;
     for (int64_t i = 0; i < s->n; i++)
         count += fabs((double)s->acc[i]) >= threshold;
     return count;
 }
 
-/* The count that the paper's rule gives, with so many corrections at most. */
-static int64_t gaussian_count(const stage *s, int rounds) {
+/* The count by the paper's rule, with at most `rounds` corrections. */
+static int64_t gaussian_count(const subject *s, int rounds) {
     double threshold = normal_threshold(s);
     for (; rounds > 0; rounds--) {
         const int64_t count = count_from(s, threshold);
@@ -222,7 +221,7 @@ static int64_t gaussian_count(const stage *s, int rounds) {
     return count > 4 * s->k ? s->k : count;
 }
 
-/* An entry or two may lie so close to the threshold that rounding decides. */
+/* Rounding may decide about an entry or two that lie at the threshold. */
 static void test_gaussian_rule(void **state) {
     (void)state;
     check_kernels_or_skip();
@@ -233,17 +232,17 @@ static void test_gaussian_rule(void **state) {
             params.method = "gaussian";
             params.k = 10 + 57 * rounds;
             params.gaussian_rounds = rounds;
-            stage s;
-            stage_open(&s, 20011, &params);
+            subject s;
+            subject_open(&s, 20011, &params);
             for (int step = 0; step < 3; step++) {
                 check_scene("gaussian, data=%s k=%lld rounds=%d step=%d",
                             oracle_data_name(kinds[kind]), (long long)s.k, rounds, step);
                 oracle_fill(s.grad, s.n, kinds[kind], (uint64_t)step);
-                const int64_t count = stage_step(&s);
+                const int64_t count = subject_step(&s);
                 const int64_t want = gaussian_count(&s, rounds);
                 check_between("count", count, want - 2, want + 2);
             }
-            stage_close(&s);
+            subject_close(&s);
         }
 }
 
@@ -257,19 +256,19 @@ static void test_gaussian_far_from_zero(void **state) {
         params.method = "gaussian";
         params.k = 60 + 10 * round;
         params.feedback = TW_FEEDBACK_OFF;
-        stage s;
-        stage_open(&s, 2048, &params);
-        oracle_rng rng = {(uint64_t)round};
+        subject s;
+        subject_open(&s, 2048, &params);
+        oracle_rng rng = {.key = (uint64_t)round};
         check_scene("gaussian far from zero, round %d", round);
         for (int64_t i = 0; i < s.n; i++)
             s.grad[i] = (float)((round % 2 ? 0.4 : -3e36) * (1.0 + 1e-5 * oracle_gauss(&rng)));
-        const int64_t count = stage_step(&s), want = gaussian_count(&s, 4);
+        const int64_t count = subject_step(&s), want = gaussian_count(&s, 4);
         check_between("count", count, want - 6, want + 6); /* floats are two entries apart here */
-        stage_close(&s);
+        subject_close(&s);
     }
 }
 
-/* Zeros hold nothing to send, before and after something was learned. */
+/* Of zeros nothing is selected, before and after a threshold was learned. */
 static void test_zeros(void **state) {
     (void)state;
     check_kernels_or_skip();
@@ -280,18 +279,18 @@ static void test_zeros(void **state) {
         params.method = check_method(method);
         params.k = 10;
         params.feedback = TW_FEEDBACK_OFF;
-        stage s;
-        stage_open(&s, 999, &params);
+        subject s;
+        subject_open(&s, 999, &params);
         for (int step = 0; step < 4; step++) {
             check_scene("method=%s, zeros, step=%d", params.method, step);
             oracle_fill(s.grad, s.n, step == 2 ? DATA_GAUSS : DATA_ZEROS, 1);
-            const int64_t count = stage_step(&s);
+            const int64_t count = subject_step(&s);
             if (step == 2)
                 check_true(count > 0);
             else
                 check_int("count", count, 0);
         }
-        stage_close(&s);
+        subject_close(&s);
     }
 }
 

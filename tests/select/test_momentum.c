@@ -1,8 +1,8 @@
-/* test_momentum.c - the parts of Deep Gradient Compression: momentum correction, clipping, warm-up
+/* test_momentum.c - momentum correction and clipping, as in Deep Gradient Compression
  *
- * Momentum correction (Lin et al., 2018) is held bitwise against the three lines of the paper:
- * u = m * u + g, v = v + u, and what was sent becomes zero in both. Clipping has a tolerance, as
- * the order of the sum under the norm is the library's own; warm-up is read from tw_selector_info.
+ * Momentum correction (Lin et al., 2018) is compared bitwise with the paper: u = m * u + g, v = v +
+ * u, and sent entries become zero in both. Clipping has a tolerance, as the norm depends on the
+ * order of summation. The third part, warm-up, is in test_warmup.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static void check_residual(tw_selector *selector, model *m) {
     check_bits("residual", m->got, m->v, N);
 }
 
-static void momentum_course(const tw_select_params *params, oracle_data kind) {
+static void check_momentum(const tw_select_params *params, oracle_data kind) {
     model *m = check_alloc(1, sizeof *m);
     m->momentum = params->momentum;
     tw_selector *selector = check_create(N, params);
@@ -113,7 +113,7 @@ static void test_momentum(void **state) {
                 params.type = type;
                 params.threads = 1 + kind;
                 params.momentum = kind == 1 ? 0.5f : 0.9f;
-                momentum_course(&params, kinds[kind]);
+                check_momentum(&params, kinds[kind]);
             }
 }
 
@@ -124,7 +124,7 @@ static double norm_of(const float *x) {
     return sqrt(sum);
 }
 
-/* Momentum and residual in double, and how much went into the residual, signs apart. */
+/* Velocity and residual in double, and the sum of magnitudes that were added, for the tolerance. */
 typedef struct clip_model {
     double u[N], v[N], added[N];
 } clip_model;
@@ -155,7 +155,7 @@ static void run_and_keep(tw_selector *selector, model *m) {
     check_ok(tw_selector_get_residual(selector, m->got));
 }
 
-static void clip_course(int type, float clip, float scale, float momentum) {
+static void check_clip(int type, float clip, float scale, float momentum) {
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = K;
     params.type = type;
@@ -180,12 +180,12 @@ static void test_clip(void **state) {
     (void)state;
     check_kernels_or_skip();
     for (int type = TW_F32; type <= TW_BF16; type++) {
-        clip_course(type, 1.0f, 1.0f, 0.0f);
-        clip_course(type, 1.0f, 100.0f, 0.9f);
-        clip_course(type, 1e-3f, 1.0f, 0.0f);
+        check_clip(type, 1.0f, 1.0f, 0.0f);
+        check_clip(type, 1.0f, 100.0f, 0.9f);
+        check_clip(type, 1e-3f, 1.0f, 0.0f);
     }
-    clip_course(TW_F32, 1.0f, 1e30f, 0.0f); /* squares that overflow a float */
-    clip_course(TW_F32, 1e-25f, 1e-20f, 0.0f);
+    check_clip(TW_F32, 1.0f, 1e30f, 0.0f); /* squares that overflow a float */
+    check_clip(TW_F32, 1e-25f, 1e-20f, 0.0f);
 }
 
 /* A norm below the limit changes no bit. */

@@ -1,7 +1,7 @@
 /* test_random.c - "random": k different indices, each equally likely, decided by seed and step
  *
- * Ranks that share a seed must pick the same indices whatever their gradients are, so that nothing
- * but values has to travel; a step taken back or refused must not move the sequence on.
+ * Ranks that share a seed must pick the same indices whatever their gradients are, so that only
+ * values need be sent. A step that is undone or refused does not advance the sequence.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -55,22 +55,22 @@ static void test_every_k(void **state) {
         }
 }
 
-/* Same seed, other gradient: same indices in every step. Other seed, other step: others. */
+/* Same seed, other gradient: same indices in every step. Other seed or step: other indices. */
 static void test_seed_decides(void **state) {
     (void)state;
     check_kernels_or_skip();
-    float here[1000], there[1000];
+    float gauss[1000], zeros[1000];
     int32_t a[50], b[50], c[50], before[50] = {0};
-    oracle_fill(here, 1000, DATA_GAUSS, 1);
-    oracle_fill(there, 1000, DATA_ZEROS, 2);
+    oracle_fill(gauss, 1000, DATA_GAUSS, 1);
+    oracle_fill(zeros, 1000, DATA_ZEROS, 2);
     tw_selector *first = create(1000, 50, 42);
     tw_selector *second = create(1000, 50, 42);
     tw_selector *other = create(1000, 50, 43);
     for (int step = 0; step < 20; step++) {
         check_scene("step=%d", step);
-        draw(first, 1000, 50, here, a);
-        draw(second, 1000, 50, there, b);
-        draw(other, 1000, 50, here, c);
+        draw(first, 1000, 50, gauss, a);
+        draw(second, 1000, 50, zeros, b);
+        draw(other, 1000, 50, gauss, c);
         check_true(same(a, b, 50));
         check_true(!same(a, c, 50));
         check_true(!same(a, before, 50));
@@ -81,7 +81,7 @@ static void test_seed_decides(void **state) {
     tw_selector_free(other);
 }
 
-/* A step that was taken back or refused is drawn again. */
+/* A step that was undone or refused is drawn again. */
 static void test_step_counter(void **state) {
     (void)state;
     check_kernels_or_skip();

@@ -1,9 +1,9 @@
 /* test_reuse.c - "reuse" against the rule of Ok-Topk, step by step
  *
- * Every reuse_period steps, and when the count leaves [k/4, 4k], exactly k entries, and their
- * smallest magnitude becomes the threshold. In between all entries from the threshold on, and
- * afterwards the threshold moves by reuse_nudge when the count left [low * k, high * k]. The model
- * here does the same on a full copy of acc; both must select the same entries in every step.
+ * Every reuse_period steps, and when the count leaves [k/4, 4k], exactly k entries are selected,
+ * and their smallest magnitude becomes the threshold. In between, all entries from the threshold on
+ * are selected; then the threshold moves by reuse_nudge if the count left [low * k, high * k]. The
+ * model below does the same on a full copy of acc and must select the same entries in every step.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +77,8 @@ static model *model_of(const tw_select_params *params) {
     return m;
 }
 
-/* 70 steps whose scale swells and shrinks by `swing`, so that thresholds have to move. */
-static void reuse_course(tw_select_params params, oracle_data kind, float swing) {
+/* 70 steps whose scale grows and shrinks by the factor `swing`, so that thresholds must move. */
+static void check_reuse(tw_select_params params, oracle_data kind, float swing) {
     params.method = "reuse";
     params.k = K;
     model *m = model_of(&params);
@@ -105,10 +105,10 @@ static void test_defaults(void **state) {
     (void)state;
     check_kernels_or_skip();
     const tw_select_params params = TW_SELECT_PARAMS_INIT;
-    reuse_course(params, DATA_GAUSS, 1.0f);
-    reuse_course(params, DATA_GAUSS, 1.1f);
-    reuse_course(params, DATA_POWER5, 1.5f); /* jumps of more than 4x */
-    reuse_course(params, DATA_LAPLACE, 0.9f);
+    check_reuse(params, DATA_GAUSS, 1.0f);
+    check_reuse(params, DATA_GAUSS, 1.1f);
+    check_reuse(params, DATA_POWER5, 1.5f); /* jumps of more than 4x */
+    check_reuse(params, DATA_LAPLACE, 0.9f);
 }
 
 static void test_own_values(void **state) {
@@ -120,12 +120,12 @@ static void test_own_values(void **state) {
     params.reuse_high = 1.1f;
     params.reuse_nudge = 0.2f;
     params.threads = 3;
-    reuse_course(params, DATA_GAUSS, 1.05f);
+    check_reuse(params, DATA_GAUSS, 1.05f);
     params.reuse_period = 1; /* always exact */
-    reuse_course(params, DATA_GAUSS, 1.05f);
+    check_reuse(params, DATA_GAUSS, 1.05f);
 }
 
-/* Seen from outside alone: exactly k at every period, and the threshold in the info. */
+/* Without the model: exactly k at every period, and the threshold in the info. */
 static void test_period_is_exact(void **state) {
     (void)state;
     check_kernels_or_skip();

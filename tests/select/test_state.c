@@ -1,8 +1,7 @@
-/* test_state.c - the residual read and replaced, info, memory, and what a selector keeps of its
- * parameters
+/* test_state.c - the residual is read and replaced; info, memory and copies of parameters
  *
- * Saving a residual and giving it to a fresh selector is how a checkpoint resumes: the fresh one
- * must then go on like the old one.
+ * A checkpoint resumes by giving a saved residual to a fresh selector, which must then go on like
+ * the old one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +52,7 @@ static void test_resume(void **state) {
     tw_selector_free(unused);
 }
 
-/* Straight after a commit, when the library may still have entries to take out. */
+/* Right after a commit, when the library may still have to remove sent entries. */
 static void test_set_after_commit(void **state) {
     (void)state;
     const tw_select_params params = plain();
@@ -124,7 +123,7 @@ static void test_info(void **state) {
     tw_selector_free(selector);
 }
 
-/* A step that finds nothing where it was looking says so. */
+/* A step whose threshold guess was too high counts its rescans. */
 static void test_rescans_are_counted(void **state) {
     (void)state;
     tw_select_params params = plain();
@@ -147,7 +146,7 @@ static void test_rescans_are_counted(void **state) {
     tw_selector_free(selector);
 }
 
-/* params is copied: the caller's struct and method name may go. */
+/* params is copied: the caller may overwrite struct and method name. */
 static void test_params_are_copied(void **state) {
     (void)state;
     char name[] = "random";

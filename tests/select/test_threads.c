@@ -1,9 +1,9 @@
-/* test_threads.c - different selectors in different threads are independent
+/* test_threads.c - selectors in different threads are independent
  *
  * Several threads, each with its own selector, select at the same time and share the library's
- * pool of workers; each must get what it gets alone. Selectors come and go meanwhile. A forked
- * child, in which the pool's threads are gone, still selects. Meant to run under ThreadSanitizer
- * as well. cmocka cannot fail from another thread, so threads record and the main thread compares.
+ * thread pool; each must get what it gets alone, also while selectors are created and freed. A
+ * forked child, in which the pool's threads are gone, still selects. cmocka cannot fail from
+ * another thread, so threads record and the main thread compares.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,12 +23,6 @@
 
 enum { N = 600011, K = 2400, STEPS = 8, USERS = 6 };
 
-static uint64_t mix(uint64_t digest, const void *data, size_t size) {
-    for (size_t i = 0; i < size; i++)
-        digest = (digest ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-    return digest;
-}
-
 /* One thread's work, and the digests of what it selected. */
 typedef struct user {
     tw_select_params params;
@@ -38,9 +32,9 @@ typedef struct user {
 } user;
 
 static uint64_t digest_of(const tw_sparse *sparse) {
-    uint64_t digest = mix(0xcbf29ce484222325u, &sparse->count, sizeof sparse->count);
-    digest = mix(digest, sparse->idx, (size_t)sparse->count * sizeof(int32_t));
-    return mix(digest, sparse->val, (size_t)sparse->count * sizeof(float));
+    uint64_t digest = oracle_hash(0, &sparse->count, sizeof sparse->count);
+    digest = oracle_hash(digest, sparse->idx, sparse->count * (int64_t)sizeof(int32_t));
+    return oracle_hash(digest, sparse->val, sparse->count * (int64_t)sizeof(float));
 }
 
 static int use(user *u) {

@@ -1,9 +1,9 @@
-/* test_undo.c - a step taken back leaves the residual bit for bit as it was
+/* test_undo.c - an undone step leaves residual, thresholds and counts as they were
  *
- * g + e rounds, so e cannot be had back by subtracting g. The data here makes that matter: every
- * exponent beside every other, denormals, signed zeros, spikes. The residual is compared bit by bit
- * with a copy that the test keeps, and the same gradient must give the same selection again. The
- * residual is not read in every step: unread, part of a commit waits for the next pass.
+ * g + e rounds, so subtracting g does not give e back. The data makes that matter: all exponents,
+ * denormals, signed zeros, spikes. The residual is compared bit by bit with a copy of the test, and
+ * the same gradient must give the same selection again. The residual is not read in every step:
+ * unread, part of a commit waits for the next pass.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,23 +14,24 @@ static const oracle_data kinds[] = {DATA_GAUSS,     DATA_POWER5, DATA_BITS,     
                                     DATA_DENORMALS, DATA_TIES,   DATA_SIGNED_ZEROS};
 enum { NKINDS = sizeof kinds / sizeof kinds[0] };
 
-/* A selector in the middle of something: an arbitrary residual, one step committed. */
-typedef struct bench {
+/* A selector with an arbitrary residual, and what it should hold. */
+typedef struct undo_run {
     int64_t n;
     tw_selector *selector;
     void *raw;       /* [n] gradient, of the selector's type */
     float *grad;     /* [n] the same as float32 */
     float *residual; /* [n] as it must be */
     float *scratch;  /* [n] */
-} bench;
+} undo_run;
 
-static void fill_grad(bench *b, int type, oracle_data kind, uint64_t seed) {
+static void fill_grad(undo_run *b, int type, oracle_data kind, uint64_t seed) {
     oracle_fill(b->scratch, b->n, kind, seed);
     oracle_encode(b->raw, b->scratch, b->n, type);
     oracle_decode(b->grad, b->raw, b->n, type);
 }
 
-static void bench_open(bench *b, int64_t n, const tw_select_params *params, oracle_data kind) {
+static void undo_run_open(undo_run *b, int64_t n, const tw_select_params *params,
+                          oracle_data kind) {
     b->n = n;
     b->selector = check_create(n, params);
     b->raw = check_alloc(n, oracle_type_size(params->type));
@@ -42,7 +43,7 @@ static void bench_open(bench *b, int64_t n, const tw_select_params *params, orac
     check_ok(tw_selector_set_residual(b->selector, b->residual));
 }
 
-static void bench_close(bench *b) {
+static void undo_run_close(undo_run *b) {
     tw_selector_free(b->selector);
     free(b->raw);
     free(b->grad);
@@ -50,19 +51,19 @@ static void bench_close(bench *b) {
     free(b->scratch);
 }
 
-static void check_residual(bench *b, const char *when) {
+static void check_residual(undo_run *b, const char *when) {
     check_ok(tw_selector_get_residual(b->selector, b->scratch));
     check_bits(when, b->scratch, b->residual, b->n);
 }
 
-static int64_t steps_of(const bench *b) {
+static int64_t steps_of(const undo_run *b) {
     tw_select_info info;
     check_ok(tw_selector_info(b->selector, &info));
     return info.step;
 }
 
-/* The residual must now be acc without what was sent. */
-static void settle(bench *b, const tw_sparse *sparse) {
+/* Expect acc without the sent entries as residual. */
+static void settle(undo_run *b, const tw_sparse *sparse) {
     for (int64_t i = 0; i < b->n; i++)
         b->residual[i] += b->grad[i];
     check_sparse(sparse, b->residual, b->n);
@@ -70,8 +71,8 @@ static void settle(bench *b, const tw_sparse *sparse) {
         b->residual[sparse->idx[j]] = 0.0f;
 }
 
-/* Run and undo; then run again and commit, so that the next round starts elsewhere. */
-static void undo_round(bench *b, int look) {
+/* Run and undo; then run again and commit, so that the next round starts from another residual. */
+static void undo_round(undo_run *b, int look) {
     tw_sparse sparse;
     const int64_t step = steps_of(b);
     check_ok(tw_selector_run(b->selector, b->raw, &sparse));
@@ -96,9 +97,9 @@ static void undo_round(bench *b, int look) {
     free(val);
 }
 
-static void undo_course(int64_t n, const tw_select_params *params, oracle_data kind) {
-    bench b;
-    bench_open(&b, n, params, kind);
+static void check_undo(int64_t n, const tw_select_params *params, oracle_data kind) {
+    undo_run b;
+    undo_run_open(&b, n, params, kind);
     check_residual(&b, "residual as set");
     for (int step = 0; step < 5; step++) {
         check_scene("n=%lld k=%lld method=%s type=%d threads=%d data=%s step=%d", (long long)n,
@@ -108,7 +109,7 @@ static void undo_course(int64_t n, const tw_select_params *params, oracle_data k
         undo_round(&b, step % 2);
     }
     check_residual(&b, "residual at the end");
-    bench_close(&b);
+    undo_run_close(&b);
 }
 
 static void test_every_method(void **state) {
@@ -122,7 +123,7 @@ static void test_every_method(void **state) {
                 params.k = 50;
                 params.type = type;
                 params.threads = 1 + 2 * (kind % 2);
-                undo_course(1999, &params, kinds[kind]);
+                check_undo(1999, &params, kinds[kind]);
             }
 }
 
@@ -134,7 +135,7 @@ static void test_every_size(void **state) {
         params.method = "exact";
         params.k = 1 + n / 3;
         params.threads = 1;
-        undo_course(n, &params, kinds[n % NKINDS]);
+        check_undo(n, &params, kinds[n % NKINDS]);
     }
 }
 
@@ -149,18 +150,18 @@ static void test_large(void **state) {
             params.method = "exact";
             params.k = ks[i];
             params.threads = 1 + i;
-            undo_course(300007, &params, kinds[kind]);
+            check_undo(300007, &params, kinds[kind]);
         }
 }
 
-/* Undo after undo: the log of one step must not linger in the next. */
+/* Undo after undo: the log of one step is not in that of the next. */
 static void test_undo_in_a_row(void **state) {
     (void)state;
     check_kernels_or_skip();
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.k = 20;
-    bench b;
-    bench_open(&b, 5003, &params, DATA_BITS);
+    undo_run b;
+    undo_run_open(&b, 5003, &params, DATA_BITS);
     for (int step = 0; step < 20; step++) {
         check_scene("undo in a row, step=%d", step);
         tw_sparse sparse;
@@ -169,7 +170,62 @@ static void test_undo_in_a_row(void **state) {
         check_ok(tw_selector_undo(b.selector, b.raw));
         check_residual(&b, "residual after undo");
     }
-    bench_close(&b);
+    undo_run_close(&b);
+}
+
+/* ---- What a step learned and counted --------------------------------------------------------- */
+
+enum { LARGE = 200003, LARGE_K = 200 };
+
+static tw_selector *create_warming(const char *method, int feedback) {
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.method = method;
+    params.k = LARGE_K;
+    params.feedback = feedback;
+    params.threads = 2;
+    params.warmup_steps = 3;
+    params.warmup_density = 0.01;
+    return check_create(LARGE, &params);
+}
+
+/* One selector undoes its first step, the other never ran it: the next steps are the same. Else
+ * ranks would diverge after a refused step. */
+static void undo_leaves_no_trace(const char *method, int feedback) {
+    float *grad = check_alloc(LARGE, sizeof *grad);
+    float *other = check_alloc(LARGE, sizeof *other);
+    oracle_fill(grad, LARGE, DATA_GAUSS, 1);
+    oracle_fill(other, LARGE, DATA_GAUSS, 2);
+    tw_selector *undone = create_warming(method, feedback);
+    tw_selector *fresh = create_warming(method, feedback);
+    tw_sparse a, b;
+    tw_select_info info_a, info_b;
+    check_scene("method=%s feedback=%d", method, feedback);
+    check_ok(tw_selector_run(undone, other, &a));
+    check_ok(tw_selector_undo(undone, other));
+    for (int step = 0; step < 2; step++) {
+        check_ok(tw_selector_run(undone, grad, &a));
+        check_ok(tw_selector_run(fresh, grad, &b));
+        check_selection(&a, b.count, b.idx, b.val);
+        check_ok(tw_selector_info(undone, &info_a));
+        check_ok(tw_selector_info(fresh, &info_b));
+        check_int("info.step", info_a.step, info_b.step);
+        check_int("info.k", info_a.k, info_b.k);
+        check_ok(tw_selector_commit(undone, NULL, 0));
+        check_ok(tw_selector_commit(fresh, NULL, 0));
+    }
+    tw_selector_free(undone);
+    tw_selector_free(fresh);
+    free(grad);
+    free(other);
+}
+
+static void test_undo_leaves_no_trace(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    for (int method = 0; method < check_methods(); method++) {
+        undo_leaves_no_trace(check_method(method), TW_FEEDBACK_ON);
+        undo_leaves_no_trace(check_method(method), TW_FEEDBACK_OFF);
+    }
 }
 
 int main(void) {
@@ -178,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_every_size),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_undo_in_a_row),
+        cmocka_unit_test(test_undo_leaves_no_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
-/* test_warmup.c - how many entries a step asks for: rounding of the density, fall of the warm-up
+/* test_warmup.c - k of a step: rounding of the density, and its fall during warm-up
  *
  * The first warm-up step has density warmup_density, the step after the last one has the final
- * density, and in between it falls by a constant factor. Read from tw_selector_info and from the
- * counts of "exact" on data without zeros.
+ * density, and in between it falls by a constant factor. k is read from tw_selector_info and from
+ * the count of "exact" on data without zeros.
  */
 #include <math.h>
 #include <stdlib.h>

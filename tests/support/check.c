@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 static char scene[256] = "";
 
 void check_scene(const char *format, ...) {
@@ -106,17 +108,68 @@ tw_selector *check_create(int64_t n, const tw_select_params *params) {
     return selector;
 }
 
-int check_methods(void) {
+/* ---- Tables of the library ------------------------------------------------------------------- */
+
+/* The name of a row, NULL behind the last one. */
+typedef const char *(*row_name)(int position);
+
+static const char *method_row(int position) {
+    const char *name = NULL;
+    return tw_select_method(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+static const char *exchange_row(int position) {
+    const char *name = NULL;
+    return tw_exchange(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+static const char *wire_row(int position) {
+    const char *name = NULL;
+    return tw_wire(position, &name, NULL) == TW_OK ? name : NULL;
+}
+
+static int count_rows(row_name row) {
     int count = 0;
-    while (tw_select_method(count, NULL, NULL) == TW_OK)
+    while (row(count))
         count++;
     return count;
 }
 
-const char *check_method(int position) {
-    const char *name = NULL;
-    check_ok(tw_select_method(position, &name, NULL));
+static const char *name_row(row_name row, int position) {
+    const char *name = row(position);
+    if (!name)
+        check_fail("the table has no row %d", position);
     return name;
+}
+
+int check_methods(void) {
+    return count_rows(method_row);
+}
+
+const char *check_method(int position) {
+    return name_row(method_row, position);
+}
+
+int check_exchanges(void) {
+    return count_rows(exchange_row);
+}
+
+const char *check_exchange(int position) {
+    return name_row(exchange_row, position);
+}
+
+int check_wires(void) {
+    return count_rows(wire_row);
+}
+
+const char *check_wire(int position) {
+    return name_row(wire_row, position);
+}
+
+/* ---- The machine ----------------------------------------------------------------------------- */
+
+double check_seconds(void) {
+    return tw__seconds();
 }
 
 void check_kernels_or_skip(void) {

@@ -1,13 +1,11 @@
 /* exchange_oracle.c - all ranks of an exchange in one loop, and gradients to feed it with */
 #include "exchange_oracle.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "thinwire.h"
-
-const char *const oracle_exchanges[ORACLE_EXCHANGES] = {
-    "dense", "allgather", "dsa", "gtopk", "oktopk", "fulltopk", "butterfly", "twolevel"};
 
 static void *allocate(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count, (size_t)size);
@@ -50,7 +48,7 @@ void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, 
     o->result = result;
     o->residual = allocate(nranks, sizeof *o->residual);
     o->velocity = allocate(nranks, sizeof *o->velocity);
-    o->fallen = allocate(nranks, sizeof *o->fallen);
+    o->undelivered = allocate(nranks, sizeof *o->undelivered);
     o->lists = allocate(nranks, sizeof *o->lists);
     o->own = allocate(nranks, sizeof *o->own);
     o->next = allocate(nranks, sizeof *o->next);
@@ -58,7 +56,7 @@ void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, 
     for (int r = 0; r < nranks; r++) {
         o->residual[r] = allocate(n, sizeof(float));
         o->velocity[r] = allocate(n, sizeof(float));
-        o->fallen[r] = allocate(n, sizeof(float));
+        o->undelivered[r] = allocate(n, sizeof(float));
         o->lists[r] = entries_alloc(n);
         o->own[r] = entries_alloc(n);
         o->next[r] = entries_alloc(n);
@@ -75,14 +73,14 @@ void exchange_oracle_close(exchange_oracle *o) {
     for (int r = 0; r < o->nranks; r++) {
         free(o->residual[r]);
         free(o->velocity[r]);
-        free(o->fallen[r]);
+        free(o->undelivered[r]);
         entries_free(&o->lists[r]);
         entries_free(&o->own[r]);
         entries_free(&o->next[r]);
     }
     free(o->residual);
     free(o->velocity);
-    free(o->fallen);
+    free(o->undelivered);
     free(o->lists);
     free(o->own);
     free(o->next);
@@ -118,9 +116,10 @@ static void leave_all(exchange_oracle *o, int r) {
         leave(o, r, o->lists[r].idx[j]);
 }
 
-/* For gtopk and butterfly: the list leaves the residual at once, and the velocity once it is known what fell. */
+/* gtopk, butterfly: the list leaves the residual now. It leaves the velocity at the end, when the
+ * rank knows what was dropped. */
 static void leave_residual(exchange_oracle *o, int r) {
-    memset(o->fallen[r], 0, (size_t)o->n * sizeof(float));
+    memset(o->undelivered[r], 0, (size_t)o->n * sizeof(float));
     for (int64_t j = 0; j < o->lists[r].count; j++)
         o->residual[r][o->lists[r].idx[j]] = 0.0f;
     entries_copy(&o->own[r], &o->lists[r]);
@@ -152,7 +151,7 @@ static void keep_best(exchange_oracle *o, oracle_entries *all, int64_t k) {
     const int64_t count = oracle_topk(all->val, all->count, k, best.idx, best.val);
     o->kept.count = o->dropped.count = 0;
     for (int64_t j = 0, next = 0; j < all->count; j++) {
-        const int is_best = next < count && best.idx[next] == j; /* its places ascend */
+        const int is_best = next < count && best.idx[next] == j; /* positions ascend */
         entries_add(is_best ? &o->kept : &o->dropped, all->idx[j], all->val[j]);
         next += is_best;
     }
@@ -186,8 +185,13 @@ static void exchange_oktopk(exchange_oracle *o) {
                 leave(o, r, o->lists[r].idx[j]);
 }
 
+/* Without feedback there is nothing but the selection to sum. */
 static void exchange_fulltopk(exchange_oracle *o) {
     int64_t count = 0;
+    if (o->feedback == TW_FEEDBACK_OFF) {
+        exchange_oktopk(o);
+        return;
+    }
     sum_all_lists(o);
     keep_best(o, &o->applied, o->k);
     for (int64_t j = 0; j < o->applied.count; j++) {
@@ -212,17 +216,17 @@ static void merge_lists(exchange_oracle *o, int r, int s) {
     sum_take(o, &o->lists[r]);
     keep_best(o, &o->lists[r], o->k);
     for (int64_t j = 0; j < o->dropped.count; j++)
-        o->fallen[r][o->dropped.idx[j]] += o->dropped.val[j];
+        o->undelivered[r][o->dropped.idx[j]] += o->dropped.val[j];
 }
 
-/* What fell stays with the rank that dropped it, so its velocity does too. */
-static void pick_up_fallen(exchange_oracle *o, int r) {
+/* What a rank dropped returns to its residual, and its velocity there stays. */
+static void return_undelivered(exchange_oracle *o, int r) {
     for (int64_t j = 0; j < o->own[r].count; j++)
-        if (o->fallen[r][o->own[r].idx[j]] == 0.0f)
+        if (o->undelivered[r][o->own[r].idx[j]] == 0.0f)
             o->velocity[r][o->own[r].idx[j]] = 0.0f;
     for (int64_t i = 0; i < o->n; i++)
-        if (o->fallen[r][i] != 0.0f)
-            o->residual[r][i] += o->fallen[r][i];
+        if (o->undelivered[r][i] != 0.0f)
+            o->residual[r][i] += o->undelivered[r][i];
 }
 
 static void exchange_gtopk(exchange_oracle *o) {
@@ -232,7 +236,7 @@ static void exchange_gtopk(exchange_oracle *o) {
         for (int r = 0; r + d < o->nranks; r += 2 * d)
             merge_lists(o, r, r + d);
     for (int r = 0; r < o->nranks; r++)
-        pick_up_fallen(o, r);
+        return_undelivered(o, r);
     entries_copy(&o->applied, &o->lists[0]);
 }
 
@@ -245,27 +249,27 @@ static int is_prime(int64_t x) {
     return 1;
 }
 
-/* Element i goes to pile i mod C, a prime above 60 and 4P. */
-static void deal(exchange_oracle *o) {
-    int64_t piles = 4 * o->nranks > 60 ? 4 * o->nranks + 1 : 61, place = 0;
-    while (!is_prime(piles))
-        piles++;
-    for (int64_t pile = 0; pile < piles; pile++)
-        for (int64_t i = pile; i < o->n; i += piles)
-            o->element[place++] = i;
+/* The order of indices: 0 mod C first, then 1 mod C ...; C is a prime above 60 and 4P. */
+static void interleave(exchange_oracle *o) {
+    int64_t stride = 4 * o->nranks > 60 ? 4 * o->nranks + 1 : 61, position = 0;
+    while (!is_prime(stride))
+        stride++;
+    for (int64_t first = 0; first < stride; first++)
+        for (int64_t i = first; i < o->n; i += stride)
+            o->element[position++] = i;
 }
 
-/* A rank's selection by place. */
-static void deal_list(exchange_oracle *o, int r) {
+/* A rank's selection by position. */
+static void interleave_list(exchange_oracle *o, int r) {
     sum_begin(o);
     sum_add(o, &o->own[r]);
     o->lists[r].count = 0;
-    for (int64_t place = 0; place < o->n; place++)
-        if (o->present[o->element[place]])
-            entries_add(&o->lists[r], (int32_t)place, o->sum[o->element[place]]);
+    for (int64_t at = 0; at < o->n; at++)
+        if (o->present[o->element[at]])
+            entries_add(&o->lists[r], (int32_t)at, o->sum[o->element[at]]);
 }
 
-/* What m ranks of `of` may have of k entries. */
+/* How many of k entries m of `of` ranks may hold. */
 static int64_t share(const exchange_oracle *o, int64_t m, int64_t of) {
     const int64_t even = (o->k * m + of - 1) / of;
     int64_t root = 0;
@@ -274,13 +278,13 @@ static int64_t share(const exchange_oracle *o, int64_t m, int64_t of) {
     return smaller(o->k, even + 3 * root + 3);
 }
 
-/* Ranks first .. first+size-1, parted so that `levels` levels suffice with parts as few as can be. */
-typedef struct family {
+/* Ranks first .. first+size-1, split into the fewest parts with which `levels` levels suffice. */
+typedef struct rank_range {
     int first, size, levels, parts;
-} family;
+} rank_range;
 
-static family family_of(int first, int size, int levels) {
-    family f = {first, size, levels, 0};
+static rank_range range_of(int first, int size, int levels) {
+    rank_range f = {first, size, levels, 0};
     for (int64_t served = 0; served < size;) {
         f.parts++;
         served = 1;
@@ -290,25 +294,25 @@ static family family_of(int first, int size, int levels) {
     return f;
 }
 
-static family child(const family *f, int part) {
+static rank_range child(const rank_range *f, int part) {
     const int from = f->size * part / f->parts, to = f->size * (part + 1) / f->parts;
-    return family_of(f->first + from, to - from, f->levels - 1);
+    return range_of(f->first + from, to - from, f->levels - 1);
 }
 
-static int part_of(const family *f, int rank) {
+static int part_of(const rank_range *f, int rank) {
     int part = 0;
-    for (family c = child(f, part); rank >= c.first + c.size; c = child(f, part))
+    for (rank_range c = child(f, part); rank >= c.first + c.size; c = child(f, part))
         part++;
     return part;
 }
 
 static void drop_all(exchange_oracle *o, int r, const oracle_entries *dropped) {
     for (int64_t j = 0; j < dropped->count; j++)
-        o->fallen[r][o->element[dropped->idx[j]]] += dropped->val[j];
+        o->undelivered[r][o->element[dropped->idx[j]]] += dropped->val[j];
 }
 
-/* What rank r has of these ranks' places. */
-static void cut_out(exchange_oracle *o, int r, const family *ranks, oracle_entries *piece) {
+/* The entries of rank r in these ranks' positions. */
+static void cut_out(exchange_oracle *o, int r, const rank_range *ranks, oracle_entries *piece) {
     const int64_t from = o->n * ranks->first / o->nranks;
     const int64_t to = o->n * (ranks->first + ranks->size) / o->nranks;
     piece->count = 0;
@@ -317,13 +321,13 @@ static void cut_out(exchange_oracle *o, int r, const family *ranks, oracle_entri
             entries_add(piece, o->lists[r].idx[j], o->lists[r].val[j]);
 }
 
-/* Rank `to` sums what it has, and what all others whose place in their part leads to it send. */
-static void receive_all(exchange_oracle *o, const family *f, int to) {
-    const family mine = child(f, part_of(f, to));
+/* Rank `to` sums its own entries and those of each rank whose position in its part leads here. */
+static void receive_all(exchange_oracle *o, const rank_range *f, int to) {
+    const rank_range mine = child(f, part_of(f, to));
     oracle_entries piece = entries_alloc(o->n);
     sum_begin(o);
     for (int r = f->first; r < f->first + f->size; r++) {
-        const family theirs = child(f, part_of(f, r));
+        const rank_range theirs = child(f, part_of(f, r));
         cut_out(o, r, &mine, &piece);
         if (theirs.first != mine.first) {
             if (mine.first + (r - theirs.first) % mine.size != to)
@@ -340,7 +344,7 @@ static void receive_all(exchange_oracle *o, const family *f, int to) {
     entries_free(&piece);
 }
 
-static void scatter(exchange_oracle *o, const family *f) {
+static void scatter(exchange_oracle *o, const rank_range *f) {
     if (f->levels == 0)
         return;
     for (int r = f->first; r < f->first + f->size; r++)
@@ -348,18 +352,18 @@ static void scatter(exchange_oracle *o, const family *f) {
     for (int r = f->first; r < f->first + f->size; r++)
         entries_copy(&o->lists[r], &o->next[r]);
     for (int part = 0; part < f->parts; part++) {
-        const family c = child(f, part);
+        const rank_range c = child(f, part);
         scatter(o, &c);
     }
 }
 
-/* The best of the family's sums, to the end of all. */
-static void gather(exchange_oracle *o, const family *f, oracle_entries *all) {
+/* The best sums of these ranks, appended to all. */
+static void gather(exchange_oracle *o, const rank_range *f, oracle_entries *all) {
     oracle_entries best = entries_alloc(o->n);
     if (f->levels == 0)
         entries_copy(&best, &o->lists[f->first]);
     for (int part = 0; part < f->parts && f->levels > 0; part++) {
-        const family c = child(f, part);
+        const rank_range c = child(f, part);
         gather(o, &c, &best);
     }
     keep_best(o, &best, share(o, f->size, o->nranks));
@@ -368,8 +372,8 @@ static void gather(exchange_oracle *o, const family *f, oracle_entries *all) {
     entries_free(&best);
 }
 
-/* The result back in the order of elements; what it lacks stays with the rank that summed it. */
-static void undeal(exchange_oracle *o, const oracle_entries *result) {
+/* The result in the order of indices; a sum that is not in it stays with the rank that has it. */
+static void restore_order(exchange_oracle *o, const oracle_entries *result) {
     sum_begin(o);
     for (int64_t j = 0; j < result->count; j++) {
         o->sum[o->element[result->idx[j]]] = result->val[j];
@@ -379,7 +383,7 @@ static void undeal(exchange_oracle *o, const oracle_entries *result) {
     for (int r = 0; r < o->nranks; r++)
         for (int64_t j = 0; j < o->lists[r].count; j++)
             if (!o->present[o->element[o->lists[r].idx[j]]])
-                o->fallen[r][o->element[o->lists[r].idx[j]]] += o->lists[r].val[j];
+                o->undelivered[r][o->element[o->lists[r].idx[j]]] += o->lists[r].val[j];
 }
 
 static void exchange_butterfly(exchange_oracle *o) {
@@ -387,18 +391,57 @@ static void exchange_butterfly(exchange_oracle *o) {
     int levels = 0;
     for (int served = 1; served < o->nranks; served *= 8)
         levels++;
-    const family all = family_of(0, o->nranks, levels);
-    deal(o);
+    const rank_range all = range_of(0, o->nranks, levels);
+    interleave(o);
     for (int r = 0; r < o->nranks; r++) {
         leave_residual(o, r);
-        deal_list(o, r);
+        interleave_list(o, r);
     }
     scatter(o, &all);
     gather(o, &all, &result);
-    undeal(o, &result);
+    restore_order(o, &result);
     for (int r = 0; r < o->nranks; r++)
-        pick_up_fallen(o, r);
+        return_undelivered(o, r);
     entries_free(&result);
+}
+
+/* ---- The table ------------------------------------------------------------------------------- */
+
+typedef struct exchange_row {
+    const char *name;
+    void (*run)(exchange_oracle *o); /* NULL: dense */
+    int bounded;                     /* k < oktopk_from is left to butterfly */
+} exchange_row;
+
+static const exchange_row rows[] = {
+    {"dense", NULL, 0},
+    {"allgather", exchange_allgather, 0},
+    {"dsa", exchange_allgather, 0},
+    {"gtopk", exchange_gtopk, 0},
+    {"oktopk", exchange_oktopk, 1},
+    {"fulltopk", exchange_fulltopk, 1},
+    {"butterfly", exchange_butterfly, 0},
+    {"twolevel", exchange_butterfly, 0},
+};
+
+static const exchange_row *find_row(const char *exchange) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, exchange) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+int exchange_oracle_knows(const char *exchange) {
+    return find_row(exchange) != NULL;
+}
+
+static const exchange_row *row_of(const char *exchange) {
+    const exchange_row *row = find_row(exchange);
+    if (!row) {
+        fprintf(stderr, "exchange_oracle.c has no row for exchange %s\n", exchange);
+        abort();
+    }
+    return row;
 }
 
 /* ---- A step ---------------------------------------------------------------------------------- */
@@ -417,21 +460,13 @@ static void step_dense(exchange_oracle *o, float *const *grads) {
 }
 
 static void step_sparse(exchange_oracle *o, float *const *grads) {
-    const int bounded = strcmp(o->exchange, "oktopk") == 0 || strcmp(o->exchange, "fulltopk") == 0;
-    const int small = bounded && o->k < o->oktopk_from;
-    o->used = small ? "butterfly" : o->exchange;
+    const exchange_row *row = row_of(o->exchange);
+    if (row->bounded && o->k < o->oktopk_from)
+        row = row_of("butterfly");
+    o->used = row->name;
     for (int r = 0; r < o->nranks; r++)
         fold_and_select(o, r, grads[r]);
-    if (strcmp(o->used, "gtopk") == 0)
-        exchange_gtopk(o);
-    else if (strcmp(o->used, "fulltopk") == 0 && o->feedback == TW_FEEDBACK_ON)
-        exchange_fulltopk(o);
-    else if (strcmp(o->used, "oktopk") == 0 || strcmp(o->used, "fulltopk") == 0)
-        exchange_oktopk(o);
-    else if (strcmp(o->used, "butterfly") == 0 || strcmp(o->used, "twolevel") == 0)
-        exchange_butterfly(o);
-    else
-        exchange_allgather(o);
+    row->run(o);
     memset(o->out, 0, (size_t)o->n * sizeof *o->out);
     for (int64_t j = 0; j < o->applied.count; j++)
         o->out[o->applied.idx[j]] = mean_or_sum(o, o->applied.val[j]);
@@ -441,7 +476,7 @@ static void step_sparse(exchange_oracle *o, float *const *grads) {
 
 void exchange_oracle_step(exchange_oracle *o, float *const *grads) {
     o->used = o->exchange;
-    if (strcmp(o->exchange, "dense") == 0)
+    if (row_of(o->exchange)->run == NULL)
         step_dense(o, grads);
     else
         step_sparse(o, grads);
@@ -458,7 +493,7 @@ const char *support_name(support_kind kind) {
     return names[kind];
 }
 
-/* Somewhere in the width elements from start on, beyond the end from the beginning again. */
+/* One of the `width` indices from start on, modulo n. */
 static int64_t within(const support *s, oracle_rng *rng, int64_t start, int64_t width) {
     return (start + oracle_below(rng, width > 0 ? width : 1)) % s->n;
 }
@@ -478,20 +513,20 @@ static int64_t clump(const support *s, oracle_rng *rng, int64_t j) {
  * part of the vector. */
 static int64_t needle(const support *s, int step, int64_t j) {
     const int64_t needles = s->nranks < 3 ? 1 : s->nranks * 29 / 64, part = s->n / needles;
-    oracle_rng rng = {(s->seed * 1009 + (uint64_t)step) * 65537 + (uint64_t)(j % needles)};
+    oracle_rng rng = {.key = (s->seed * 1009 + (uint64_t)step) * 65537 + (uint64_t)(j % needles)};
     return (j % needles * part + oracle_below(&rng, part + 1) + j / needles) % s->n;
 }
 
-/* The kind that an alternating support has here. */
+/* Which kind an alternating support is at this rank and step. */
 static support_kind alternate(int rank, int step) {
     static const support_kind turn[] = {SUPPORT_START, SUPPORT_END, SUPPORT_RANDOM,
                                         SUPPORT_NEIGHBOUR, SUPPORT_CLUMPS};
     return turn[(step + (step % 3 == 2 ? rank : 0)) % 5];
 }
 
-/* Where entry j of k lies. */
-static int64_t place(const support *s, support_kind kind, oracle_rng *rng, int rank, int step,
-                     int64_t j) {
+/* The index of entry j of k. */
+static int64_t index_of(const support *s, support_kind kind, oracle_rng *rng, int rank, int step,
+                        int64_t j) {
     const int64_t n = s->n, part = n / s->nranks;
     switch (kind) {
     case SUPPORT_RANDOM:
@@ -516,7 +551,7 @@ static int64_t place(const support *s, support_kind kind, oracle_rng *rng, int r
     case SUPPORT_END:
         return n - s->k + j;
     case SUPPORT_ALTERNATING:
-        return place(s, alternate(rank, step), rng, rank, step, j);
+        return index_of(s, alternate(rank, step), rng, rank, step, j);
     case SUPPORT_KINDS:
         break;
     }
@@ -538,10 +573,10 @@ static float large(const support *s, oracle_rng *rng) {
 
 void support_fill(const support *s, int rank, int step, float *x) {
     const uint64_t seed = (s->seed * 1009 + (uint64_t)step) * 65537;
-    oracle_rng places = {seed + (s->kind == SUPPORT_IDENTICAL ? 0 : (uint64_t)rank + 1)};
-    oracle_rng values = {seed * 31 + (uint64_t)rank};
+    oracle_rng indices = {.key = seed + (s->kind == SUPPORT_IDENTICAL ? 0 : (uint64_t)rank + 1)};
+    oracle_rng values = {.key = seed * 31 + (uint64_t)rank};
     for (int64_t i = 0; i < s->n; i++)
         x[i] = s->noise ? noise(s, &values) : 0.0f;
     for (int64_t j = 0; j < s->k; j++)
-        x[place(s, s->kind, &places, rank, step, j)] = large(s, &values);
+        x[index_of(s, s->kind, &indices, rank, step, j)] = large(s, &values);
 }

@@ -1,21 +1,20 @@
 /* exchange_oracle.h - what every exchange must give, computed for all ranks in one place
  *
- * Written for being obviously right: dense arrays, full sorts, ranks in a loop. It shares no line
- * with the library and knows no test framework. The selection is that of "exact" with k.
+ * Written to be obviously right: dense arrays, full sorts, ranks in a loop. It shares no line with
+ * the library and knows no test framework. The selection is that of "exact" with k.
  *
  *   dense      the gradients summed in the order of ranks; no residual
  *   allgather, dsa
  *              all selected entries summed in the order of ranks; they leave the residuals
  *   gtopk      a binomial tree towards rank 0: at distance d = 1, 2, 4 ... rank r with r % 2d == 0
  *              merges the list of rank r + d into its own and keeps the best k; what it drops is
- *              added up in the order of merging and goes to its own residual
+ *              summed in the order of merging and goes to its own residual
  *   oktopk     the best k of the sums; of its selection a rank loses what is in the result
- *   fulltopk   the same indices; sums over all of acc there, which every rank loses
- *   butterfly  elements are dealt into piles, the piles laid end to end and cut into a stretch for
- *              each rank; groups of ranks part into up to 8 groups, whose ranks send each other what
- *              is in the other's stretches, down to single ranks; then the sums of groups are laid
- *              together, up to all ranks. A letter holds no more than a share, the best; who does
- *              not pass a sum on keeps it
+ *   fulltopk   the same indices; sums over all of acc at these, which every rank loses
+ *   butterfly  the indices are interleaved, then cut into a range for each rank; groups of ranks
+ *              split into up to 8 groups, whose ranks send each other the entries in the other's
+ *              ranges, down to single ranks; then the sums are gathered back up to all ranks. A
+ *              message holds no more than a share, the best; sums that are not sent stay behind
  *   twolevel   the same, where all ranks are on one host
  *
  * Sums that are zero are no entries. Entries that leave a residual leave the velocity too.
@@ -27,8 +26,8 @@
 
 /* ---- The exchanges --------------------------------------------------------------------------- */
 
-enum { ORACLE_EXCHANGES = 8 };
-extern const char *const oracle_exchanges[ORACLE_EXCHANGES]; /* all; the first is dense */
+/* Does the oracle know this exchange? A new exchange needs a row in exchange_oracle.c. */
+int exchange_oracle_knows(const char *exchange);
 
 typedef struct oracle_entries {
     int64_t count;
@@ -47,14 +46,14 @@ typedef struct exchange_oracle {
     float momentum;         /* 0: none */
     float **residual;       /* [nranks][n] */
     float **velocity;       /* [nranks][n] */
-    float **fallen;         /* [nranks][n] gtopk, butterfly: sums of what a rank dropped */
+    float **undelivered;    /* [nranks][n] gtopk, butterfly: sums of what a rank dropped */
     oracle_entries *lists;  /* [nranks] of at most n */
     oracle_entries *own;    /* [nranks] gtopk, butterfly: lists before any merge */
     oracle_entries *next;   /* [nranks] butterfly: lists after a round */
-    int64_t *element;       /* [n] butterfly: which one is dealt to a place */
+    int64_t *element;       /* [n] butterfly: index at each interleaved position */
     oracle_entries applied; /* the result before the division by P */
     oracle_entries kept;    /* scratch of a merge */
-    oracle_entries dropped; /* likewise */
+    oracle_entries dropped; /* scratch of a merge */
     float *sum;             /* [n] scratch */
     unsigned char *present; /* [n] scratch */
     float *out;             /* [n] what the call gives */
@@ -73,8 +72,8 @@ void exchange_oracle_step(exchange_oracle *o, float *const *grads);
 #define ORACLE_SUPPORTS(X)                                                                         \
     X(SUPPORT_RANDOM, "random")           /* anywhere */                                           \
     X(SUPPORT_DRIFT, "drift")             /* in a quarter of the vector that moves on */           \
-    X(SUPPORT_IDENTICAL, "identical")     /* at the same places on all ranks */                    \
-    X(SUPPORT_DISJOINT, "disjoint")       /* no place on two ranks */                              \
+    X(SUPPORT_IDENTICAL, "identical")     /* at the same indices on all ranks */                   \
+    X(SUPPORT_DISJOINT, "disjoint")       /* no index on two ranks */                              \
     X(SUPPORT_REGION, "one region")       /* all within 2k elements */                             \
     X(SUPPORT_NEIGHBOUR, "neighbour")     /* of rank r in the (r+1)-th of P equal parts */         \
     X(SUPPORT_CLUMPS, "clumps")           /* in P narrow clumps */                                 \
@@ -102,7 +101,7 @@ typedef struct support {
     int noise;    /* small values everywhere else; else zeros */
 } support;
 
-/* The gradient x[n] of a rank in a step: k large entries, fewer where places coincide. */
+/* The gradient x[n] of a rank in a step: k large entries, fewer where indices coincide. */
 void support_fill(const support *s, int rank, int step, float *x);
 
 #endif

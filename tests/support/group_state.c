@@ -1,4 +1,4 @@
-/* group_state.c - groups that are saved and loaded */
+/* group_state.c - groups that are saved and loaded; see group_state.h */
 #include "group_state.h"
 
 #include <dirent.h>
@@ -29,7 +29,7 @@ int state_end(void **state) {
     return rmdir(state_directory);
 }
 
-/* ---- Files ---------------------------------------------------------------------------------------- */
+/* ---- Files ----------------------------------------------------------------------------------- */
 
 const char *state_path(const char *name, int rank) {
     static char paths[64][STATE_PATH];
@@ -58,10 +58,10 @@ void state_write(const char *path, const char *bytes, int64_t size) {
     fclose(file);
 }
 
-/* ---- Saving, loading, steps ----------------------------------------------------------------------------------------- */
+/* ---- Saving, loading, steps ------------------------------------------------------------------ */
 
-state_claims state_spread(const char *name, int files, int nranks, int stride) {
-    state_claims c = {.count = {0}};
+state_files state_spread(const char *name, int files, int nranks, int stride) {
+    state_files c = {.count = {0}};
     for (int i = 0; i < files; i++) {
         const int rank = i * stride % nranks;
         c.paths[rank][c.count[rank]++] = state_path(name, i);
@@ -70,18 +70,18 @@ state_claims state_spread(const char *name, int files, int nranks, int stride) {
 }
 
 int state_load(ranks *r, int rank, void *context) {
-    const state_claims *c = context;
+    const state_files *c = context;
     return tw_group_load(r->groups[rank], c->paths[rank], c->count[rank]);
 }
 
-/* state_path keeps its place in a static: saved one after the other. */
+/* Not on threads: state_path has static buffers. */
 void state_save_all(ranks *r, const char *name) {
     for (int rank = 0; rank < r->nranks; rank++)
         check_ok(tw_group_save(r->groups[rank], state_path(name, rank)));
 }
 
 void state_load_all(ranks *r, const char *name) {
-    state_claims c = {.count = {0}};
+    state_files c = {.count = {0}};
     for (int rank = 0; rank < r->nranks; rank++) {
         c.paths[rank][0] = state_path(name, rank);
         c.count[rank] = 1;

@@ -1,7 +1,7 @@
 /* group_state.h - groups that are saved and loaded: their tensors, steps and files
  *
- * Files lie in a directory of their own, which state_begin makes and state_end removes: the fixture
- * of a program's tests.
+ * Files lie in a temporary directory, which state_begin makes and state_end removes: pass both to
+ * cmocka_run_group_tests.
  */
 #ifndef GROUP_STATE_H
 #define GROUP_STATE_H
@@ -10,7 +10,7 @@
 
 enum { STATE_RANKS = 8, STATE_TENSORS = 2, STATE_PATH = 128 };
 extern const int64_t state_sizes[STATE_TENSORS];
-extern oracle_data state_data; /* of the gradients; who changes it sets it back */
+extern oracle_data state_data; /* of the gradients; a test that changes it sets it back */
 extern char state_directory[64];
 
 int state_begin(void **state);
@@ -18,29 +18,28 @@ int state_end(void **state);
 
 /* ---- Files */
 
-/* The path of a rank's file of some name; one of a few buffers. */
+/* The path of a rank's file of this name, in one of 64 static buffers. */
 const char *state_path(const char *name, int rank);
 
-/* The whole file, to be freed. */
+/* The whole file; the caller frees it. */
 char *state_read(const char *path, int64_t *size);
 void state_write(const char *path, const char *bytes, int64_t size);
 
 /* ---- Saving and loading */
 
-/* Which files each rank names. */
-typedef struct state_claims {
+/* Which files each rank loads. */
+typedef struct state_files {
     const char *paths[STATE_RANKS][STATE_RANKS];
     int count[STATE_RANKS];
-} state_claims;
+} state_files;
 
 /* File i goes to rank (i * stride) mod P. */
-state_claims state_spread(const char *name, int files, int nranks, int stride);
+state_files state_spread(const char *name, int files, int nranks, int stride);
 
-/* For ranks_run: load what the claims in context name. */
+/* For ranks_run with state_files as context: load them. */
 int state_load(ranks *r, int rank, void *context);
 
-/* Every rank saves its file of this name, or loads it again; of loading, statuses are left to be
- * checked. */
+/* Every rank saves its file of this name, or loads it; the caller checks statuses of loading. */
 void state_save_all(ranks *r, const char *name);
 void state_load_all(ranks *r, const char *name);
 
@@ -48,13 +47,13 @@ void state_load_all(ranks *r, const char *name);
 
 tw_group_params state_params(const char *scheme);
 
-/* Steps first .. last - 1 of all tensors, each with gradients of its own. */
+/* Steps first .. last - 1 of all tensors; gradients depend on the step. */
 void state_steps(ranks *r, int first, int last);
 
 void state_same_residuals(ranks *a, ranks *b);
 
-/* Both go the same way, step by step. Returns in how many steps tensor 0 got fewer entries than k:
- * by a reused global threshold, as its sums are not zero. */
+/* Both give the same, step by step. Returns in how many steps tensor 0 got fewer entries than k,
+ * which only a reused global threshold does. */
 int state_same_steps(ranks *a, ranks *b, int first, int last);
 
 #endif

@@ -1,8 +1,7 @@
-/* oracle.c - data, conversions and the top-k by full sort that the library is held against
+/* oracle.c - data, conversions and a top-k by full sort; see oracle.h
  *
- * Conversions between float32 and the 16-bit types go through arithmetic (frexp, ldexp) rather
- * than through bit tricks or the CPU's instructions, so that they cannot share a bug with the
- * kernels.
+ * Conversions between float32 and the 16-bit types use arithmetic (frexp, ldexp). The kernels use
+ * bit tricks and the CPU's instructions, so the two cannot share a bug.
  */
 #include "oracle.h"
 
@@ -11,15 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/random.h"
 #include "thinwire.h"
 
-/* ---- Random numbers ------------------------------------------------------------------------- */
+/* ---- Random numbers -------------------------------------------------------------------------- */
 
 uint64_t oracle_next(oracle_rng *rng) {
-    uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return tw__random(rng->key, rng->counter++);
 }
 
 int64_t oracle_below(oracle_rng *rng, int64_t bound) {
@@ -35,7 +32,7 @@ double oracle_gauss(oracle_rng *rng) {
     return radius * cos(6.283185307179586 * oracle_uniform(rng));
 }
 
-/* ---- Vectors -------------------------------------------------------------------------------- */
+/* ---- Vectors --------------------------------------------------------------------------------- */
 
 const char *oracle_data_name(oracle_data kind) {
     static const char *const names[] = {
@@ -67,9 +64,9 @@ static float denormal(oracle_rng *rng) {
     return oracle_float((uint32_t)(random & 0x800fffffu)); /* mantissas of up to 20 bits */
 }
 
-/* Entry i of n. The place of what is special (spike, region) depends on `where` in [0, 1). */
+/* Entry i of n. A spike or region begins at the fraction `where` of the vector, in [0, 1). */
 static float value_at(oracle_data kind, oracle_rng *rng, int64_t i, int64_t n, double where) {
-    const int64_t place = (int64_t)(where * (double)n);
+    const int64_t start = (int64_t)(where * (double)n);
     switch (kind) {
     case DATA_SUMMABLE:
         return (float)(oracle_below(rng, 201) - 100) * 0x1p-10f;
@@ -84,7 +81,7 @@ static float value_at(oracle_data kind, oracle_rng *rng, int64_t i, int64_t n, d
     case DATA_CONSTANT:
         return -0.75f;
     case DATA_SPIKE:
-        return i == place ? 1e9f : 1e-9f * (float)oracle_gauss(rng);
+        return i == start ? 1e9f : 1e-9f * (float)oracle_gauss(rng);
     case DATA_TIES:
         return (float)(oracle_below(rng, 7) - 3);
     case DATA_DENORMALS:
@@ -96,7 +93,7 @@ static float value_at(oracle_data kind, oracle_rng *rng, int64_t i, int64_t n, d
     case DATA_DESCENDING:
         return (float)(i - n) * 0.25f;
     case DATA_REGION:
-        return (float)oracle_gauss(rng) * (i >= place && i < place + n / 16 + 1 ? 1000.0f : 1e-3f);
+        return (float)oracle_gauss(rng) * (i >= start && i < start + n / 16 + 1 ? 1000.0f : 1e-3f);
     case DATA_BITS:
         return any_bits(rng);
     case DATA_KINDS:
@@ -106,13 +103,13 @@ static float value_at(oracle_data kind, oracle_rng *rng, int64_t i, int64_t n, d
 }
 
 void oracle_fill(float *x, int64_t n, oracle_data kind, uint64_t seed) {
-    oracle_rng rng = {seed * 1000003u + (uint64_t)kind};
+    oracle_rng rng = {.key = seed * 1000003u + (uint64_t)kind};
     const double where = oracle_uniform(&rng);
     for (int64_t i = 0; i < n; i++)
         x[i] = value_at(kind, &rng, i, n, where);
 }
 
-/* ---- Element types -------------------------------------------------------------------------- */
+/* ---- Element types --------------------------------------------------------------------------- */
 
 /* The layout of a type of 1 sign bit, some exponent bits and `mantissa` stored mantissa bits. */
 typedef struct layout {
@@ -187,7 +184,7 @@ void oracle_decode(float *x, const void *bytes, int64_t n, int type) {
     }
 }
 
-/* ---- Bits and selection --------------------------------------------------------------------- */
+/* ---- Bits and selection ---------------------------------------------------------------------- */
 
 uint32_t oracle_bits(float x) {
     uint32_t bits;
@@ -203,6 +200,15 @@ float oracle_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+uint64_t oracle_hash(uint64_t hash, const void *data, int64_t bytes) {
+    for (int64_t at = 0; at + 4 <= bytes; at += 4) {
+        uint32_t word;
+        memcpy(&word, (const char *)data + at, sizeof word);
+        hash = tw__mix(hash, word);
+    }
+    return hash;
 }
 
 int64_t oracle_difference(const float *a, const float *b, int64_t n) {

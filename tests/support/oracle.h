@@ -1,18 +1,19 @@
 /* oracle.h - what the tests compare the library with: data, conversions and a top-k by full sort
  *
- * Written for being obviously right, not for speed, and without a line of the library: everything
- * here may be checked by reading it. It knows no test framework, so the fuzzer uses it too; the
- * assertions that go with it are in check.h.
+ * Written to be obviously right, not fast. It shares nothing with the library but the random
+ * generator, which only makes inputs. It knows no test framework, so the fuzzers use it too; the
+ * assertions are in check.h.
  */
 #ifndef ORACLE_H
 #define ORACLE_H
 
 #include <stdint.h>
 
-/* ---- Random numbers: splitmix64, the same on every machine ---------------------------------- */
+/* ---- Random numbers: a stream of src/base/random.h, the same on every machine ---------------- */
 
 typedef struct oracle_rng {
-    uint64_t state;
+    uint64_t key;
+    uint64_t counter; /* of the next draw */
 } oracle_rng;
 
 uint64_t oracle_next(oracle_rng *rng);
@@ -20,7 +21,7 @@ int64_t oracle_below(oracle_rng *rng, int64_t bound); /* 0 .. bound - 1 */
 double oracle_uniform(oracle_rng *rng);               /* (0, 1) */
 double oracle_gauss(oracle_rng *rng);                 /* mean 0, deviation 1 */
 
-/* ---- Vectors -------------------------------------------------------------------------------- */
+/* ---- Vectors --------------------------------------------------------------------------------- */
 
 /* X(name, text): the kinds of data. */
 #define ORACLE_DATA(X)                                                                             \
@@ -49,7 +50,7 @@ typedef enum {
 const char *oracle_data_name(oracle_data kind);
 void oracle_fill(float *x, int64_t n, oracle_data kind, uint64_t seed);
 
-/* ---- Element types: tw_type ----------------------------------------------------------------- */
+/* ---- Element types: tw_type ------------------------------------------------------------------ */
 
 int64_t oracle_type_size(int type); /* bytes of an element */
 
@@ -58,11 +59,14 @@ int64_t oracle_type_size(int type); /* bytes of an element */
 void oracle_encode(void *bytes, const float *x, int64_t n, int type);
 void oracle_decode(float *x, const void *bytes, int64_t n, int type);
 
-/* ---- Bits and selection --------------------------------------------------------------------- */
+/* ---- Bits and selection ---------------------------------------------------------------------- */
 
 uint32_t oracle_bits(float x);
 uint32_t oracle_magnitude(float x); /* bits without sign: ordered like |x| */
 float oracle_float(uint32_t bits);
+
+/* The hash continued over data, a multiple of 4 bytes. Begin with 0. */
+uint64_t oracle_hash(uint64_t hash, const void *data, int64_t bytes);
 
 /* First index where the bits of a[n] and b[n] differ, -1 if none does. */
 int64_t oracle_difference(const float *a, const float *b, int64_t n);

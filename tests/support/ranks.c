@@ -1,4 +1,4 @@
-/* ranks.c - threads that play ranks, and the checks of what they bring back */
+/* ranks.c - ranks as threads, and checks of what they return; see ranks.h */
 #include "ranks.h"
 
 #include <pthread.h>
@@ -8,36 +8,36 @@
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
-typedef struct player {
+typedef struct rank_thread {
     ranks *all;
     int rank;
     ranks_call call;
     void *context;
     pthread_t thread;
-} player;
+} rank_thread;
 
-static void *play(void *context) {
-    player *p = context;
-    ranks *r = p->all;
-    r->status[p->rank] = p->call(r, p->rank, p->context);
-    r->text[p->rank][0] = '\0';
-    if (r->status[p->rank] != TW_OK)
-        snprintf(r->text[p->rank], sizeof *r->text, "%s", tw_last_error());
+static void *rank_main(void *context) {
+    rank_thread *t = context;
+    ranks *r = t->all;
+    r->status[t->rank] = t->call(r, t->rank, t->context);
+    r->text[t->rank][0] = '\0';
+    if (r->status[t->rank] != TW_OK)
+        snprintf(r->text[t->rank], sizeof *r->text, "%s", tw_last_error());
     return NULL;
 }
 
 void ranks_run(ranks *r, ranks_call call, void *context) {
-    player *players = check_alloc(r->nranks, sizeof *players);
+    rank_thread *threads = check_alloc(r->nranks, sizeof *threads);
     for (int rank = 0; rank < r->nranks; rank++) {
-        players[rank] = (player){.all = r, .rank = rank, .call = call, .context = context};
-        if (pthread_create(&players[rank].thread, NULL, play, &players[rank]) != 0) {
+        threads[rank] = (rank_thread){.all = r, .rank = rank, .call = call, .context = context};
+        if (pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]) != 0) {
             fprintf(stderr, "ranks.c: no thread for rank %d of %d\n", rank, r->nranks);
             abort(); /* the others wait for it */
         }
     }
     for (int rank = 0; rank < r->nranks; rank++)
-        pthread_join(players[rank].thread, NULL);
-    free(players);
+        pthread_join(threads[rank].thread, NULL);
+    free(threads);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

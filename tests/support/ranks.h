@@ -1,8 +1,8 @@
-/* ranks.h - P ranks as threads of the test, each with its end of a transport and its group
+/* ranks.h - P ranks as threads of the test, each with its transport and its group
  *
- * cmocka fails by longjmp, which must not leave another thread: what ranks do in their threads
- * therefore returns a status, and the main thread checks statuses and results once all have come
- * back. Threads live for one ranks_run each; the handles stay.
+ * cmocka fails by longjmp, which must not leave a thread other than the main one. So what ranks do
+ * in their threads returns a status, and the main thread checks statuses and results after all have
+ * returned. Threads live for one ranks_run; transports and groups stay.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -17,45 +17,45 @@ typedef struct ranks {
     char (*text)[256];         /* [nranks] tw_last_error() of those that failed, else "" */
 } ranks;
 
-/* What one rank does, in a thread of its own. No cmocka check in there. */
+/* What one rank does, in its own thread. It must not call cmocka's checks. */
 typedef int (*ranks_call)(ranks *r, int rank, void *context);
 
-/* Seconds that groups of the tests wait before they call it a hang. */
+/* Seconds: the timeout of groups in tests. */
 #define RANKS_TIMEOUT 60.0
 
-/* Transports for so many ranks, no groups yet. */
+/* Transports for nranks ranks, no groups yet. */
 void ranks_init(ranks *r, int nranks);
-/* The same with transports of the test's own, which are freed with the ranks. */
+/* The same with transports of the caller, which are freed with the ranks. */
 void ranks_adopt(ranks *r, int nranks, tw_transport *const *transports);
 /* Groups with params (timeout 0: RANKS_TIMEOUT) and tensors of sizes[tensors] elements, open. */
 void ranks_open(ranks *r, int nranks, const tw_group_params *params, const int64_t *sizes,
                 int tensors);
-/* The same on ranks that have transports. Statuses are left to be checked. */
+/* The same on ranks that have transports. The caller checks statuses. */
 void ranks_try_open(ranks *r, const tw_group_params *params, const int64_t *sizes, int tensors);
 /* Free groups and transports, or the groups alone. */
 void ranks_close(ranks *r);
 void ranks_free_groups(ranks *r);
 
-/* Parameters of a usual group: the exact k largest, by this exchange (NULL: the scheme's). */
+/* Method "exact" with k, and this exchange (NULL: the default scheme's). */
 tw_group_params ranks_params(const char *exchange, int64_t k);
 
-/* All ranks at the same time; comes back when the last one has. */
+/* Calls all ranks at the same time; returns when the last has. */
 void ranks_run(ranks *r, ranks_call call, void *context);
-/* What they returned must be TW_OK, or this error, on every rank. */
+/* Every rank's status must be TW_OK, or this error. */
 void ranks_ok(const ranks *r);
 void ranks_error(const ranks *r, int want);
 /* Every rank's text must contain this part, made as by printf. */
 __attribute__((format(printf, 2, 3))) void ranks_say(const ranks *r, const char *format, ...);
 
-/* tw_allreduce on every rank. Statuses are left to be checked.
+/* tw_allreduce on every rank. The caller checks statuses.
  *   grads [nranks], outs [nranks] or NULL. */
 void ranks_allreduce(ranks *r, int tensor, void *const *grads, float *const *outs);
 
-/* Every rank's residual of n elements equals rows[rank], or is copied there. */
+/* Every rank's residual must equal rows[rank][n], or is copied to it. */
 void ranks_check_residuals(ranks *r, int tensor, float *const *rows, int64_t n);
 void ranks_get_residuals(ranks *r, int tensor, float **rows, int64_t n);
 
-/* One vector of n zeros for each rank. */
+/* One vector of n zeros for each rank; rows_free(NULL) is fine. */
 float **rows_alloc(int nranks, int64_t n);
 void rows_free(float **rows);
 /* Data of a kind, another for each rank and step. */

@@ -1,7 +1,7 @@
 /* test_oracle.c - the oracle itself, on examples worked out by hand
  *
- * A wrong oracle would bless a wrong library, so the few things in it that are more than one line
- * are held against numbers from the IEEE tables and against a selection done by eye.
+ * A wrong oracle would accept a wrong library. So its conversions are compared with numbers from
+ * the IEEE tables, and its top-k with a selection done by hand.
  */
 #include "check.h"
 
@@ -46,7 +46,7 @@ static void test_round_trip(void **state) {
         }
 }
 
-static void test_topk_by_eye(void **state) {
+static void test_topk_by_hand(void **state) {
     (void)state;
     const float acc[8] = {1.0f, -3.0f, 0.0f, 2.0f, -0.0f, -2.0f, 3.0f, 0x1p-149f};
     int32_t idx[8];
@@ -72,7 +72,7 @@ static void test_difference(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f16_numbers), cmocka_unit_test(test_bf16_numbers),
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_topk_by_eye),
+        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_topk_by_hand),
         cmocka_unit_test(test_difference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,7 @@
 #define DATA_FILES_H
 
 #include "check.h"
-#include "dataset.h"
+#include "data/dataset.h"
 
 enum { IDX_ROWS = 3, IDX_COLUMNS = 5, CIFAR_RECORD = 3073 };
 

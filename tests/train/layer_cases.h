@@ -6,7 +6,7 @@
 #ifndef LAYER_CASES_H
 #define LAYER_CASES_H
 
-#include "gradient.h"
+#include "gradient_check.h"
 
 typedef struct layer_case layer_case;
 
@@ -14,7 +14,7 @@ typedef struct layer_case layer_case;
 typedef struct layer_run {
     const layer_case *c;
     void *layer; /* the layer's own struct */
-    lab lab;
+    layer_fixture fixture;
     real *x;     /* [nx] */
     real *y;     /* [ny] */
     real *dy;    /* [ny] may be used up by backward */
@@ -26,7 +26,7 @@ struct layer_case {
     const char *name;
     size_t bytes; /* of the layer's struct */
     int64_t nx, ny;
-    void (*build)(void *layer, plan *p);
+    void (*build)(void *layer, layout *to);
     void (*forward)(layer_run *r);
     void (*backward)(layer_run *r); /* after a forward */
     bool own_loss; /* forward sets r->loss and y holds its gradient: else the loss is a sum of y */

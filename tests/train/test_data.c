@@ -10,7 +10,7 @@
 
 #include <zlib.h>
 
-#include "data/parts.h"
+#include "data/data.h"
 #include "data_files.h"
 
 enum { FASHION_PIXELS = 28 * 28, PIXELS = IDX_ROWS * IDX_COLUMNS, MOST_EXAMPLES = 1000 };
@@ -95,33 +95,31 @@ static void free_buffers(batch_buffers *b) {
     free(b->labels);
 }
 
-static int64_t steps_of(const dataset *set, const batch_plan *plan) {
+static int64_t steps_of(const dataset *set, const batch_spec *spec) {
     int64_t steps;
-    dataset_error error = {""};
-    if (dataset_steps(set, plan, &steps, &error) != TW_OK)
-        check_fail("dataset_steps: %s", error.text);
+    if (dataset_steps(set, spec, &steps) != TW_OK)
+        check_fail("dataset_steps: %s", tw_last_error());
     return steps;
 }
 
-static int32_t fill(const dataset *set, const batch_plan *plan, int64_t epoch, int64_t step,
+static int32_t fill(const dataset *set, const batch_spec *spec, int64_t epoch, int64_t step,
                     const batch_buffers *b) {
     int32_t filled;
-    dataset_error error = {""};
-    if (dataset_batch(set, plan, epoch, step, b, &filled, &error) != TW_OK)
-        check_fail("dataset_batch: %s", error.text);
+    if (dataset_batch(set, spec, epoch, step, b, &filled) != TW_OK)
+        check_fail("dataset_batch: %s", tw_last_error());
     return filled;
 }
 
-/* Which examples an epoch of all workers takes, in order of place, into numbers[]; how many. */
-static int64_t take_epoch(const dataset *set, batch_plan plan, int64_t epoch, int64_t *numbers) {
-    batch_buffers b = image_buffers(set, plan.count);
-    const int64_t steps = steps_of(set, &plan);
+/* Which examples an epoch of all workers takes, in order of position, into numbers[]; how many. */
+static int64_t take_epoch(const dataset *set, batch_spec spec, int64_t epoch, int64_t *numbers) {
+    batch_buffers b = image_buffers(set, spec.count);
+    const int64_t steps = steps_of(set, &spec);
     int64_t taken = 0;
     for (int64_t step = 0; step < steps; step++) {
-        for (plan.worker = 0; plan.worker < plan.workers; plan.worker++) {
-            const int32_t filled = fill(set, &plan, epoch, step, &b);
-            if (plan.split == DATASET_TRAIN)
-                check_int("filled", filled, plan.count);
+        for (spec.worker = 0; spec.worker < spec.workers; spec.worker++) {
+            const int32_t filled = fill(set, &spec, epoch, step, &b);
+            if (spec.split == DATASET_TRAIN)
+                check_int("filled", filled, spec.count);
             for (int64_t row = 0; row < filled; row++) {
                 numbers[taken] = image_number(set, b.images + row * PIXELS);
                 check_int("label", b.labels[row], numbers[taken++] % 10);
@@ -151,16 +149,16 @@ static void test_shards(void **state) {
     for (int workers = 1; workers <= 40; workers += 3) {
         for (int count = 1; count <= 25; count += 4) {
             check_scene("workers=%d count=%d", workers, count);
-            batch_plan plan = {.count = count, .workers = workers, .seed = 7};
+            batch_spec spec = {.count = count, .workers = workers, .seed = 7};
             const int64_t each = (int64_t)workers * count;
             const int64_t want = MOST_EXAMPLES / each * each;
-            check_int("taken", take_epoch(set, plan, 2, now), want);
+            check_int("taken", take_epoch(set, spec, 2, now), want);
             check_distinct(now, want, MOST_EXAMPLES); /* all of them where `each` divides */
             if (workers == 1 && count == 1)
                 memcpy(first, now, sizeof first);
             check_true(memcmp(first, now, (size_t)want * sizeof *now) == 0); /* any sharding */
-            plan.split = DATASET_TEST;
-            check_int("tested", take_epoch(set, plan, 2, now), 37);
+            spec.split = DATASET_TEST;
+            check_int("tested", take_epoch(set, spec, 2, now), 37);
             for (int64_t i = 0; i < 37; i++)
                 check_int("in order", now[i], i);
         }
@@ -180,11 +178,11 @@ static void test_orders(void **state) {
     (void)state;
     dataset *set = files_open(files_path(""), NULL);
     int64_t orders[4][MOST_EXAMPLES];
-    batch_plan plan = {.count = 10, .workers = 4, .seed = 1};
-    take_epoch(set, plan, 0, orders[0]);
-    take_epoch(set, plan, 1, orders[1]);
-    plan.seed = 2;
-    take_epoch(set, plan, 0, orders[2]);
+    batch_spec spec = {.count = 10, .workers = 4, .seed = 1};
+    take_epoch(set, spec, 0, orders[0]);
+    take_epoch(set, spec, 1, orders[1]);
+    spec.seed = 2;
+    take_epoch(set, spec, 0, orders[2]);
     for (int64_t i = 0; i < MOST_EXAMPLES; i++)
         orders[3][i] = i;
     for (int a = 0; a < 4; a++)
@@ -198,18 +196,18 @@ static void test_resume(void **state) {
     (void)state;
     enum { COUNT = 16, STEPS = 6 };
     static float run[STEPS][COUNT * FASHION_PIXELS];
-    const batch_plan plan = {.count = COUNT, .worker = 2, .workers = 4, .augment = true, .seed = 3};
+    const batch_spec spec = {.count = COUNT, .worker = 2, .workers = 4, .augment = true, .seed = 3};
     dataset *set = files_open(DATASET_EMBEDDED, NULL);
     batch_buffers b = image_buffers(set, COUNT);
     for (int64_t step = 0; step < STEPS; step++) {
-        fill(set, &plan, 5, step, &b);
+        fill(set, &spec, 5, step, &b);
         memcpy(run[step], b.images, sizeof run[step]);
     }
     dataset_close(set);
     set = files_open(DATASET_EMBEDDED, NULL);
     for (int64_t step = STEPS - 1; step >= 0; step--) {
         check_scene("resumed at step %d", (int)step);
-        fill(set, &plan, 5, step, &b);
+        fill(set, &spec, 5, step, &b);
         check_bits("images", b.images, run[step], COUNT * FASHION_PIXELS);
     }
     free_buffers(&b);
@@ -220,9 +218,9 @@ static void test_resume(void **state) {
 static void test_normalised(void **state) {
     (void)state;
     dataset *set = files_open(DATASET_EMBEDDED, NULL);
-    const batch_plan plan = {.split = DATASET_TEST, .count = 2000, .augment = true};
-    batch_buffers b = image_buffers(set, plan.count);
-    check_int("filled", fill(set, &plan, 0, 0, &b), 2000);
+    const batch_spec spec = {.split = DATASET_TEST, .count = 2000, .augment = true};
+    batch_buffers b = image_buffers(set, spec.count);
+    check_int("filled", fill(set, &spec, 0, 0, &b), 2000);
     const dataset_info *info = dataset_get_info(set);
     const uint8_t *pixels = set->images[DATASET_TEST].pixels;
     for (int64_t i = 0; i < 2000 * FASHION_PIXELS; i++) {
@@ -275,15 +273,15 @@ static void test_augmented(void **state) {
     files_clear();
     files_write_cifar(1);
     dataset *set = files_open(files_path(""), NULL);
-    const batch_plan plan = {.count = 5, .augment = true, .seed = 11};
-    const batch_plan plain = {.count = 5, .seed = 11}; /* the same order */
+    const batch_spec spec = {.count = 5, .augment = true, .seed = 11};
+    const batch_spec plain = {.count = 5, .seed = 11}; /* the same order */
     batch_buffers b = image_buffers(set, 5);
     batch_buffers source = image_buffers(set, 5);
     int downs[9] = {0};
     int rights[9] = {0};
     int flips[2] = {0};
     for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
-        fill(set, &plan, epoch, 0, &b);
+        fill(set, &spec, epoch, 0, &b);
         fill(set, &plain, epoch, 0, &source);
         const int64_t number = image_number(set, source.images);
         explain(set, b.images, set->images[DATASET_TRAIN].pixels + number * 3072, downs, rights,
@@ -301,37 +299,35 @@ static void test_augmented(void **state) {
 
 /* ---- Bad plans, threads --------------------------------------------------------------------------- */
 
-static void refused_plan(const dataset *set, batch_plan plan, const char *part) {
+static void refused_plan(const dataset *set, batch_spec spec, const char *part) {
     int64_t steps;
-    dataset_error error = {""};
-    check_error(dataset_steps(set, &plan, &steps, &error), TW_ERR_PARAM);
-    check_contains(error.text, part);
+    check_error(dataset_steps(set, &spec, &steps), TW_ERR_PARAM);
+    check_contains(tw_last_error(), part);
     int32_t filled;
     const batch_buffers none = {0};
-    check_error(dataset_batch(set, &plan, 0, 0, &none, &filled, &error), TW_ERR_PARAM);
+    check_error(dataset_batch(set, &spec, 0, 0, &none, &filled), TW_ERR_PARAM);
 }
 
 static void test_bad_plans(void **state) {
     (void)state;
     dataset *set = files_open(DATASET_EMBEDDED, NULL);
     check_scene("bad plans");
-    refused_plan(set, (batch_plan){.count = 0}, "0 examples");
-    refused_plan(set, (batch_plan){.count = 1, .worker = 4, .workers = 4}, "worker 4 of 4");
-    refused_plan(set, (batch_plan){.count = 1, .worker = -1, .workers = 4}, "worker -1 of 4");
-    refused_plan(set, (batch_plan){.count = 1, .workers = -1}, "-1");
-    refused_plan(set, (batch_plan){.count = 5001, .workers = 2}, "only 10000");
-    refused_plan(set, (batch_plan){.count = INT32_MAX, .workers = INT32_MAX}, "only 10000");
-    refused_plan(set, (batch_plan){.form = BATCH_WORDS, .count = 1, .length = 8}, "needs text");
-    refused_plan(set, (batch_plan){.form = (batch_form)9, .count = 1}, "form 9");
-    const batch_plan plan = {.count = 100};
+    refused_plan(set, (batch_spec){.count = 0}, "0 examples");
+    refused_plan(set, (batch_spec){.count = 1, .worker = 4, .workers = 4}, "worker 4 of 4");
+    refused_plan(set, (batch_spec){.count = 1, .worker = -1, .workers = 4}, "worker -1 of 4");
+    refused_plan(set, (batch_spec){.count = 1, .workers = -1}, "-1");
+    refused_plan(set, (batch_spec){.count = 5001, .workers = 2}, "only 10000");
+    refused_plan(set, (batch_spec){.count = INT32_MAX, .workers = INT32_MAX}, "only 10000");
+    refused_plan(set, (batch_spec){.form = BATCH_WORDS, .count = 1, .length = 8}, "needs text");
+    refused_plan(set, (batch_spec){.form = (batch_form)9, .count = 1}, "form 9");
+    const batch_spec spec = {.count = 100};
     const batch_buffers none = {0};
     int32_t filled;
-    dataset_error error;
-    check_error(dataset_batch(set, &plan, 0, 0, &none, &filled, &error), TW_ERR_NULL);
-    check_error(dataset_batch(set, &plan, 0, 100, &none, &filled, &error), TW_ERR_PARAM);
-    check_contains(error.text, "100 steps");
-    check_error(dataset_batch(set, &plan, -1, 0, &none, &filled, &error), TW_ERR_PARAM);
-    check_error(dataset_batch(set, &plan, 0, -1, &none, &filled, NULL), TW_ERR_PARAM);
+    check_error(dataset_batch(set, &spec, 0, 0, &none, &filled), TW_ERR_NULL);
+    check_error(dataset_batch(set, &spec, 0, 100, &none, &filled), TW_ERR_PARAM);
+    check_contains(tw_last_error(), "100 steps");
+    check_error(dataset_batch(set, &spec, -1, 0, &none, &filled), TW_ERR_PARAM);
+    check_error(dataset_batch(set, &spec, 0, -1, &none, &filled), TW_ERR_PARAM);
     dataset_close(set);
     dataset_close(NULL);
 }
@@ -343,13 +339,13 @@ typedef struct reader {
 
 static void *read_batches(void *argument) {
     reader *r = argument;
-    const batch_plan plan = {.count = 8, .worker = 1, .workers = 3, .augment = true, .seed = 5};
+    const batch_spec spec = {.count = 8, .worker = 1, .workers = 3, .augment = true, .seed = 5};
     static _Thread_local float images[8 * FASHION_PIXELS];
     int32_t labels[8];
     const batch_buffers b = {.images = images, .labels = labels};
     int32_t filled;
     for (int64_t step = 0; step < 40; step++) {
-        if (dataset_batch(r->set, &plan, step, step, &b, &filled, NULL) != TW_OK)
+        if (dataset_batch(r->set, &spec, step, step, &b, &filled) != TW_OK)
             return NULL;
         r->sum = r->sum * 31 + crc32(0, (const Bytef *)images, sizeof images);
     }

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/parts.h"
+#include "data/data.h"
 #include "data_files.h"
 
 enum { TRAIN = 12, TEST = 5, PIXELS = IDX_ROWS * IDX_COLUMNS };

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/parts.h"
+#include "data/data.h"
 #include "data_files.h"
 
 static void check_word(const dataset *set, int32_t id, const char *want) {
@@ -81,19 +81,19 @@ static void test_windows(void **state) {
     dataset *set = files_open(files_path("book"), NULL);
     const token_split *stream = &set->text[DATASET_TRAIN];
     const int64_t windows = (stream->count - 1) / LENGTH;
-    batch_plan plan = {
+    batch_spec spec = {
         .form = BATCH_WORDS, .count = COUNT, .length = LENGTH, .workers = WORKERS, .seed = 1};
     int32_t tokens[COUNT * LENGTH];
     int32_t labels[COUNT * LENGTH];
     const batch_buffers b = {.tokens = tokens, .labels = labels};
     int64_t steps;
-    check_ok(dataset_steps(set, &plan, &steps, NULL));
+    check_ok(dataset_steps(set, &spec, &steps));
     check_int("steps", steps, windows / (COUNT * WORKERS));
     bool seen[64] = {false};
     for (int64_t step = 0; step < steps; step++) {
-        for (plan.worker = 0; plan.worker < WORKERS; plan.worker++) {
+        for (spec.worker = 0; spec.worker < WORKERS; spec.worker++) {
             int32_t filled;
-            check_ok(dataset_batch(set, &plan, 4, step, &b, &filled, NULL));
+            check_ok(dataset_batch(set, &spec, 4, step, &b, &filled));
             for (int row = 0; row < COUNT; row++) {
                 int64_t window = 0; /* words of lines are unique, so windows are */
                 while (memcmp(stream->tokens + window * LENGTH, tokens + row * LENGTH,
@@ -142,14 +142,13 @@ static void test_bad_plans(void **state) {
     check_scene("bad plans");
     dataset *set = files_open(files_path(""), NULL);
     int64_t steps;
-    dataset_error error;
-    const batch_plan plan = {.form = BATCH_MASKED, .count = 1, .length = 8};
-    check_error(dataset_steps(set, &plan, &steps, &error), TW_ERR_PARAM);
-    check_contains(error.text, "masked");
-    const batch_plan longer = {.form = BATCH_WORDS, .count = 1, .length = 100};
-    check_error(dataset_steps(set, &longer, &steps, &error), TW_ERR_PARAM);
-    const batch_plan empty = {.form = BATCH_WORDS, .count = 1};
-    check_error(dataset_steps(set, &empty, &steps, &error), TW_ERR_PARAM);
+    const batch_spec spec = {.form = BATCH_MASKED, .count = 1, .length = 8};
+    check_error(dataset_steps(set, &spec, &steps), TW_ERR_PARAM);
+    check_contains(tw_last_error(), "masked");
+    const batch_spec longer = {.form = BATCH_WORDS, .count = 1, .length = 100};
+    check_error(dataset_steps(set, &longer, &steps), TW_ERR_PARAM);
+    const batch_spec empty = {.form = BATCH_WORDS, .count = 1};
+    check_error(dataset_steps(set, &empty, &steps), TW_ERR_PARAM);
     dataset_close(set);
 }
 
@@ -193,7 +192,7 @@ static int64_t find_sentence(const token_split *text, const int32_t *words, int3
 /* tokens[a+b+3] without masks are two sentences, and they follow each other if they should. */
 static void check_pair(const token_split *text, const int32_t *tokens, int32_t a, int32_t b,
                        bool follows) {
-    bool after = false; /* short sentences occur more than once: any place will do */
+    bool after = false; /* short sentences occur more than once: any of them will do */
     int64_t first = -1;
     while (!after && (first = find_sentence(text, tokens + 1, a, first + 1)) >= 0)
         after = text->sentences[first].followed &&
@@ -247,7 +246,7 @@ static void check_row(const dataset *set, dataset_split split, const batch_buffe
     t->words += a + second;
 }
 
-static void check_masked_split(const dataset *set, batch_plan plan, int64_t steps, tally *t) {
+static void check_masked_split(const dataset *set, batch_spec spec, int64_t steps, tally *t) {
     int32_t room[3][COUNT * LENGTH];
     int32_t again[COUNT * LENGTH];
     int32_t lengths[COUNT];
@@ -258,14 +257,14 @@ static void check_masked_split(const dataset *set, batch_plan plan, int64_t step
                              .lengths = lengths,
                              .follows = follows};
     for (int64_t step = 0; step < steps; step++) {
-        check_scene("masked batch %d of split %d", (int)step, plan.split);
+        check_scene("masked batch %d of split %d", (int)step, spec.split);
         int32_t filled;
-        check_ok(dataset_batch(set, &plan, 1, step, &b, &filled, NULL));
+        check_ok(dataset_batch(set, &spec, 1, step, &b, &filled));
         memcpy(again, b.tokens, sizeof again);
-        check_ok(dataset_batch(set, &plan, 1, step, &b, &filled, NULL));
+        check_ok(dataset_batch(set, &spec, 1, step, &b, &filled));
         check_true(memcmp(again, b.tokens, (size_t)filled * LENGTH * sizeof *again) == 0);
         for (int row = 0; row < filled; row++)
-            check_row(set, plan.split, &b, row, t);
+            check_row(set, spec.split, &b, row, t);
     }
 }
 
@@ -283,12 +282,12 @@ static void test_masked(void **state) {
     dataset *set = files_open(files_path(""), &(dataset_options){.masked = true});
     check_int("vocabulary", dataset_get_info(set)->vocabulary, TOKEN_MASKED_WORDS + WORDS + 1);
     check_int("sentences", set->text[DATASET_TRAIN].sentence_count, SENTENCES);
-    batch_plan plan = {.form = BATCH_MASKED, .count = COUNT, .length = LENGTH, .seed = 4};
+    batch_spec spec = {.form = BATCH_MASKED, .count = COUNT, .length = LENGTH, .seed = 4};
     int64_t steps;
-    check_ok(dataset_steps(set, &plan, &steps, NULL));
+    check_ok(dataset_steps(set, &spec, &steps));
     check_int("steps", steps, SENTENCES / 10 * 9 / COUNT);
     tally t = {0};
-    check_masked_split(set, plan, steps, &t);
+    check_masked_split(set, spec, steps, &t);
     check_scene("masked");
     const int64_t predicted = t.masked + t.random + t.kept; /* about 6,700 */
     check_int("rows", t.rows, SENTENCES / 10 * 9);
@@ -297,10 +296,10 @@ static void test_masked(void **state) {
     check_share("masked", t.masked, predicted, 800, 25);
     check_share("random", t.random, predicted, 100, 20);
     check_share("kept", t.kept, predicted, 100, 20);
-    plan.split = DATASET_TEST;
-    check_ok(dataset_steps(set, &plan, &steps, NULL));
+    spec.split = DATASET_TEST;
+    check_ok(dataset_steps(set, &spec, &steps));
     t = (tally){0};
-    check_masked_split(set, plan, steps, &t);
+    check_masked_split(set, spec, steps, &t);
     check_int("test rows", t.rows, 90);
     dataset_close(set);
 }
@@ -317,16 +316,16 @@ static void test_short_rows(void **state) {
     int32_t follows;
     int32_t filled;
     const batch_buffers b = {NULL, tokens, labels, segments, &length, &follows};
-    batch_plan plan = {.form = BATCH_MASKED, .count = 1, .length = 5};
+    batch_spec spec = {.form = BATCH_MASKED, .count = 1, .length = 5};
     for (int64_t step = 0; step < 500; step++) {
-        check_ok(dataset_batch(set, &plan, 0, step, &b, &filled, NULL));
+        check_ok(dataset_batch(set, &spec, 0, step, &b, &filled));
         check_int("length", length, 5);
         check_int("second SEP", tokens[4], TOKEN_SEP);
         check_int("predicted", (labels[1] >= 0) + (labels[3] >= 0), 1);
     }
-    plan.length = 4;
+    spec.length = 4;
     int64_t steps;
-    check_error(dataset_steps(set, &plan, &steps, NULL), TW_ERR_PARAM);
+    check_error(dataset_steps(set, &spec, &steps), TW_ERR_PARAM);
     dataset_close(set);
 }
 

@@ -17,14 +17,14 @@ static real *reals(int64_t n) {
 static layer_run open_run(const layer_case *c, int threads) {
     layer_run r = {.c = c, .layer = check_alloc(1, (int64_t)c->bytes)};
     memset(r.layer, 0, c->bytes);
-    lab_open(&r.lab, threads, c->build, r.layer);
+    layer_fixture_open(&r.fixture, threads, c->build, r.layer);
     r.x = reals(c->nx);
     r.y = reals(c->ny);
     r.dy = reals(c->ny);
     r.dx = reals(c->nx);
     gradient_fill(r.x, c->nx, 1);
-    for (int i = 0; i < r.lab.m.ntensors; i++) { /* biases and norms at work, too */
-        model_tensor *t = &r.lab.m.tensors[i];
+    for (int i = 0; i < r.fixture.m.ntensors; i++) { /* biases and norms at work, too */
+        model_tensor *t = &r.fixture.m.tensors[i];
         if (!t->decay)
             gradient_fill(t->value, t->n, 7 + (uint64_t)i);
     }
@@ -32,7 +32,7 @@ static layer_run open_run(const layer_case *c, int threads) {
 }
 
 static void close_run(layer_run *r) {
-    lab_close(&r->lab);
+    layer_fixture_close(&r->fixture);
     free(r->layer);
     free(r->x);
     free(r->y);
@@ -54,7 +54,8 @@ static double run_loss(void *context) {
 
 /* Forward and backward: grads and dx are set. */
 static void run_both(layer_run *r) {
-    memset(r->lab.m.grads, 0xff, (size_t)r->lab.m.n * sizeof(real)); /* NaN: all must be written */
+    memset(r->fixture.m.grads, 0xff,
+           (size_t)r->fixture.m.n * sizeof(real)); /* NaN: all must be written */
     run_loss(r);
     r->c->backward(r);
 }
@@ -64,12 +65,12 @@ static void test_gradients(void **state) {
     layer_run r = open_run(c, 1);
     check_scene("%s", c->name);
     run_both(&r);
-    real *dx = reals(c->nx), *grads = reals(r.lab.m.n);
+    real *dx = reals(c->nx), *grads = reals(r.fixture.m.n);
     memcpy(dx, r.dx, (size_t)c->nx * sizeof(real));
-    memcpy(grads, r.lab.m.grads, (size_t)r.lab.m.n * sizeof(real));
+    memcpy(grads, r.fixture.m.grads, (size_t)r.fixture.m.n * sizeof(real));
     gradient_check("x", GRADIENT_LAYER, run_loss, &r, r.x, dx, c->nx, SAMPLES);
-    for (int i = 0; i < r.lab.m.ntensors; i++) {
-        const model_tensor *t = &r.lab.m.tensors[i];
+    for (int i = 0; i < r.fixture.m.ntensors; i++) {
+        const model_tensor *t = &r.fixture.m.tensors[i];
         gradient_check(t->name, GRADIENT_LAYER, run_loss, &r, t->value, grads + t->offset, t->n,
                        SAMPLES);
     }
@@ -88,9 +89,9 @@ static void test_threads(void **state) {
         run_both(&four);
         gradient_same("y", four.y, one.y, c->ny);
         gradient_same("dx", four.dx, one.dx, c->nx);
-        gradient_same("gradient", four.lab.m.grads, one.lab.m.grads, one.lab.m.n);
-        gradient_same("state", four.lab.m.state, again ? four.lab.m.state : one.lab.m.state,
-                      one.lab.m.nstate);
+        gradient_same("gradient", four.fixture.m.grads, one.fixture.m.grads, one.fixture.m.n);
+        gradient_same("state", four.fixture.m.state,
+                      again ? four.fixture.m.state : one.fixture.m.state, one.fixture.m.nstate);
     }
     close_run(&one);
     close_run(&four);
@@ -111,10 +112,10 @@ static void test_order(void **state) {
     const layer_case *c = *state;
     layer_run r = open_run(c, 1);
     check_scene("%s", c->name);
-    order o = {.next = r.lab.m.ntensors - 1};
+    order o = {.next = r.fixture.m.ntensors - 1};
     run_loss(&r);
-    r.lab.pass.ready = take_order;
-    r.lab.pass.context = &o;
+    r.fixture.pass.ready = take_order;
+    r.fixture.pass.context = &o;
     c->backward(&r);
     check_int("tensors left", o.next, -1);
     close_run(&r);

@@ -7,16 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exponential.h"
-#include "gradient.h"
-#include "layer_attention.h"
-#include "layer_batch_norm.h"
-#include "layer_conv2d.h"
-#include "layer_cross_entropy.h"
-#include "layer_gelu.h"
-#include "layer_layer_norm.h"
-#include "layer_lstm.h"
-#include "layer_maxpool.h"
+#include "gradient_check.h"
+#include "layers/layers.h"
+#include "layers/vector.h"
 
 #define TOLERANCE (sizeof(real) == sizeof(double) ? 1e-13 : 2e-6)
 
@@ -36,7 +29,7 @@ static void check_close(const char *what, int64_t at, double got, double want) {
     check_near(what, at, got, want, 1.0);
 }
 
-static void fill_params(lab *l) {
+static void fill_params(layer_fixture *l) {
     for (int i = 0; i < l->m.ntensors; i++)
         gradient_fill(l->m.tensors[i].value, l->m.tensors[i].n, 20 + (uint64_t)i);
 }
@@ -48,9 +41,9 @@ typedef struct conv_at_work {
     conv2d_shape shape;
 } conv_at_work;
 
-static void build_conv(void *context, plan *p) {
+static void build_conv(void *context, layout *to) {
     conv_at_work *c = context;
-    conv2d_create(&c->layer, p, "conv", c->shape);
+    conv2d_create(&c->layer, to, "conv", c->shape);
 }
 
 static double conv_meant(const conv_at_work *c, const real *x, int b, int i, int j, int o) {
@@ -71,8 +64,8 @@ static double conv_meant(const conv_at_work *c, const real *x, int b, int i, int
 
 static void check_conv(int count, conv2d_shape shape) {
     conv_at_work c = {.shape = shape};
-    lab l;
-    lab_open(&l, 2, build_conv, &c);
+    layer_fixture l;
+    layer_fixture_open(&l, 2, build_conv, &c);
     fill_params(&l);
     const int height = (shape.height + shape.stride - 1) / shape.stride;
     const int width = (shape.width + shape.stride - 1) / shape.stride;
@@ -95,7 +88,7 @@ static void check_conv(int count, conv2d_shape shape) {
     }
     free(x);
     free(y);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 static void test_conv2d(void **state) {
@@ -113,15 +106,15 @@ static void test_conv2d(void **state) {
 
 /* ---- Pool ------------------------------------------------------------------------------------------ */
 
-static void build_pool(void *layer, plan *p) {
-    maxpool_create(layer, p, 2, 5, 4, 3);
+static void build_pool(void *layer, layout *to) {
+    maxpool_create(layer, to, 2, 5, 4, 3);
 }
 
 static void test_maxpool(void **state) {
     (void)state;
     maxpool m;
-    lab l;
-    lab_open(&l, 1, build_pool, &m);
+    layer_fixture l;
+    layer_fixture_open(&l, 1, build_pool, &m);
     real *x = filled(2 * 5 * 4 * 3, 5), y[2 * 2 * 2 * 3];
     maxpool_forward(&m, &l.pass, 2, x, y);
     for (int i = 0; i < 2 * 2 * 2 * 3; i++) {
@@ -132,15 +125,15 @@ static void test_maxpool(void **state) {
         check_close("y", i, (double)y[i], most);
     }
     free(x);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 /* ---- Norms ----------------------------------------------------------------------------------------- */
 
 enum { ROWS = 200, WIDTH = 5 };
 
-static void build_batch_norm(void *layer, plan *p) {
-    batch_norm_create(layer, p, "norm", WIDTH, true);
+static void build_batch_norm(void *layer, layout *to) {
+    batch_norm_create(layer, to, "norm", WIDTH, true);
 }
 
 /* Mean and variance of column c of x[ROWS][WIDTH]. */
@@ -167,8 +160,8 @@ static void check_normed(const batch_norm *b, const real *x, const real *y, int 
 static void test_batch_norm(void **state) {
     (void)state;
     batch_norm b;
-    lab l;
-    lab_open(&l, 2, build_batch_norm, &b);
+    layer_fixture l;
+    layer_fixture_open(&l, 2, build_batch_norm, &b);
     fill_params(&l);
     real *x = filled(ROWS * WIDTH, 6), *y = filled(ROWS * WIDTH, 7);
     for (int i = 0; i < ROWS * WIDTH; i++)
@@ -190,18 +183,18 @@ static void test_batch_norm(void **state) {
     }
     free(x);
     free(y);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
-static void build_layer_norm(void *layer, plan *p) {
-    layer_norm_create(layer, p, "norm", ROWS, WIDTH);
+static void build_layer_norm(void *layer, layout *to) {
+    layer_norm_create(layer, to, "norm", ROWS, WIDTH);
 }
 
 static void test_layer_norm(void **state) {
     (void)state;
     layer_norm n;
-    lab l;
-    lab_open(&l, 2, build_layer_norm, &n);
+    layer_fixture l;
+    layer_fixture_open(&l, 2, build_layer_norm, &n);
     fill_params(&l);
     real *x = filled(ROWS * WIDTH, 8), *y = filled(ROWS * WIDTH, 9);
     layer_norm_forward(&n, &l.pass, ROWS, x, y);
@@ -221,15 +214,15 @@ static void test_layer_norm(void **state) {
     }
     free(x);
     free(y);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 /* ---- LSTM ------------------------------------------------------------------------------------------ */
 
 enum { TIMES = 4, SEQUENCES = 3, IN = 5, HIDDEN = 6 };
 
-static void build_lstm(void *layer, plan *p) {
-    lstm_create(layer, p, "lstm", SEQUENCES, TIMES, IN, HIDDEN);
+static void build_lstm(void *layer, layout *to) {
+    lstm_create(layer, to, "lstm", SEQUENCES, TIMES, IN, HIDDEN);
 }
 
 static double gate_meant(const lstm *l, const real *x, const double *h, int gate, int j) {
@@ -260,23 +253,23 @@ static void check_sequence(const lstm *l, const real *x, const real *y, int s) {
 static void test_lstm(void **state) {
     (void)state;
     lstm layer;
-    lab l;
-    lab_open(&l, 1, build_lstm, &layer);
+    layer_fixture l;
+    layer_fixture_open(&l, 1, build_lstm, &layer);
     fill_params(&l);
     real *x = filled(TIMES * SEQUENCES * IN, 10);
     const real *y = lstm_forward(&layer, &l.pass, SEQUENCES, x);
     for (int s = 0; s < SEQUENCES; s++)
         check_sequence(&layer, x, y, s);
     free(x);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 /* ---- Attention -------------------------------------------------------------------------------------- */
 
 enum { COUNT = 2, LENGTH = 4, MODEL = 6, HEADS = 3, DEPTH = MODEL / HEADS };
 
-static void build_attention(void *layer, plan *p) {
-    attention_create(layer, p, "attention", COUNT, LENGTH, MODEL, HEADS, 1);
+static void build_attention(void *layer, layout *to) {
+    attention_create(layer, to, "attention", COUNT, LENGTH, MODEL, HEADS, 1);
 }
 
 /* Column `column` of q, k, v (three widths side by side) of row `row`. */
@@ -305,8 +298,8 @@ static double mixed_meant(const attention *a, const real *x, int first, int s, i
 static void test_attention(void **state) {
     (void)state;
     attention a;
-    lab l;
-    lab_open(&l, 2, build_attention, &a);
+    layer_fixture l;
+    layer_fixture_open(&l, 2, build_attention, &a);
     fill_params(&l);
     const int32_t lengths[COUNT] = {LENGTH, 2};
     real *x = filled(COUNT * LENGTH * MODEL, 11), *y = filled(COUNT * LENGTH * MODEL, 12);
@@ -322,22 +315,22 @@ static void test_attention(void **state) {
     }
     free(x);
     free(y);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 /* ---- Loss and functions ------------------------------------------------------------------------------ */
 
 enum { EXAMPLES = 30, CLASSES = 7 };
 
-static void build_loss(void *layer, plan *p) {
-    cross_entropy_create(layer, p, EXAMPLES, CLASSES);
+static void build_loss(void *layer, layout *to) {
+    cross_entropy_create(layer, to, EXAMPLES, CLASSES);
 }
 
 static void test_cross_entropy(void **state) {
     (void)state;
     cross_entropy e;
-    lab l;
-    lab_open(&l, 1, build_loss, &e);
+    layer_fixture l;
+    layer_fixture_open(&l, 1, build_loss, &e);
     real *x = filled(EXAMPLES * CLASSES, 13), *kept = filled(EXAMPLES * CLASSES, 13);
     int32_t labels[EXAMPLES];
     double loss = 0;
@@ -356,7 +349,7 @@ static void test_cross_entropy(void **state) {
             correct += best == labels[i];
         }
     }
-    cross_entropy_result made = cross_entropy_forward(&e, &l.pass, EXAMPLES, labels, x);
+    model_result made = cross_entropy_forward(&e, &l.pass, EXAMPLES, labels, x);
     check_int("count", made.count, count);
     check_int("correct", made.correct, correct);
     check_close("loss", 0, made.loss, loss / count);
@@ -365,21 +358,21 @@ static void test_cross_entropy(void **state) {
     check_true(made.loss == 0 && made.count == 0 && x[0] == 0);
     free(x);
     free(kept);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 static void test_gelu(void **state) {
     (void)state;
-    lab l;
+    layer_fixture l;
     layer_norm any;
-    lab_open(&l, 1, build_layer_norm, &any);
+    layer_fixture_open(&l, 1, build_layer_norm, &any);
     const real x[4] = {0, 1, -1, 3};
     const double want[4] = {0, 0.84134474606854293, -0.15865525393145707, 2.9959503059051072};
     real y[4];
     gelu_forward(&l.pass, 4, x, y);
     for (int i = 0; i < 4; i++)
         check_close("y", i, (double)y[i], want[i]);
-    lab_close(&l);
+    layer_fixture_close(&l);
 }
 
 /* Within 2 units in the last place over all of its range; NaN stays. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradient.h"
+#include "gradient_check.h"
 #include "model.h"
 
 enum { COUNT = 3, NMODELS = 5 };
@@ -81,9 +81,8 @@ static void fill_text(subject *s) {
 }
 
 static void open_subject(subject *s, const model_spec *spec) {
-    model_error error = {""};
-    if (model_create(&s->m, spec, &error) != MODEL_OK)
-        check_fail("%s: %s", spec->name, error.text);
+    if (model_create(&s->m, spec) != TW_OK)
+        check_fail("%s: %s", spec->name, tw_last_error());
     const model_kind *kind = s->m->kind;
     const int64_t pixels = (int64_t)COUNT * kind->height * kind->width * kind->channels;
     s->images = check_alloc(pixels + 1, sizeof(real));
@@ -109,7 +108,7 @@ static void close_subject(subject *s) {
 
 static double step_loss(subject *s) {
     model_result result;
-    check_int("forward", model_forward(s->m, &s->batch, &result), MODEL_OK);
+    check_int("forward", model_forward(s->m, &s->batch, &result), TW_OK);
     return result.loss;
 }
 
@@ -117,7 +116,7 @@ static double step_loss(subject *s) {
 static void train(subject *s, int steps, real rate) {
     for (int i = 0; i < steps; i++) {
         step_loss(s);
-        check_int("backward", model_backward(s->m, NULL, NULL), MODEL_OK);
+        check_int("backward", model_backward(s->m, NULL, NULL), TW_OK);
         for (int64_t j = 0; j < s->m->n; j++)
             s->m->values[j] -= rate * s->m->grads[j];
     }
@@ -133,10 +132,9 @@ static void check_same_model(const model *got, const model *want) {
 
 static void check_count(model_spec spec, int64_t want) {
     model_size size;
-    model_error error = {""};
     spec.max_batch = 1;
     check_scene("%s %s", spec.name, spec.size ? spec.size : "");
-    check_int("measured", model_measure(&spec, &size, &error), MODEL_OK);
+    check_int("measured", model_measure(&spec, &size), TW_OK);
     check_int("parameters", size.n, want);
     check_true(size.bytes > 2 * (size_t)want * sizeof(real));
 }
@@ -233,7 +231,7 @@ static void test_ready(void **state) {
     l.seen = check_alloc(s.m->n, sizeof(real));
     step_loss(&s);
     memset(s.m->grads, 0xff, (size_t)s.m->n * sizeof(real)); /* NaN: all must be written */
-    check_int("backward", model_backward(s.m, hear, &l), MODEL_OK);
+    check_int("backward", model_backward(s.m, hear, &l), TW_OK);
     check_int("tensors left", l.next, -1);
     gradient_same("gradient when announced", l.seen, s.m->grads, s.m->n);
     for (int64_t i = 0; i < s.m->n; i++)
@@ -321,14 +319,14 @@ static void test_evaluate(void **state) {
     memcpy(kept, m->values, (size_t)m->n * sizeof(real));
     memcpy(kept + m->n, m->state, (size_t)m->nstate * sizeof(real));
     model_result one, two;
-    check_int("evaluate", model_evaluate(m, &s.batch, &one), MODEL_OK);
-    check_int("evaluate", model_evaluate(m, &s.batch, &two), MODEL_OK);
+    check_int("evaluate", model_evaluate(m, &s.batch, &one), TW_OK);
+    check_int("evaluate", model_evaluate(m, &s.batch, &two), TW_OK);
     check_true(one.loss == two.loss && one.correct == two.correct && one.count == two.count);
     check_true(isfinite(one.loss) && one.correct <= one.count && one.count > 0);
     gradient_same("value", m->values, kept, m->n);
     gradient_same("state", m->state, kept + m->n, m->nstate);
-    check_int("backward", model_backward(m, NULL, NULL), MODEL_ERR_STATE);
-    check_contains(m->error.text, "forward");
+    check_int("backward", model_backward(m, NULL, NULL), TW_ERR_STATE);
+    check_contains(tw_last_error(), "forward");
     free(kept);
     close_subject(&s);
 }
@@ -353,20 +351,19 @@ static void test_no_allocation(void **state) {
 static void test_out_of_memory(void **state) {
     (void)state;
     model_spec spec = specs[4];
-    model_error error;
     spec.threads = 2;
     for (int64_t i = 1;; i++) {
         model *m;
         allocations = 0;
         failing = i;
-        int status = model_create(&m, &spec, &error);
+        int status = model_create(&m, &spec);
         failing = 0;
-        if (status == MODEL_OK) {
+        if (status == TW_OK) {
             check_true(i > 5);
             model_free(m);
             return;
         }
-        check_int("status", status, MODEL_ERR_MEMORY);
+        check_int("status", status, TW_ERR_MEMORY);
         check_true(m == NULL);
     }
 }
@@ -392,43 +389,38 @@ static void test_padding(void **state) {
 
 static void check_refused(model_spec spec, int want, const char *words) {
     model *m = (model *)&spec; /* anything but NULL */
-    model_error error = {""};
     check_scene("%s: %s", spec.name ? spec.name : "NULL", words);
-    check_int("create", model_create(&m, &spec, &error), want);
+    check_int("create", model_create(&m, &spec), want);
     check_true(m == NULL);
-    check_contains(error.text, words);
+    check_contains(tw_last_error(), words);
 }
 
 static void test_bad_specs(void **state) {
     (void)state;
-    check_refused((model_spec){.name = "alexnet", .max_batch = 1}, MODEL_ERR_NAME, "alexnet");
-    check_refused((model_spec){.max_batch = 1}, MODEL_ERR_NAME, "no model");
-    check_refused((model_spec){.name = "cnn"}, MODEL_ERR_SPEC, "max_batch");
-    check_refused((model_spec){.name = "cnn", .max_batch = -1}, MODEL_ERR_SPEC, "-1");
-    check_refused((model_spec){.name = "cnn", .max_batch = 1, .threads = 1000}, MODEL_ERR_SPEC,
+    check_refused((model_spec){.name = "alexnet", .max_batch = 1}, TW_ERR_NAME, "alexnet");
+    check_refused((model_spec){.max_batch = 1}, TW_ERR_NAME, "no model");
+    check_refused((model_spec){.name = "cnn"}, TW_ERR_PARAM, "max_batch");
+    check_refused((model_spec){.name = "cnn", .max_batch = -1}, TW_ERR_PARAM, "-1");
+    check_refused((model_spec){.name = "cnn", .max_batch = 1, .threads = 1000}, TW_ERR_PARAM,
                   "threads");
-    check_refused((model_spec){.name = "cnn", .max_batch = 1, .size = "big"}, MODEL_ERR_NAME,
-                  "big");
-    check_refused((model_spec){.name = "vgg16", .max_batch = 1, .width = 3}, MODEL_ERR_SPEC,
-                  "text");
-    check_refused((model_spec){.name = "lstm", .max_batch = 1, .layers = 3}, MODEL_ERR_SPEC,
+    check_refused((model_spec){.name = "cnn", .max_batch = 1, .size = "big"}, TW_ERR_NAME, "big");
+    check_refused((model_spec){.name = "vgg16", .max_batch = 1, .width = 3}, TW_ERR_PARAM, "text");
+    check_refused((model_spec){.name = "lstm", .max_batch = 1, .layers = 3}, TW_ERR_PARAM,
                   "layers");
-    check_refused((model_spec){.name = "lstm", .max_batch = 1, .heads = 3}, MODEL_ERR_SPEC,
-                  "heads");
-    check_refused((model_spec){.name = "bert", .max_batch = 1, .size = "huge"}, MODEL_ERR_NAME,
+    check_refused((model_spec){.name = "lstm", .max_batch = 1, .heads = 3}, TW_ERR_PARAM, "heads");
+    check_refused((model_spec){.name = "bert", .max_batch = 1, .size = "huge"}, TW_ERR_NAME,
                   "huge");
-    check_refused((model_spec){.name = "bert", .max_batch = 1, .heads = 3}, MODEL_ERR_SPEC,
+    check_refused((model_spec){.name = "bert", .max_batch = 1, .heads = 3}, TW_ERR_PARAM,
                   "multiple");
-    check_refused((model_spec){.name = "bert", .max_batch = 1, .length = 513}, MODEL_ERR_SPEC,
-                  "513");
+    check_refused((model_spec){.name = "bert", .max_batch = 1, .length = 513}, TW_ERR_PARAM, "513");
 }
 
 static void check_batch(subject *s, model_batch batch, const char *words) {
     model_result untouched = {.loss = 42};
     check_scene("%s: %s", s->m->kind->name, words);
-    check_int("forward", model_forward(s->m, &batch, &untouched), MODEL_ERR_BATCH);
-    check_int("evaluate", model_evaluate(s->m, &batch, &untouched), MODEL_ERR_BATCH);
-    check_contains(s->m->error.text, words);
+    check_int("forward", model_forward(s->m, &batch, &untouched), TW_ERR_PARAM);
+    check_int("evaluate", model_evaluate(s->m, &batch, &untouched), TW_ERR_PARAM);
+    check_contains(tw_last_error(), words);
     check_true(untouched.loss == 42);
 }
 

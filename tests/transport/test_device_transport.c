@@ -1,74 +1,77 @@
-/* test_carrier.c - entries from GPU to GPU, where there is no GPU
+/* test_device_transport.c - device memory from rank to rank, where there is no device
  *
- * The carrier is plain C over a few calls of the GPU: here those work on the host's memory, so that
- * its protocol is tested everywhere. What came is compared byte by byte, over all three ways. */
+ * The transport is plain C over a few calls of a backend: here those work on the host's memory, so
+ * that its protocol is tested everywhere. What arrived is compared byte by byte, for lent, direct and
+ * staged transfers. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ranks.h"
+#include "thinwire_sim.h"
 
-/* ---- a GPU that is none: copies happen at once, events have always been reached */
+/* ---- a device in the host's memory: copies happen at once, events have always been reached */
 
 #define CHUNK ((size_t)4096)
-#define tw__stream_copy fake_copy
-#define tw__stream_wait fake_wait
-#define tw__stream_native fake_stream
-#define tw__stream_pinned fake_pinned
-#define tw__stream_unpin free
-#define tw__stream_mark fake_mark
-#define tw__stream_reached fake_reached
-#define tw__stream_forget fake_forget
-#define tw__device_transport_create fake_carrier_create
-#define tw__device_transport_free fake_carrier_free
-#define tw__device_transport_memory fake_carrier_memory
-#include "backend/cuda/device_transport.c" // NOLINT(bugprone-suspicious-include): with the calls above
+#define tw__device_transport_create fake_transport_create
+#define tw__device_transport_free fake_transport_free
+#define tw__device_transport_memory fake_transport_memory
+#include "backend/device_transport.c" // NOLINT(bugprone-suspicious-include): with shorter chunks
 
-int fake_copy(tw__device_stream *lane, void *to, const void *from, size_t bytes) {
-    (void)lane;
+static int fake_copy(tw__stream *stream, void *to, const void *from, size_t bytes) {
+    (void)stream;
     memcpy(to, from, bytes);
     return TW_OK;
 }
 
-int fake_wait(tw__device_stream *lane) {
-    (void)lane;
+static int fake_wait(tw__stream *stream) {
+    (void)stream;
     return TW_OK;
 }
 
-void *fake_stream(const tw__device_stream *lane) {
-    (void)lane;
+static void *fake_native(const tw__stream *stream) {
+    (void)stream;
     return NULL;
 }
 
-void *fake_pinned(tw__device_stream *lane, size_t bytes) {
-    (void)lane;
+static void *fake_host_alloc(tw__stream *stream, size_t bytes) {
+    (void)stream;
     return malloc(bytes);
 }
 
-int fake_mark(tw__device_stream *lane, void *caller, void **event) {
-    (void)lane, (void)caller;
+static int fake_record(tw__stream *stream, void *native, void **event) {
+    (void)stream, (void)native;
     *event = event;
     return TW_OK;
 }
 
-int fake_reached(void *event) {
+static int fake_reached(void *event) {
     return event != NULL;
 }
 
-void fake_forget(void *event) {
+static void fake_event_free(void *event) {
     (void)event;
 }
 
-/* ---- a way to lend: senders leave addresses, receivers copy */
+static const tw__backend fake_backend = {.stream_native = fake_native,
+                                         .stream_wait = fake_wait,
+                                         .event_record = fake_record,
+                                         .event_reached = fake_reached,
+                                         .event_free = fake_event_free,
+                                         .host_alloc = fake_host_alloc,
+                                         .host_free = free,
+                                         .copy = fake_copy};
+
+/* ---- transfers to lend: senders leave addresses, receivers copy */
 
 enum { MOST = 8, TURNS = 12 };
-static const tw_device_message *posts[MOST][MOST];
+static const tw_device_message *slots[MOST][MOST];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int numbers[MOST] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-static void await_post(int sender, int receiver, int posted) {
-    while ((posts[sender][receiver] != NULL) != posted)
+static void await_slot(int sender, int receiver, int filled) {
+    while ((slots[sender][receiver] != NULL) != filled)
         pthread_cond_wait(&changed, &mutex);
 }
 
@@ -79,32 +82,32 @@ static int lent_exchange(void *context, const tw_device_message *messages, int c
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < count; i++)
         if (messages[i].sending)
-            posts[rank][messages[i].peer] = &messages[i];
+            slots[rank][messages[i].peer] = &messages[i];
     pthread_cond_broadcast(&changed);
     for (int i = 0; i < count; i++) {
         int peer = messages[i].peer;
         if (messages[i].sending)
             continue;
-        await_post(peer, rank, 1);
-        if (posts[peer][rank]->bytes != messages[i].bytes) {
-            error = tw_transport_explain("%zu bytes, not %zu", posts[peer][rank]->bytes,
+        await_slot(peer, rank, 1);
+        if (slots[peer][rank]->bytes != messages[i].bytes) {
+            error = tw_transport_explain("%zu bytes, not %zu", slots[peer][rank]->bytes,
                                          messages[i].bytes);
         } else {
-            memcpy(messages[i].data, posts[peer][rank]->data, messages[i].bytes);
+            memcpy(messages[i].data, slots[peer][rank]->data, messages[i].bytes);
         }
-        posts[peer][rank] = NULL;
+        slots[peer][rank] = NULL;
         pthread_cond_broadcast(&changed);
     }
     for (int i = 0; i < count; i++)
         if (messages[i].sending)
-            await_post(rank, messages[i].peer, 0);
+            await_slot(rank, messages[i].peer, 0);
     pthread_mutex_unlock(&mutex);
     return error;
 }
 
 /* ---- what ranks send each other, known to both ends by its formula */
 
-typedef enum { DIRECT, LENT, STAGED, WAYS } way;
+typedef enum { DIRECT, LENT, STAGED, TRANSFERS } transfer_kind;
 typedef enum { DIFFERENT, ALIKE } plan; /* to all ranks */
 
 #define LONGEST (10 * CHUNK) /* more than a simulated pair has under way */
@@ -133,8 +136,8 @@ typedef struct job {
 } job;
 
 typedef struct bags {
-    tw__device_transport *carrier;
-    tw__transfer shipments[MOST];
+    tw__device_transport *device;
+    tw__transfer transfers[MOST];
     unsigned char *out, *in; /* [MOST][LONGEST] */
 } bags;
 
@@ -145,11 +148,11 @@ static void pack(const ranks *r, int rank, plan what, int turn, bags *b) {
         size_t bytes = size_of(what, rank, peer, turn);
         for (size_t at = 0; at < bytes; at++)
             out[at] = byte_of(what, rank, peer, turn, at);
-        b->shipments[i] = (tw__transfer){.peer = peer};
+        b->transfers[i] = (tw__transfer){.peer = peer};
         if (!is_silent(what, rank, peer, turn))
-            b->shipments[i].out = (tw__buffer){.data = out, .bytes = bytes};
+            b->transfers[i].out = (tw__buffer){.data = out, .bytes = bytes};
         if (!is_silent(what, peer, rank, turn)) {
-            b->shipments[i].in =
+            b->transfers[i].in =
                 (tw__buffer){.data = b->in + (size_t)peer * LONGEST, .capacity = LONGEST};
         }
     }
@@ -158,7 +161,7 @@ static void pack(const ranks *r, int rank, plan what, int turn, bags *b) {
 static int64_t unpack(const ranks *r, int rank, plan what, int turn, const bags *b) {
     int64_t wrong = 0;
     for (int i = 0; i + 1 < r->nranks; i++) {
-        const tw__transfer *s = &b->shipments[i];
+        const tw__transfer *s = &b->transfers[i];
         if (s->in.data == NULL)
             continue;
         wrong += s->in.bytes != size_of(what, s->peer, rank, turn);
@@ -172,20 +175,21 @@ static int64_t unpack(const ranks *r, int rank, plan what, int turn, const bags 
 static int talk(ranks *r, int rank, void *context) {
     job *j = context;
     bags b = {.out = malloc((size_t)MOST * LONGEST), .in = malloc((size_t)MOST * LONGEST)};
-    int error = fake_carrier_create(&b.carrier, r->transports[rank], NULL, (size_t)MOST * LONGEST);
+    int error = fake_transport_create(&b.device, r->transports[rank], &fake_backend, NULL,
+                                      (size_t)MOST * LONGEST);
     for (int turn = 0; turn < TURNS && error == TW_OK; turn++) {
         pack(r, rank, j->what, turn, &b);
-        error = tw__transport_transfer(r->transports[rank], b.shipments, r->nranks - 1);
+        error = tw__transport_transfer(r->transports[rank], b.transfers, r->nranks - 1);
         j->wrong[rank] += error == TW_OK ? unpack(r, rank, j->what, turn, &b) : 0;
     }
     j->traffic[rank] = tw__transport_traffic(r->transports[rank]);
-    fake_carrier_free(b.carrier);
+    fake_transport_free(b.device);
     free(b.out);
     free(b.in);
     return error;
 }
 
-static void open_way(ranks *r, int nranks, way how) {
+static void open_ranks(ranks *r, int nranks, transfer_kind how) {
     const tw_network network = {.latency = 1e-6, .bandwidth = 1e9};
     ranks_init(r, nranks);
     for (int i = 0; i < nranks; i++) {
@@ -203,11 +207,11 @@ static void test_ways(void **state) {
     (void)state;
     static const int counts[] = {2, 3, 5, 8};
     for (int c = 0; c < 4; c++) {
-        for (int i = 0; i < 2 * WAYS; i++) {
+        for (int i = 0; i < 2 * TRANSFERS; i++) {
             job j = {.what = i % 2 ? ALIKE : DIFFERENT};
             ranks r;
-            check_scene("P=%d way=%d plan=%d", counts[c], i / 2, i % 2);
-            open_way(&r, counts[c], (way)(i / 2));
+            check_scene("P=%d transfer=%d plan=%d", counts[c], i / 2, i % 2);
+            open_ranks(&r, counts[c], (transfer_kind)(i / 2));
             ranks_run(&r, talk, &j);
             ranks_ok(&r);
             int64_t sent = 0, received = 0;
@@ -225,28 +229,28 @@ static void test_ways(void **state) {
 /* Rank 1 offers more than rank 0 can take: an error that says so, not a write beyond. */
 static int offer_too_much(ranks *r, int rank, void *context) {
     char memory[64] = {0};
-    tw__device_transport *carrier = NULL;
+    tw__device_transport *device = NULL;
     tw__transfer s = {.peer = 1 - rank};
     (void)context;
     if (rank == 0)
         s.in = (tw__buffer){.data = memory, .capacity = 40};
     else
         s.out = (tw__buffer){.data = memory, .bytes = 41};
-    int error = fake_carrier_create(&carrier, r->transports[rank], NULL, 1000);
+    int error = fake_transport_create(&device, r->transports[rank], &fake_backend, NULL, 1000);
     if (error == TW_OK)
         error = tw__transport_transfer(r->transports[rank], &s, 1);
     if (error != TW_OK)
-        (void)tw__transport_give_up(r->transports[rank], error);
-    fake_carrier_free(carrier);
+        (void)tw__transport_abort(r->transports[rank], error);
+    fake_transport_free(device);
     return error;
 }
 
 static void test_too_much(void **state) {
     (void)state;
-    for (way how = DIRECT; how < WAYS; how += 2) {
+    for (transfer_kind how = DIRECT; how < TRANSFERS; how += 2) {
         ranks r;
-        check_scene("way=%d", how);
-        open_way(&r, 2, how);
+        check_scene("transfer=%d", how);
+        open_ranks(&r, 2, how);
         ranks_run(&r, offer_too_much, NULL);
         ranks_error(&r, TW_ERR_PROTOCOL);
         ranks_say(&r, "offers 41 bytes; possible are 40");
@@ -254,7 +258,7 @@ static void test_too_much(void **state) {
     }
 }
 
-/* A lent way that fails and does not say why: an older error is not the reason. */
+/* A lent transfer that fails and does not say why: an older error is not the reason. */
 static int refuse_quietly(void *context, const tw_device_message *messages, int count,
                           void *stream) {
     (void)context, (void)messages, (void)count, (void)stream;
@@ -263,23 +267,23 @@ static int refuse_quietly(void *context, const tw_device_message *messages, int 
 
 static int lend_refusal(ranks *r, int rank, void *context) {
     char memory[8] = {0};
-    tw__device_transport *carrier = NULL;
+    tw__device_transport *device = NULL;
     tw__buffer parcel = {.data = memory, .bytes = sizeof memory, .capacity = sizeof memory};
     tw__transfer s = {.peer = 1 - rank};
     (void)context;
     *(rank == 0 ? &s.in : &s.out) = parcel;
     (void)tw_transport_explain("long ago");
-    int error = fake_carrier_create(&carrier, r->transports[rank], NULL, 1000);
+    int error = fake_transport_create(&device, r->transports[rank], &fake_backend, NULL, 1000);
     if (error == TW_OK)
         error = tw__transport_transfer(r->transports[rank], &s, 1);
-    fake_carrier_free(carrier);
+    fake_transport_free(device);
     return error;
 }
 
 static void test_quiet_refusal(void **state) {
     (void)state;
     ranks r;
-    check_scene("a lent way that fails quietly");
+    check_scene("a lent transfer that fails quietly");
     ranks_init(&r, 2);
     for (int i = 0; i < 2; i++)
         check_ok(tw_transport_set_device(r.transports[i], refuse_quietly, NULL));
@@ -292,23 +296,23 @@ static void test_quiet_refusal(void **state) {
 /* Rank 1 does not come: the deadline ends it, and names it. */
 static int come_alone(ranks *r, int rank, void *context) {
     char memory[64] = {0};
-    tw__device_transport *carrier = NULL;
+    tw__device_transport *device = NULL;
     tw__transfer s = {.peer = 1, .in = {.data = memory, .capacity = 40}};
     (void)context;
     if (rank == 1)
         return TW_OK;
     tw__transport_set_timeout(r->transports[0], 0.2);
-    int error = fake_carrier_create(&carrier, r->transports[0], NULL, 1000);
+    int error = fake_transport_create(&device, r->transports[0], &fake_backend, NULL, 1000);
     if (error == TW_OK)
         error = tw__transport_transfer(r->transports[0], &s, 1);
-    fake_carrier_free(carrier);
+    fake_transport_free(device);
     return error;
 }
 
 static void test_absent(void **state) {
     (void)state;
     ranks r;
-    open_way(&r, 2, DIRECT);
+    open_ranks(&r, 2, DIRECT);
     ranks_run(&r, come_alone, NULL);
     check_int("status", r.status[0], TW_ERR_TIMEOUT);
     check_contains(r.text[0], "rank 1");

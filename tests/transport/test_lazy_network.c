@@ -1,9 +1,9 @@
-/* test_lazy_network.c - all exchanges over a network that moves only what it is asked about
+/* test_lazy_network.c - all exchanges over a transport that moves a message only when it is tested
  *
- * A send is done when its receiver has asked for the message, and not before: nothing is buffered, and
- * nothing moves by itself. That is as little as a custom transport may do. A rank that waits for one
- * message without asking about the others that it has started would stop everybody. Results and
- * residuals must be those of ranks that are threads.
+ * A send is done when the receiver has tested its receive, not before: nothing is buffered, and nothing
+ * moves in the background. A custom transport may do as little. A rank that waits for one message
+ * without testing the others that it has started would stop all ranks. Results and residuals must
+ * equal those of ranks that are threads.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ typedef struct request {
     int done;     /* of a send */
 } request;
 
-/* From one rank to another, under one tag: what was started and has not met its other half. */
+/* From one rank to another under one tag: requests without a match. */
 typedef struct channel {
     request *sends, *recvs;
 } channel;
@@ -46,7 +46,7 @@ static void append(request **list, request *r) {
     *list = r;
 }
 
-static void withdraw(request **list, const request *r) {
+static void remove_request(request **list, const request *r) {
     while (*list != NULL && *list != r)
         list = &(*list)->next;
     if (*list != NULL)
@@ -65,9 +65,8 @@ static int start(network *net, request **list, request r, void **handle) {
     return 0;
 }
 
-/* Rank 1 takes its time: the others wait for the next batch before its messages of this one are
- * there. */
-static void dawdle(const port *p) {
+/* Rank 1 is slow: the others wait for the next batch before its messages of this batch arrive. */
+static void delay(const port *p) {
     const struct timespec a_while = {.tv_nsec = 600000};
     if (p->rank == 1)
         nanosleep(&a_while, NULL);
@@ -76,7 +75,7 @@ static void dawdle(const port *p) {
 static int lazy_send(void *context, int peer, int tag, const void *data, size_t bytes,
                      void **handle) {
     port *p = context;
-    dawdle(p);
+    delay(p);
     request r = {.data = (void *)(uintptr_t)data, .bytes = bytes};
     return start(p->network, &p->network->channels[p->rank][peer][tag].sends, r, handle);
 }
@@ -88,7 +87,7 @@ static int lazy_recv(void *context, int peer, int tag, void *data, size_t room, 
     return start(p->network, &c->recvs, r, handle);
 }
 
-/* Takes the first message, if it is this receive's turn. */
+/* Takes the first message if this is the first receive. */
 static int meet(request *r, size_t *bytes) {
     channel *c = r->channel;
     request *send = c->sends;
@@ -122,8 +121,8 @@ static void lazy_cancel(void *context, void *handle) {
     network *net = ((port *)context)->network;
     pthread_mutex_lock(&net->lock);
     for (channel *c = &net->channels[0][0][0], *end = c + RANKS * RANKS * TAGS; c < end; c++) {
-        withdraw(&c->sends, handle);
-        withdraw(&c->recvs, handle);
+        remove_request(&c->sends, handle);
+        remove_request(&c->recvs, handle);
     }
     pthread_mutex_unlock(&net->lock);
     free(handle);
@@ -162,7 +161,7 @@ static void check_same(ranks *lazy, ranks *plain, int64_t n) {
     rows_free(want);
 }
 
-static void run_trial(const char *exchange, const char *wire, int64_t n) {
+static void compare_exchange(const char *exchange, const char *wire, int64_t n) {
     static network net;
     tw_transport *transports[RANKS];
     tw_group_params params = ranks_params(exchange, n / 3);
@@ -179,16 +178,16 @@ static void run_trial(const char *exchange, const char *wire, int64_t n) {
     ranks_close(&plain);
 }
 
-/* More ranks than sends that are under way at a time; k is enough for oktopk to cut its regions into
- * batches, and n for dense to have several pieces. */
+/* More ranks than TW__WINDOW. k is large enough for oktopk to send its regions in batches, n for dense
+ * to have several pieces. */
 static void test_all_exchanges(void **state) {
     (void)state;
     const char *name = NULL;
     for (int i = 0; tw_exchange(i, &name, NULL) == TW_OK; i++) {
         int dense = strcmp(name, "dense") == 0;
-        run_trial(name, NULL, dense ? 600000 : 100000);
+        compare_exchange(name, NULL, dense ? 600000 : 100000);
         if (!dense)
-            run_trial(name, "bf16", 100000);
+            compare_exchange(name, "bf16", 100000);
     }
 }
 

@@ -1,10 +1,10 @@
 /* test_transport_mpi.c - the transport over MPI, run by mpiexec with 4 ranks
  *
- *   test_transport_mpi messages   rotations, sums, long messages, errors of arguments
- *   test_transport_mpi too_long   a message that does not fit is an error at its receiver
- *   test_transport_mpi stopped    a rank that was stopped by SIGSTOP is named by all others
+ *   test_transport_mpi messages   alltoalls, sums, long messages, bad arguments
+ *   test_transport_mpi too_long   a message that does not fit is an error of its receiver
+ *   test_transport_mpi stopped    all ranks name one that was stopped by SIGSTOP
  *
- * Ranks are processes, and a check that fails ends the whole job. */
+ * Ranks are processes. A check that fails ends the job. */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static int all_are(const unsigned char *data, size_t bytes, int value) {
     return 1;
 }
 
-static void rotate(uint64_t round) {
+static void run_alltoall(uint64_t round) {
     static unsigned char out_data[MOST][LONGEST], in_data[MOST][LONGEST];
     static tw__message recvs[MOST];
     tw__buffer out[MOST], in[MOST];
@@ -80,7 +80,7 @@ static int sum(int64_t count) {
     return status;
 }
 
-/* Around the ring, so many bytes, which need not be whole words. */
+/* Around the ring: any number of bytes, not only whole words. */
 static void send_around(size_t bytes) {
     tw__message both[2];
     unsigned char *data = calloc(2, bytes);
@@ -94,7 +94,7 @@ static void send_around(size_t bytes) {
     free(data);
 }
 
-/* 1.2 GB from the first rank to the last: more than is counted in bytes. */
+/* 1.2 GB from the first rank to the last: longer than LONG_MESSAGE. */
 static void send_long(void) {
     size_t bytes = ((size_t)1 << 30) + ((size_t)150 << 20) + 5;
     tw__message message = {0};
@@ -121,7 +121,7 @@ static void messages(void) {
     check_ok(tw_transport_info(transport, &name, &own, &all, NULL));
     check_true(strcmp(name, "mpi") == 0 && own == rank && all == nranks);
     for (uint64_t round = 0; round < 100; round++)
-        rotate(round);
+        run_alltoall(round);
     for (int64_t count = 1; count < 20000; count = count * 3 + 1)
         check_ok(sum(count));
     send_around((size_t)9 << 20 | 3);
@@ -133,8 +133,8 @@ static void messages(void) {
 
 /* ---- failures */
 
-/* Rank 1 has less room than rank 0 sends: it fails, and by its last words those do who wait. MPICH
- * asks the error handler of MPI_COMM_WORLD. */
+/* Rank 0 sends more than rank 1 can receive: rank 1 fails, and ranks that wait fail by its abort
+ * notice. MPICH uses the error handler of MPI_COMM_WORLD. */
 static void too_long(void) {
     char data[4000] = {0};
     tw__message message = {0};
@@ -152,12 +152,12 @@ static void too_long(void) {
 
 static void stop_here(pid_t pid) {
     kill(pid, SIGSTOP);
-    int status = sum(100); /* a moment or an hour later, the others are gone */
+    int status = sum(100); /* continued: the others have failed */
     check_true(status == TW_ERR_TIMEOUT);
     check_true(strstr(tw_last_error(), "(says rank ") != NULL);
 }
 
-/* The last rank stops itself. The first continues it when all others have noticed. */
+/* The last rank stops itself. Rank 0 continues it after all others have failed. */
 static void stopped(void) {
     int pids[MOST], token = 0, last = nranks - 1;
     pids[rank] = (int)getpid();

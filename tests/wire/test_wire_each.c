@@ -27,7 +27,7 @@ static block block_of(const tw__wire_body *body, const tw__list *list, int64_t n
 static tw__shares shares_of(const block *b, float border) {
     tw__shares lanes[TW__LANES];
     for (int lane = 0; lane < TW__LANES; lane++)
-        lanes[lane] = tw__stream_shares(b->val, lane, border);
+        lanes[lane] = tw__lane_shares(b->val, lane, border);
     return tw__lanes_sum(lanes);
 }
 
@@ -107,6 +107,8 @@ static void check_read(const tw__wire_body *body, const tw__list *list, const ui
 
 static void check_list(const tw__list *list, int64_t lo, int64_t hi) {
     for (int format = 0; tw__wire_at(format) != NULL; format++) {
+        if (tw__wire_at(format)->backends == 0)
+            continue; /* for the CPU alone */
         const tw__wire_message m = tw__wire_plan(tw__wire_at(format), list->count, lo, hi);
         const tw__wire_body body = tw__wire_body_of(&m);
         const size_t bytes = m.bytes - TW__WIRE_HEADER;

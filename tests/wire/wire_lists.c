@@ -22,7 +22,7 @@ static void choose_indices(tw__list *list, int64_t lo, int64_t hi, oracle_rng *r
 
 tw__list wire_list(int64_t count, int64_t lo, int64_t hi, int clustered, oracle_data kind,
                    uint64_t seed) {
-    oracle_rng rng = {seed};
+    oracle_rng rng = {.key = seed};
     tw__list list = {check_alloc(count + 1, sizeof *list.at), count};
     float *val = check_alloc(count + 1, sizeof *val);
     const int64_t first = oracle_below(&rng, hi - lo - count + 1);

@@ -10,11 +10,22 @@
 
 enum { BLOCK = 128, LANES = 16, WIDTH_MAX = 24, PLAIN = 32 };
 
-static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4", "q2"};
-static const int value_bits[] = {32, 16, 16, 8, 4, 2};
+typedef struct model_format {
+    const char *name;
+    int bits; /* of a value */
+    int type; /* tw_type, or QUANTIZED */
+} model_format;
+
+enum { QUANTIZED = -1 };
+
+/* By their code. */
+static const model_format formats[] = {
+    {"f32", 32, TW_F32},  {"f16", 16, TW_F16},  {"bf16", 16, TW_BF16},
+    {"q8", 8, QUANTIZED}, {"q4", 4, QUANTIZED}, {"q2", 2, QUANTIZED},
+};
 
 const char *wire_model_name(int format) {
-    return format < 6 ? names[format] : NULL;
+    return format < (int)(sizeof formats / sizeof formats[0]) ? formats[format].name : NULL;
 }
 
 static int64_t at_most(int64_t a, int64_t b) {
@@ -177,15 +188,15 @@ static void append_quantized(bytes *b, const float *val, int64_t count, int bits
 }
 
 static void append_values(bytes *b, int format, const float *val, int64_t count, float *rounded) {
-    const int types[] = {TW_F32, TW_F16, TW_BF16};
-    if (format > 2) {
-        append_quantized(b, val, count, value_bits[format], rounded);
+    const model_format *f = &formats[format];
+    if (f->type == QUANTIZED) {
+        append_quantized(b, val, count, f->bits, rounded);
         return;
     }
     uint8_t encoded[4 * BLOCK];
-    oracle_encode(encoded, val, count, types[format]);
-    oracle_decode(rounded, encoded, count, types[format]);
-    append(b, encoded, (size_t)(count * value_bits[format] / 8));
+    oracle_encode(encoded, val, count, f->type);
+    oracle_decode(rounded, encoded, count, f->type);
+    append(b, encoded, (size_t)(count * f->bits / 8));
 }
 
 /* ---- The message ---------------------------------------------------------------------------- */

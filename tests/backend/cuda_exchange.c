@@ -1,5 +1,5 @@
-/* cuda_post.c - see cuda_post.h */
-#include "cuda_post.h"
+/* cuda_exchange.c - see cuda_exchange.h */
+#include "cuda_exchange.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -14,14 +14,14 @@ typedef struct post {
 static post mail = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 static int seats[MOST_RANKS];
 
-void (*post_tamper)(const tw_device_message *m, int from, int to);
+void (*lent_tamper)(const tw_device_message *m, int from, int to);
 
-int *post_seat(int rank) {
+int *lent_rank(int rank) {
     seats[rank] = rank;
     return &seats[rank];
 }
 
-void post_clear(void) {
+void lent_clear(void) {
     memset((void *)mail.from, 0, sizeof mail.from);
 }
 
@@ -39,15 +39,15 @@ static int post_copy(const tw_device_message *m, int rank, cudaStream_t stream) 
                 cudaMemcpyAsync(m->data, sent->data, m->bytes, cudaMemcpyDeviceToDevice, stream) !=
                     cudaSuccess ||
                 cudaStreamSynchronize(stream) != cudaSuccess;
-    if (!error && post_tamper != NULL)
-        post_tamper(m, m->peer, rank);
+    if (!error && lent_tamper != NULL)
+        lent_tamper(m, m->peer, rank);
     mail.from[m->peer][rank] = NULL;
     pthread_cond_broadcast(&mail.changed);
     return error ? tw_transport_explain("test: %zu bytes came, %zu were expected", bytes, m->bytes)
                  : TW_OK;
 }
 
-int post_exchange(void *context, const tw_device_message *messages, int count, void *stream) {
+int lent_exchange(void *context, const tw_device_message *messages, int count, void *stream) {
     int rank = *(int *)context, error = TW_OK;
     pthread_mutex_lock(&mail.mutex);
     for (int i = 0; i < count; i++)

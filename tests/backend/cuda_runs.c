@@ -1,5 +1,5 @@
-/* cuda_courses.c - see cuda_courses.h */
-#include "cuda_courses.h"
+/* cuda_runs.c - see cuda_runs.h */
+#include "cuda_runs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,17 +25,18 @@ static void add_step(const pair *p, int64_t *given, int64_t *applied) {
     }
 }
 
-void run_scheme(const char *scheme, way how, int nranks, int64_t n, double density, int steps) {
+void run_scheme(const char *scheme, transfer_kind how, int nranks, int64_t n, double density,
+                int steps) {
     tw_group_params params = params_of(scheme, density);
     int64_t *given = check_alloc(n, sizeof *given), *applied = check_alloc(n, sizeof *applied);
     memset(given, 0, sizeof *given * (size_t)n);
     memset(applied, 0, sizeof *applied * (size_t)n);
     pair p;
-    check_scene("scheme=%s %s P=%d n=%lld open", scheme, way_names[how], nranks, (long long)n);
+    check_scene("scheme=%s %s P=%d n=%lld open", scheme, transfer_names[how], nranks, (long long)n);
     pair_open_one(&p, nranks, n, &params, how);
     for (int step = 0; step < steps; step++) {
-        check_scene("scheme=%s %s P=%d n=%lld density=%g step=%d", scheme, way_names[how], nranks,
-                    (long long)n, density, step);
+        check_scene("scheme=%s %s P=%d n=%lld density=%g step=%d", scheme, transfer_names[how],
+                    nranks, (long long)n, density, step);
         rows_fill(p.grads, nranks, n, DATA_SUMMABLE, step);
         pair_step(&p, reduce_one, TW_OK);
         add_step(&p, given, applied);
@@ -56,26 +57,25 @@ const char *wire_at(int position) {
 
 static void compare_payload(const pair *p) {
     for (int r = 0; r < p->nranks; r++) {
-        tw_step_info here, there;
-        check_ok(tw_group_info(p->here.groups[r], 0, &here));
-        check_ok(tw_group_info(p->there.groups[r], 0, &there));
-        check_int("payload sent", there.traffic.payload_sent, here.traffic.payload_sent);
-        check_int("payload received", there.traffic.payload_received,
-                  here.traffic.payload_received);
+        tw_step_info cpu, cuda;
+        check_ok(tw_group_info(p->cpu.groups[r], 0, &cpu));
+        check_ok(tw_group_info(p->cuda.groups[r], 0, &cuda));
+        check_int("payload sent", cuda.traffic.payload_sent, cpu.traffic.payload_sent);
+        check_int("payload received", cuda.traffic.payload_received, cpu.traffic.payload_received);
     }
 }
 
-void run_wire(const char *scheme, const char *wire, way how, int nranks, int64_t n, double density,
-              int steps) {
+void run_wire(const char *scheme, const char *wire, transfer_kind how, int nranks, int64_t n,
+              double density, int steps) {
     tw_group_params params = params_of(scheme, density);
     params.wire = wire;
     pair p;
-    check_scene("scheme=%s wire=%s %s P=%d n=%lld open", scheme, wire, way_names[how], nranks,
+    check_scene("scheme=%s wire=%s %s P=%d n=%lld open", scheme, wire, transfer_names[how], nranks,
                 (long long)n);
     pair_open_one(&p, nranks, n, &params, how);
     for (int step = 0; step < steps; step++) {
         check_scene("scheme=%s wire=%s %s P=%d n=%lld density=%g step=%d", scheme, wire,
-                    way_names[how], nranks, (long long)n, density, step);
+                    transfer_names[how], nranks, (long long)n, density, step);
         rows_fill(p.grads, nranks, n, step == 1 ? DATA_POWER5 : DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
         if (n < 100000) /* longer lists may be cut, and go from rank to rank, on the CPU alone */
@@ -87,8 +87,8 @@ void run_wire(const char *scheme, const char *wire, way how, int nranks, int64_t
 
 /* ---- buckets */
 
-void run_bucket(const plan *what) {
-    const char *scheme = what->params.scheme, *how = way_names[what->how];
+void run_bucket(const group_setup *what) {
+    const char *scheme = what->params.scheme, *how = transfer_names[what->how];
     int steps = what->steps != 0 ? what->steps : STEPS;
     pair p;
     check_scene("bucket, scheme=%s %s open", scheme, how);
@@ -111,10 +111,10 @@ void run_bucket(const plan *what) {
 void run_many(const char *scheme) {
     static const int64_t many[] = {1,  2,    3,    31,   64,   512,   512,   512,   4095, 4096,
                                    10, 4097, 1728, 8192, 5000, 36864, 65536, 65537, 70001};
-    plan all = {.params = params_of(scheme, 0.02),
-                .nranks = 4,
-                .tensors = sizeof many / sizeof *many,
-                .sizes = many};
+    group_setup all = {.params = params_of(scheme, 0.02),
+                       .nranks = 4,
+                       .tensors = sizeof many / sizeof *many,
+                       .sizes = many};
     run_bucket(&all);
 }
 
@@ -129,7 +129,7 @@ static int alike(int tensor) {
     return tensor >= 12 && tensor <= 20;
 }
 
-static tw_select_params select_mixed(const plan *what, mixture mix, int t) {
+static tw_select_params select_mixed(const group_setup *what, mixture mix, int t) {
     tw_select_params select = what->params.select;
     select.method = t % 2 == 0 || alike(t) ? "reuse" : "exact";
     if (mix != METHODS) {
@@ -149,7 +149,7 @@ static tw_select_params select_mixed(const plan *what, mixture mix, int t) {
     return select;
 }
 
-void plan_mixed(plan *what, mixture mix, tw_select_params selects[MIXED]) {
+void setup_mixed(group_setup *what, mixture mix, tw_select_params selects[MIXED]) {
     what->tensors = MIXED;
     what->sizes = mixed_sizes;
     what->selects = selects;
@@ -157,11 +157,11 @@ void plan_mixed(plan *what, mixture mix, tw_select_params selects[MIXED]) {
         selects[t] = select_mixed(what, mix, t);
 }
 
-void run_mixed(const char *scheme, const char *wire, mixture mix, way how) {
+void run_mixed(const char *scheme, const char *wire, mixture mix, transfer_kind how) {
     tw_select_params selects[MIXED];
-    plan mixed = {.params = params_of(scheme, 0.05), .nranks = 3, .how = how};
+    group_setup mixed = {.params = params_of(scheme, 0.05), .nranks = 3, .how = how};
     mixed.params.wire = wire;
     mixed.params.result = TW_MEAN;
-    plan_mixed(&mixed, mix, selects);
+    setup_mixed(&mixed, mix, selects);
     run_bucket(&mixed);
 }

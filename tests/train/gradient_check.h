@@ -1,14 +1,14 @@
-/* gradient.h - gradients against central differences, and layers set up outside of models
+/* gradient_check.h - gradients against central differences, and layers set up outside of models
  *
  * In the double build a central difference with step h = 1e-5 is off by about h^2 = 1e-10 of the
  * third derivative and 1e-16 / h = 1e-11 of the loss, so agreement to 1e-6 leaves a wrong formula no
  * room. In float it would be noise: gradients are checked in double only.
  */
-#ifndef GRADIENT_H
-#define GRADIENT_H
+#ifndef GRADIENT_CHECK_H
+#define GRADIENT_CHECK_H
 
 #include "check.h"
-#include "pass.h"
+#include "layers/layers.h"
 
 /* How to differ, and how much may be off: relative to the larger side, or to 0.01 of the largest
  * gradient, or to 0.001. */
@@ -37,16 +37,17 @@ void gradient_check(const char *what, gradient_rule rule, double (*loss)(void *c
 /* got[n] and want[n] bit for bit: fails with the place and both sides. */
 void gradient_same(const char *what, const real *got, const real *want, int64_t n);
 
-/* A layer's parameters, memory and team. */
-typedef struct lab {
+/* A layer outside of a model: its parameters, memory and threads. */
+typedef struct layer_fixture {
     model m;      /* lists and blocks of the layer's parameters */
-    char *memory; /* what plan_work gave out */
-    char (*names)[PLAN_NAME];
+    char *memory; /* activations, then the memory of passes */
+    char (*names)[LAYOUT_NAME];
     pass pass; /* training mode, nobody to tell */
-} lab;
+} layer_fixture;
 
-/* Build a layer as a model would: build(layer, plan) measures first, then fills. */
-void lab_open(lab *l, int threads, void (*build)(void *layer, plan *p), void *layer);
-void lab_close(lab *l);
+/* Build a layer as a model would: build(layer, layout) measures first, then fills. */
+void layer_fixture_open(layer_fixture *l, int threads, void (*build)(void *layer, layout *to),
+                        void *layer);
+void layer_fixture_close(layer_fixture *l);
 
 #endif

@@ -1,18 +1,16 @@
-/* gradient.c - central differences; see gradient.h */
-#include "gradient.h"
+/* gradient_check.c - central differences; see gradient_check.h */
+#include "gradient_check.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gemm.h"
+#include "base/pool.h"
+#include "base/random.h"
 
 void gradient_fill(real *x, int64_t n, uint64_t seed) {
-    uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    for (int64_t i = 0; i < n; i++) {
-        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        x[i] = (real)((double)(state >> 11) * 0x1p-52 - 1.0);
-    }
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (real)((double)(tw__random(seed, (uint64_t)i) >> 11) * 0x1p-52 - 1.0);
 }
 
 static double difference(double step, double (*loss)(void *), void *context, real *at) {
@@ -82,34 +80,36 @@ void gradient_same(const char *what, const real *got, const real *want, int64_t 
     }
 }
 
-static void *zeros(int64_t count, size_t size) {
-    size_t bytes = team_round((size_t)count * size + 1);
-    void *made = aligned_alloc(64, bytes);
+static void *zeros(size_t bytes) {
+    void *made = tw__alloc(bytes);
     check_true(made);
-    return memset(made, 0, bytes);
+    return made;
 }
 
-void lab_open(lab *l, int threads, void (*build)(void *layer, plan *p), void *layer) {
-    plan sizes = {.seed = 5};
+void layer_fixture_open(layer_fixture *l, int threads, void (*build)(void *layer, layout *to),
+                        void *layer) {
+    layout sizes = {.seed = 5};
     gemm_on_calling_thread();
+    tw__pool_retain(threads);
     build(layer, &sizes);
     model *m = &l->m;
-    *m = (model){.n = sizes.n, .ntensors = sizes.ntensors, .nstate = sizes.nstate};
-    m->values = zeros(sizes.n, sizeof(real));
-    m->grads = zeros(sizes.n, sizeof(real));
-    m->state = zeros(sizes.nstate, sizeof(real));
-    m->tensors = zeros(sizes.ntensors, sizeof *m->tensors);
-    m->states = zeros(sizes.nstates, sizeof *m->states);
-    l->names = zeros(sizes.ntensors + sizes.nstates, PLAN_NAME);
-    l->memory = zeros((int64_t)sizes.work, 1);
+    *m = (model){
+        .n = sizes.n, .ntensors = sizes.ntensors, .nstate = sizes.nstate, .nstates = sizes.nstates};
+    m->values = zeros((size_t)sizes.n * sizeof(real));
+    m->grads = zeros((size_t)sizes.n * sizeof(real));
+    m->state = zeros((size_t)sizes.nstate * sizeof(real));
+    m->tensors = zeros((size_t)sizes.ntensors * sizeof *m->tensors);
+    m->states = zeros((size_t)sizes.nstates * sizeof *m->states);
+    l->names = zeros((size_t)(sizes.ntensors + sizes.nstates) * LAYOUT_NAME);
+    l->memory = zeros(sizes.arena.used + pass_bytes(threads, &sizes));
     l->pass = (pass){.training = true};
-    check_int("team", team_create(&l->pass.team, threads, sizes.scratch, sizes.common), 0);
-    plan p = {.m = m, .seed = 5, .names = l->names, .memory = l->memory};
-    build(layer, &p);
+    pass_set_memory(&l->pass, threads, &sizes, l->memory + sizes.arena.used);
+    layout to = {.m = m, .seed = 5, .names = l->names, .arena = {l->memory, 0}};
+    build(layer, &to);
 }
 
-void lab_close(lab *l) {
-    team_free(l->pass.team);
+void layer_fixture_close(layer_fixture *l) {
+    tw__pool_release();
     free(l->memory);
     free(l->names);
     free(l->m.states);

@@ -1,13 +1,13 @@
-/* exchange_trial.c - an exchange and its oracle, step by step */
-#include "exchange_trial.h"
+/* exchange_check.c - a group and the oracle of its exchange, step by step; see exchange_check.h */
+#include "exchange_check.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A trial under way. */
-typedef struct scene {
-    trial t;
+/* A case while it runs. */
+typedef struct case_run {
+    exchange_case t;
     ranks r;
     exchange_oracle oracle;
     float **grad;    /* [nranks][n] as float32 */
@@ -16,7 +16,7 @@ typedef struct scene {
     float *got;      /* [n] */
     void **grad_arg; /* [nranks] */
     float **out_arg; /* [nranks] or NULL */
-} scene;
+} case_run;
 
 static char **bytes_alloc(int nranks, int64_t bytes) {
     char **rows = check_alloc(nranks, sizeof *rows);
@@ -31,7 +31,7 @@ static void bytes_free(char **rows, int nranks) {
     free(rows);
 }
 
-static void scene_arguments(scene *s) {
+static void case_arguments(case_run *s) {
     const int in_place = s->t.mode == OUT_IN_PLACE;
     for (int rank = 0; rank < s->t.nranks; rank++) {
         s->grad_arg[rank] = s->raw[rank] + s->t.shift;
@@ -40,7 +40,7 @@ static void scene_arguments(scene *s) {
     }
 }
 
-static void scene_open(scene *s, const trial *t) {
+static void case_open(case_run *s, const exchange_case *t) {
     memset(s, 0, sizeof *s);
     s->t = *t;
     tw_group_params params = TW_GROUP_PARAMS_INIT;
@@ -59,10 +59,10 @@ static void scene_open(scene *s, const trial *t) {
     s->got = check_alloc(t->n, sizeof *s->got);
     s->grad_arg = check_alloc(t->nranks, sizeof *s->grad_arg);
     s->out_arg = check_alloc(t->nranks, sizeof *s->out_arg);
-    scene_arguments(s);
+    case_arguments(s);
 }
 
-static void scene_close(scene *s) {
+static void case_close(case_run *s) {
     ranks_close(&s->r);
     exchange_oracle_close(&s->oracle);
     rows_free(s->grad);
@@ -80,8 +80,8 @@ static void resize(float *grad, int64_t n, int step, int jump) {
         grad[i] = ldexpf(grad[i], turns[step % 3] * jump);
 }
 
-static void scene_fill(scene *s, int step) {
-    const trial *t = &s->t;
+static void case_fill(case_run *s, int step) {
+    const exchange_case *t = &s->t;
     const support where = {.kind = t->kind,
                            .nranks = t->nranks,
                            .n = t->n,
@@ -102,16 +102,16 @@ static void scene_fill(scene *s, int step) {
     }
 }
 
-/* ---- What a step must leave behind ------------------------------------------------------------- */
+/* ---- What a step leaves behind -- ------------------------------------------------------------ */
 
-static void check_out(scene *s, int rank) {
+static void check_out(case_run *s, int rank) {
     if (s->t.mode == OUT_NONE)
         return;
     memcpy(s->got, s->out_arg[rank], (size_t)s->t.n * sizeof(float));
     check_bits("out", s->got, s->oracle.out, s->t.n);
 }
 
-static void check_result(scene *s, int rank) {
+static void check_result(case_run *s, int rank) {
     tw_sparse sparse;
     if (strcmp(s->t.exchange, "dense") == 0) {
         check_error(tw_group_result(s->r.groups[rank], 0, &sparse), TW_ERR_STATE);
@@ -126,7 +126,7 @@ static void check_result(scene *s, int rank) {
     free(val);
 }
 
-static void check_step_info(scene *s, int rank, int step) {
+static void check_step_info(case_run *s, int rank, int step) {
     tw_step_info info;
     check_ok(tw_group_info(s->r.groups[rank], 0, &info));
     check_int("info.step", info.step, step + 1);
@@ -141,15 +141,15 @@ static void check_step_info(scene *s, int rank, int step) {
 }
 
 /* The gradient is the caller's; in place it has become the result. */
-static void check_grad_untouched(scene *s, int rank) {
+static void check_grad_untouched(case_run *s, int rank) {
     if (s->t.mode == OUT_IN_PLACE)
         return;
     oracle_decode(s->got, s->grad_arg[rank], s->t.n, s->t.type);
     check_bits("grad", s->got, s->grad[rank], s->t.n);
 }
 
-static void scene_step(scene *s, int step) {
-    scene_fill(s, step);
+static void case_step(case_run *s, int step) {
+    case_fill(s, step);
     exchange_oracle_step(&s->oracle, s->grad);
     ranks_allreduce(&s->r, 0, s->grad_arg, s->t.mode == OUT_NONE ? NULL : s->out_arg);
     ranks_ok(&s->r);
@@ -164,7 +164,7 @@ static void scene_step(scene *s, int step) {
         ranks_check_residuals(&s->r, 0, s->oracle.residual, s->t.n);
 }
 
-static void describe(const trial *t, int step) {
+static void describe(const exchange_case *t, int step) {
     check_scene("%s P=%d n=%lld k=%lld %s%s result=%d type=%d out=%d shift=%d seed=%d step=%d",
                 t->exchange, t->nranks, (long long)t->n, (long long)t->k,
                 t->data >= 0 ? oracle_data_name((oracle_data)t->data) : support_name(t->kind),
@@ -172,29 +172,55 @@ static void describe(const trial *t, int step) {
                 (int)t->seed, step);
 }
 
-void trial_run(const trial *t) {
-    scene s;
+void exchange_check(const exchange_case *t) {
+    case_run s;
     describe(t, -1);
-    scene_open(&s, t);
+    case_open(&s, t);
     for (int step = 0; step < t->steps; step++) {
         describe(t, step);
-        scene_step(&s, step);
+        case_step(&s, step);
     }
-    scene_close(&s);
+    case_close(&s);
 }
 
-trial trial_usual(const char *exchange, int nranks) {
-    return (trial){.exchange = exchange,
-                   .nranks = nranks,
-                   .n = 3001,
-                   .k = 300,
-                   .steps = 4,
-                   .result = TW_SUM,
-                   .data = -1,
-                   .seed = (uint64_t)nranks};
+exchange_case exchange_case_default(const char *exchange, int nranks) {
+    return (exchange_case){.exchange = exchange,
+                           .nranks = nranks,
+                           .n = 3001,
+                           .k = 300,
+                           .steps = 4,
+                           .result = TW_SUM,
+                           .data = -1,
+                           .seed = (uint64_t)nranks};
 }
 
-out_mode trial_mode(const char *exchange, int number) {
+out_mode exchange_case_out(const char *exchange, int number) {
     const out_mode mode = (out_mode)(number % OUTS);
     return mode == OUT_NONE && strcmp(exchange, "dense") == 0 ? OUT_APART : mode;
+}
+
+/* ---- Groups with options of the caller ------------------------------------------------------- */
+
+void exchange_check_step(ranks *r, exchange_oracle *o, float **grads, float **outs) {
+    exchange_oracle_step(o, grads);
+    ranks_allreduce(r, 0, (void *const *)grads, outs);
+    ranks_ok(r);
+    for (int rank = 0; rank < r->nranks; rank++)
+        check_bits("out", outs[rank], o->out, o->n);
+    ranks_check_residuals(r, 0, o->residual, o->n);
+}
+
+void exchange_check_steps(const tw_group_params *params, exchange_oracle *o, int steps) {
+    ranks r;
+    float **grads = rows_alloc(o->nranks, o->n), **outs = rows_alloc(o->nranks, o->n);
+    ranks_open(&r, o->nranks, params, &o->n, 1);
+    for (int step = 0; step < steps; step++) {
+        check_scene("%s P=%d feedback=%d momentum=%g threads=%d step=%d", o->exchange, o->nranks,
+                    o->feedback, (double)o->momentum, params->select.threads, step);
+        rows_fill(grads, o->nranks, o->n, DATA_LAPLACE, step);
+        exchange_check_step(&r, o, grads, outs);
+    }
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(outs);
 }
