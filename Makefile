@@ -1,69 +1,84 @@
-# The front door. `make help` lists what there is; everything real happens in CMake and scripts/.
+# Shortcuts: `make help` lists them. The build is CMake's; longer recipes are scripts.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 SECONDS ?= 60
 PYTHON ?= python3
-# Small enough for a tool that is 30 times slower; it hides AVX-512, so these run on AVX2.
+WERROR ?=
+BUILD = cmake --build $(1) -j$(JOBS)
+CTEST = ctest --output-on-failure -j$(JOBS) --test-dir
+# Small enough for valgrind, which is 30 times slower. It hides AVX-512, so these run on AVX2.
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
-.PHONY: all demo help deps test test-release test-mpich test-asan test-tsan test-valgrind test-gpu \
-        test-gpu-memory fuzz bench bench-torch bench-gpu bench-allreduce bench-auto bench-vgg16 netlab \
-        verify lint format install clean
+.NOTPARALLEL:
+.PHONY: all demo help deps install check test test-release test-mpich test-asan test-tsan \
+        test-valgrind test-gpu test-gpu-memory lint format fuzz verify mpich bench bench-allreduce \
+        bench-auto bench-torch bench-vgg16 bench-gpu netlab clean
 
-all: ## build the library and build/thinwire
-	@scripts/install-deps build
-	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX)
-	cmake --build build -j$(JOBS)
+all: ## build the library and build/thinwire; installs nothing
+	@scripts/install-deps --check build
+	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(if $(WERROR),-DTHINWIRE_WERROR=$(WERROR))
+	$(call BUILD,build)
 
-demo: all ## train under six schemes and compare: a minute, then look at report.html
+# Compiles what the demo runs, in build/. `make` compiles the rest: GPU kernels, MPI, tests.
+demo: ## install what is missing, train under six schemes, compare: a minute, then see report.html
+	@scripts/install-deps demo
+	cmake --preset $$(grep -qs THINWIRE_DEMO:BOOL=OFF build/CMakeCache.txt && echo release || echo demo)
+	$(call BUILD,build) --target thinwire_cli
 	build/thinwire demo
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' Makefile
 
-deps: ## install what building, testing and linting need
+deps: ## install what building, testing and linting need: apt, and sudo unless you are root
 	@scripts/install-deps build test lint
 
-test: ## install what is missing, build, run all tests, sanitizers and valgrind included
+install: all ## install to PREFIX (/usr/local)
+	cmake --install build --prefix $(PREFIX)
+	@case $(PREFIX) in \
+	/usr|/usr/local) ldconfig 2>/dev/null || echo "install: run ldconfig as root: programs find the library then" ;; \
+	*) lib=$$(dirname $$(find $(PREFIX)/lib* -name libthinwire.so)); \
+	    echo "install: for programs, export PKG_CONFIG_PATH=$$lib/pkgconfig LD_LIBRARY_PATH=$$lib" ;; \
+	esac
+
+check: ## release tests in 90 seconds; without the longest, sanitizers, MPICH and valgrind
+	@scripts/install-deps --check check
+	$(MAKE) all
+	$(CTEST) build -LE slow
+
+test: ## install what is missing, run all tests, sanitizers, both MPIs and valgrind: 13 minutes
 	@scripts/install-deps build test
 	$(MAKE) test-release test-mpich test-asan test-tsan test-valgrind
 	@grep -hs '^SKIP' $(addsuffix /Testing/Temporary/LastTest.log,build build-mpich build-asan build-tsan) \
 	    | sort | uniq -c | sed 's/^ *\([0-9]*\) SKIP/not run, \1 times/'
-	@echo "make test: all that could be run has passed"
+	@echo "make test: every test that this machine can run has passed"
 
-test-release:
-	cmake --preset release -DTHINWIRE_WERROR=ON
-	cmake --build build -j$(JOBS)
-	ctest --test-dir build --output-on-failure -j$(JOBS)
+test-release: all ## part of `make test`: all tests of the release build
+	$(CTEST) build
 
-# The same MPI tests with the other MPI.
-test-mpich:
-	@if ! command -v mpicc.mpich >/dev/null; then echo "SKIP: no MPICH here"; exit 0; fi; \
-	set -ex; cmake --preset mpich -DTHINWIRE_WERROR=ON; \
-	cmake --build build-mpich -j$(JOBS) --target test_transport_mpi thinwire_cli; \
-	ctest --test-dir build-mpich --output-on-failure -j$(JOBS) -R "mpi|cli|train"
+test-mpich: mpich ## part of `make test`: the MPI tests over MPICH
+	@if [ -x build-mpich/thinwire ]; then set -x; $(CTEST) build-mpich -R "mpi|cli|train"; fi
 
-test-asan:
-	cmake --preset asan -DTHINWIRE_WERROR=ON
-	cmake --build build-asan -j$(JOBS)
-	ctest --test-dir build-asan --output-on-failure -j$(JOBS)
+test-asan: ## part of `make test`: all tests with AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake --preset asan
+	$(call BUILD,build-asan)
+	$(CTEST) build-asan
 
-test-tsan:
-	cmake --preset tsan -DTHINWIRE_WERROR=ON
-	cmake --build build-tsan -j$(JOBS) --target tests_threads
-	ctest --test-dir build-tsan --output-on-failure -j$(JOBS) -L threads
+test-tsan: ## part of `make test`: tests with threads under ThreadSanitizer
+	cmake --preset tsan
+	$(call BUILD,build-tsan) --target tests_threads
+	$(CTEST) build-tsan -L threads
 
-test-valgrind: test-release
+test-valgrind: all ## part of `make test`: some tests under valgrind
 	printf '%s\n' $(VALGRIND_PARTS) | xargs -P$(JOBS) -I PART \
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_PART
 
-test-gpu: all ## on a GPU: its tests, then memcheck, synccheck and racecheck on some of them
+test-gpu: all ## on a GPU: its tests, then test-gpu-memory
 	ctest --test-dir build --output-on-failure -R "cuda|nccl"
 	$(MAKE) test-gpu-memory
 
-# Some of the tests, as racecheck takes long; test_cuda_quick is made for it. Tests let calls of CUDA fail
-# on purpose, so only what kernels do is reported.
-test-gpu-memory:
+# racecheck is slow: test_cuda_quick is made for it. Tests let CUDA calls fail on purpose, so
+# memcheck reports kernels only.
+test-gpu-memory: ## on a GPU: memcheck, synccheck and racecheck on some of its tests
 	for tool in "memcheck --report-api-errors no" synccheck racecheck; do \
 	    for part in "cuda quick" "cuda_wire quick" cuda_quick; do \
 	        PATH="$$PATH:/usr/local/cuda/bin" compute-sanitizer --tool $$tool --error-exitcode 1 \
@@ -71,13 +86,35 @@ test-gpu-memory:
 	    done; \
 	done
 
-fuzz: ## look for crashes with libFuzzer for SECONDS (60) seconds
+lint: ## check formatting, run static analysis
+	@scripts/install-deps build lint
+	scripts/lint
+
+format: ## reformat all sources
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+
+fuzz: ## look for crashes with libFuzzer, SECONDS (60) for each of 3 fuzzers
 	@scripts/install-deps build fuzz
 	cmake --preset fuzz
-	cmake --build build-fuzz -j$(JOBS) --target fuzz_selector fuzz_exchange fuzz_wire
-	build-fuzz/tests/fuzz_selector -max_total_time=$(SECONDS) -max_len=4096
-	build-fuzz/tests/fuzz_exchange -max_total_time=$(SECONDS) -max_len=4096
-	build-fuzz/tests/fuzz_wire -max_total_time=$(SECONDS) -max_len=4096
+	$(call BUILD,build-fuzz) --target fuzz_selector fuzz_exchange fuzz_wire
+	for part in selector exchange wire; do \
+	    build-fuzz/tests/fuzz_$$part -max_total_time=$(SECONDS) -max_len=4096 || exit 1; \
+	done
+
+verify: all mpich ## every scheme, pattern and rank count up to 32, threads and both MPIs: half an hour
+	scripts/verify-exchange
+
+mpich: ## build-mpich: thinwire over MPICH where another MPI is the default
+	@if ! command -v mpicc.mpich >/dev/null; then echo "SKIP: no MPICH; 'make deps' installs it"; exit 0; fi; \
+	set -ex; cmake --preset mpich; \
+	$(call BUILD,build-mpich) --target thinwire_cli test_transport_mpi bench_links bench_mpi_allreduce
+
+# NETLAB: options of scripts/netlab.
+netlab: ## every scheme and the trainer over 8 shaped hosts on this machine; needs root
+	@scripts/install-deps netlab
+	$(MAKE) all mpich
+	$(call BUILD,build) --target bench_links bench_mpi_allreduce
+	scripts/netlab $(NETLAB)
 
 bench: all ## selection against the bare memory pass
 	build/thinwire bench select
@@ -91,50 +128,21 @@ bench-allreduce: all ## every scheme against dense, bytes against their bounds
 bench-auto: all ## auto against the best fixed scheme, 300 simulated cells: an hour
 	build/thinwire simulate --grid --steps 2
 
-verify: all ## every scheme, pattern and rank count up to 32, threads and both MPIs: half an hour
-	@if command -v mpicc.mpich >/dev/null; then \
-	    cmake --preset mpich && cmake --build build-mpich -j$(JOBS) --target thinwire_cli; fi
-	scripts/verify-exchange
-
-# NETLAB=... are options of scripts/netlab.
-netlab: all ## every scheme and the trainer over 8 shaped hosts on this machine; needs root
-	@scripts/install-deps netlab
-	cmake --build build -j$(JOBS) --target bench_links bench_mpi_allreduce
-	@if command -v mpicc.mpich >/dev/null; then cmake --preset mpich && cmake --build build-mpich -j$(JOBS) \
-	    --target thinwire_cli bench_links bench_mpi_allreduce; fi
-	scripts/netlab $(NETLAB)
-
-bench-vgg16: all ## forward and backward of vgg16 against PyTorch on the same cores
-	@scripts/install-deps bench
-	cmake --build build --target bench_vgg16
-	bench/torch_vgg16.py
-
 bench-torch: all ## exact selection against torch.topk on the CPU
 	@scripts/install-deps bench
 	bench/torch_topk.py
 
-# PYTHON is one whose torch is built for CUDA: Debian's is not.
+bench-vgg16: all ## forward and backward of vgg16 against PyTorch on the same cores
+	@scripts/install-deps bench
+	$(call BUILD,build) --target bench_vgg16
+	bench/torch_vgg16.py
+
+# Debian's torch has no CUDA: PYTHON names a Python whose torch does.
 bench-gpu: all ## selection on a GPU, against the bare pass and against torch on the same GPU
-	build/thinwire bench select --device cuda --method exact --n 14728266
-	build/thinwire bench select --device cuda --method exact --n 133547324
-	build/thinwire bench select --device cuda --method exact --n 14728266 --cold
-	build/thinwire bench select --device cuda --method exact --n 133547324 --cold
+	for n in 14728266 133547324; do for cold in "" --cold; do \
+	    build/thinwire bench select --device cuda --method exact --n $$n $$cold || exit 1; \
+	done; done
 	$(PYTHON) bench/torch_gpu.py
-
-lint: ## formatting and static analysis
-	@scripts/install-deps build lint
-	scripts/lint
-
-format: ## reformat all sources
-	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
-
-install: all ## install to PREFIX (/usr/local)
-	cmake --install build --prefix $(PREFIX)
-	@case $(PREFIX) in \
-	/usr|/usr/local) ldconfig 2>/dev/null || echo "install: run ldconfig as root: programs find the library then" ;; \
-	*) lib=$$(dirname $$(find $(PREFIX)/lib* -name libthinwire.so)); \
-	    echo "install: for programs, export PKG_CONFIG_PATH=$$lib/pkgconfig LD_LIBRARY_PATH=$$lib" ;; \
-	esac
 
 clean: ## remove all builds
 	rm -rf build build-*

@@ -1,14 +1,14 @@
-/* custom_transport.c - a network of your own under thinwire: socket pairs between four processes
+/* custom_transport.c - Thinwire over a network of your own: socket pairs between four processes
  *
  *     cc custom_transport.c $(pkg-config --cflags --libs thinwire) -o custom_transport
  *
- * A transport is five short functions: start to send, start to receive, test whether that is done,
- * cancel, and idle. Here every pair of ranks has one socket pair for each tag, so that messages of
- * one tag never wait for those of another. On the socket a message is its length in 8 bytes, then
- * its bytes. Each direction of a socket has a queue of requests, and only the oldest moves: that
+ * A transport is five short functions: start to send, start to receive, test a request, cancel a
+ * request, and wait. Here every pair of ranks has one socket pair per tag, so that messages of one
+ * tag never wait for those of another. A message on the socket is 8 bytes of length, then bytes.
+ * Each direction of a socket has a queue of requests. Only the oldest request makes progress: that
  * keeps messages in order.
  *
- * main forks the ranks, and each sums a few gradients with the others over these sockets. */
+ * main forks the ranks. They sum a few gradients over these sockets. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -29,16 +29,16 @@ typedef struct request {
     struct channel *channel;
     int sending;
     char *data;
-    size_t capacity; /* to receive at most */
-    size_t length;   /* of the message; known when its first 8 bytes are here */
-    size_t moved;    /* bytes that went through so far, these 8 included */
-    int error;       /* errno of a failed one */
+    size_t capacity; /* a received message may have this many bytes */
+    size_t length;   /* of the message; a receiver knows it after 8 bytes */
+    size_t moved;    /* bytes sent or received so far, with the 8 of the length */
+    int error;       /* errno if the request failed, else 0 */
     int done;
 } request;
 
 typedef struct channel {
     int fd;
-    request *queues[2]; /* to receive, to send; the oldest first */
+    request *queues[2]; /* receives, sends; the oldest first */
 } channel;
 
 typedef struct wires {
@@ -52,7 +52,7 @@ static void finish(channel *c, request *r, int error) {
     r->done = 1;
 }
 
-/* Moves the oldest message on, as far as the socket takes or gives without waiting. */
+/* Advances the oldest request as far as the socket allows without blocking. */
 static void advance(channel *c, request *r) {
     size_t head = sizeof r->length;
     while (!r->done) {
@@ -115,7 +115,7 @@ static int wires_recv(void *context, int peer, int tag, void *data, size_t capac
 static int wires_test(void *context, void *handle, size_t *bytes) {
     (void)context;
     request *r = handle;
-    advance_all(r->channel, 0); /* both ways: a peer may be stuck until we receive */
+    advance_all(r->channel, 0); /* both directions: a peer may be blocked until we receive */
     advance_all(r->channel, 1);
     if (!r->done)
         return 0;
@@ -125,7 +125,7 @@ static int wires_test(void *context, void *handle, size_t *bytes) {
     return error == 0 ? 1 : tw_transport_explain("%s", strerror(error));
 }
 
-/* A message of which a part is through cannot be taken back: the socket ends with it. */
+/* A message that was sent or received in part cannot be cancelled: the socket is shut down. */
 static void wires_cancel(void *context, void *handle) {
     (void)context;
     request *r = handle, **link = &r->channel->queues[r->sending];
@@ -138,7 +138,7 @@ static void wires_cancel(void *context, void *handle) {
     free(r);
 }
 
-/* Sleeps until a socket can move something that is in a queue. */
+/* Sleeps until a request can make progress, or the time is over. */
 static void wires_idle(void *context, int64_t microseconds) {
     wires *w = context;
     struct pollfd fds[RANKS * TAGS];
@@ -169,7 +169,7 @@ static const tw_transport_calls wires_calls = {
     .close = wires_close,
 };
 
-/* ---- what runs over it */
+/* ---- a group over this transport */
 
 enum { N = 1000, K = 10, STEPS = 3 };
 
@@ -178,8 +178,8 @@ static int failed(int rank, const char *what) {
     return 1;
 }
 
-/* Ten values that matter, at the same places on all ranks, so that the mean is known: with k = 10
- * all of them travel at once. */
+/* Ten non-zero values at the same indices on all ranks. With k = 10 all of them are sent, so the
+ * mean is known. */
 static int check_step(tw_group *group, int rank, int step) {
     float grad[N] = {0};
     for (int j = 0; j < K; j++)
@@ -215,7 +215,7 @@ static int play(wires *w) {
     return wrong;
 }
 
-/* Ends that belong to others are closed, so that a rank that ends is noticed. */
+/* Closes the ends of the other ranks, so that they notice when this rank ends. */
 static int play_rank(wires all[RANKS], int rank) {
     for (int i = 0; i < RANKS; i++)
         if (i != rank)

@@ -5,7 +5,7 @@
 
 The folder is the published tree: etc/an4_train.fileids, etc/an4_train.transcription, the same for
 test, and wav/ with any sound that libsndfile reads (wav, flac, opus) at 16 kHz, mono. Needs numpy
-and libsndfile; where the training runs neither sound files nor libraries for them are needed.
+and libsndfile. The machine that trains needs neither libsndfile nor the sound files.
 
 Features: logarithms of the magnitudes of 161 frequencies, windows of 20 ms every 10 ms, each
 utterance with mean 0 and deviation 1, rounded to multiples of 1/8. The rounding adds a noise of

@@ -1,10 +1,10 @@
-/* select_step.c - a few steps of selection with error feedback, as an engine would do them
+/* select_step.c - selection with error feedback, without an exchange
  *
  *     cc select_step.c $(pkg-config --cflags --libs thinwire) -o select_step
  *
- * Each step selects 3 of 10 gradient values and commits them as sent; the residual keeps the rest,
- * so that after four steps everything that went in was either sent or is still there. One gradient
- * holds a NaN: that step is refused and changes nothing. */
+ * Each step selects 3 of 10 gradient values and commits them as sent. The residual keeps the rest.
+ * So after four steps every value was either sent or is still in the residual. One gradient holds a
+ * NaN: that step is refused and changes nothing. */
 #include <math.h>
 #include <stdio.h>
 

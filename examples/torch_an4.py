@@ -7,10 +7,10 @@
         --momentum-correction --lr 6e-4 --masks 2 --epochs 60 --run-log oktopk.jsonl
 
 Deep Speech 2 (Amodei et al., 2016): two convolutions over frequency and time, five LSTM layers of
-800 that run forward only, a look-ahead over 20 frames, 29 letters. Utterances of similar length go
-into one batch; the first epoch goes from short to long. The accuracy that is logged is one minus
-the word error rate of the most likely letters, without a language model. 948 utterances are soon
-learned by heart: --masks hides parts of them.
+800 that run forward only, a look-ahead over 20 frames, 29 letters. Utterances of similar length
+form a batch; the first epoch runs from short to long. The logged accuracy is one minus the word
+error rate of the most likely letters, without a language model. The model soon overfits to 948
+utterances: --masks hides parts of them.
 """
 import numpy
 import torch
@@ -23,7 +23,7 @@ FREQUENCIES, WIDTH, LAYERS, AHEAD = 161, 800, 5, 20
 
 
 class Recurrent(nn.Module):
-    """Batch norm over all frames (not in the first layer), then an LSTM; x [time][count][inputs]."""
+    """Batch norm over all frames (not in the first layer), then an LSTM. x [time][count][inputs]"""
 
     def __init__(self, inputs, width, norm=True):
         super().__init__()
@@ -85,8 +85,8 @@ class Utterances:
 
 
 def hide(x, counts, masks, random):
-    """Of each utterance some stretches of up to a tenth of its time and a sixth of the frequencies
-    become zeros (SpecAugment, Park et al., 2019)."""
+    """Zeroes stretches of each utterance: up to a tenth of its time, a sixth of the frequencies
+    (SpecAugment, Park et al., 2019)."""
     for row, frames in zip(x, counts):
         for _ in range(masks):
             for axis, size, most in ((row, frames, frames // 10),
@@ -103,7 +103,7 @@ def decode(best):
 
 
 def distance(a, b):
-    """Insertions, deletions and replacements that make list a into list b."""
+    """Insertions, deletions and replacements that turn list a into list b."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         corner, row[0] = row[0], i
@@ -132,8 +132,8 @@ class An4:
         if at == 0:
             self.offset = int(self.shuffle.integers(len(self.by_length) % whole + 1))
             self.order = self.shuffle.permutation(self.steps_per_epoch)
-        place = at if step < self.steps_per_epoch else self.order[at]
-        chunk = self.by_length[self.offset + place * whole:][:whole]
+        number = at if step < self.steps_per_epoch else self.order[at]
+        chunk = self.by_length[self.offset + number * whole:][:whole]
         chosen = chunk[self.rank::self.nranks]
         batch = self.train.batch(chosen)
         if self.args.masks > 0:

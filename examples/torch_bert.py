@@ -5,12 +5,12 @@
         --scheme oktopk --density 0.01 --whole-model --lr 2e-4 --warmup 20 --steps 200 --amp \\
         --run-log oktopk.jsonl
 
-The folder holds train.txt and test.txt, words between blanks. The model is that of
-train/model_bert.c (Devlin et al., 2019; a decoder with weights of its own, 30,522 words, 512
-positions). A sample is [CLS] A [SEP] B [SEP]: in half of them B follows A in the text, in the
-others it comes from anywhere. Of all words 15 % are to be guessed: 80 % of these are masked, 10 %
-replaced, 10 % left. The text stays on the device; samples are made there. Accuracy is that of the
-masked words.
+The folder holds train.txt and test.txt, words between blanks. The model is that of `thinwire
+train --model bert` (Devlin et al., 2019; a decoder that shares no weights, 30,522 words, 512
+positions). A sample is [CLS] A [SEP] B [SEP]: in half of the samples B follows A in the text, in the
+others it is a random piece. The model predicts 15 % of the words: 80 % of them are masked, 10 %
+replaced, 10 % unchanged. The text stays on the device, which also makes the samples. Accuracy is
+that of the predicted words.
 """
 import collections
 import pathlib
@@ -46,13 +46,13 @@ class Bert(nn.Module):
             if isinstance(module, nn.MultiheadAttention):
                 nn.init.normal_(module.in_proj_weight, std=0.02)
 
-    def forward(self, tokens, segments, places):
-        """Logits of the words at the places [masked] of all tokens, and of the sentences."""
+    def forward(self, tokens, segments, masked):
+        """Logits of the words at the indices masked of all tokens, and of the sentences."""
         line = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.norm(self.words(tokens) + self.positions(line) + self.segments(segments))
         for layer in self.layers:
             x = layer(x)
-        guesses = self.transform(x.flatten(0, 1)[places])
+        guesses = self.transform(x.flatten(0, 1)[masked])
         guesses = self.word_norm(nn.functional.gelu(guesses))
         return self.decoder(guesses), self.sentence(torch.tanh(self.pool(x[:, 0])))
 
@@ -83,8 +83,8 @@ class WikiText:
         return torch.tensor([ids.get(word, UNKNOWN) for word in words], device=self.device)
 
     def sample(self, text, starts, chance):
-        """Samples whose A begins at the starts [count] of the text: tokens, segments, places,
-        labels of the places, and whether B follows."""
+        """Samples whose A begins at starts [count] of the text: tokens, segments, indices of the
+        masked words, their labels, and whether B follows."""
         count, half, device = len(starts), self.half, self.device
         def random(*shape):
             return torch.rand(*shape, generator=chance, device=device)
@@ -98,7 +98,7 @@ class WikiText:
                             text[second[:, None] + line], column(BREAK)], 1)
         at = torch.arange(tokens.shape[1], device=device)
         segments = (at >= half + 2).long().expand_as(tokens)
-        # As many places in every sample, so that no shape depends on chance.
+        # The same number in every sample, so that shapes are fixed.
         hidden = random(count, 2 * half).topk(max(1, round(0.15 * 2 * half)), 1).indices
         hidden = hidden + torch.where(hidden < half, 1, 2)  # past [CLS], past the first [SEP]
         labels = tokens.gather(1, hidden)
@@ -106,8 +106,8 @@ class WikiText:
         other = (random(*hidden.shape) * (VOCABULARY - len(SPECIAL))).long() + len(SPECIAL)
         shown = torch.where(dice < 0.8, MASK, torch.where(dice < 0.9, other, labels))
         tokens = tokens.scatter(1, hidden, shown)
-        places = hidden + torch.arange(count, device=device)[:, None] * tokens.shape[1]
-        return tokens, segments, places.flatten(), labels.flatten(), follows.long()
+        masked = hidden + torch.arange(count, device=device)[:, None] * tokens.shape[1]
+        return tokens, segments, masked.flatten(), labels.flatten(), follows.long()
 
     def batch(self, step):
         room = len(self.train) - 2 * self.half
@@ -115,14 +115,14 @@ class WikiText:
         return self.sample(self.train, starts, self.chance)
 
     def loss(self, model, batch):
-        tokens, segments, places, labels, follows = batch
-        words, sentences = model(tokens, segments, places)
+        tokens, segments, masked, labels, follows = batch
+        words, sentences = model(tokens, segments, masked)
         loss = (nn.functional.cross_entropy(words.float(), labels)
                 + nn.functional.cross_entropy(sentences.float(), follows))
         return loss, (words.argmax(1) == labels).float().mean()
 
     def evaluate(self, model):
-        """The same samples each time, made of every piece of the test text."""
+        """The same samples each time; they cover the test text."""
         chance = torch.Generator(self.device).manual_seed(self.rank)
         starts = torch.tensor(list(torch_common.shard(self.test_samples)), device=self.device)
         starts = starts * 2 * self.half

@@ -5,11 +5,11 @@
         --density 0.02 --whole-model --momentum 0 --lr 0.4 --weight-decay 2.5e-3 \\
         --run-log oktopk.jsonl
 
-Debian 12's torchrun needs `-r 9:3 -t 9:3` before the script.
+torch_common.py says what the torchrun of Debian 12 and of Debian 13 needs.
 
 DIR holds the binary batches (data_batch_1.bin ... test_batch.bin), or the same as six JPEG sheets
 of tiles (data_batch_1.jpg ... test_batch.jpg, labels.bin), which torchvision or Pillow decodes. All
-images stay on the device as bytes; crops, flips and scaling happen there.
+images stay on the device as bytes; the device crops, flips and scales them.
 """
 import pathlib
 
@@ -26,7 +26,7 @@ VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 5
 
 
 def vgg16():
-    """As train/model_vgg16.c: biases that the norms make idle included, 14,728,266 parameters."""
+    """As `thinwire train --model vgg16`, with biases before batch norm: 14,728,266 parameters."""
     layers, inputs = [], 3
     for width in VGG16:
         if width == 0:
@@ -56,7 +56,7 @@ class Block(nn.Module):
 
 
 def resnet20():
-    """As train/model_resnet20.c (He et al., 2016): 269,722 parameters."""
+    """As `thinwire train --model resnet20` (He et al., 2016): 269,722 parameters."""
     layers, inputs = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()], 16
     for width in (16, 16, 16, 32, 32, 32, 64, 64, 64):
         layers.append(Block(inputs, width))
@@ -68,7 +68,7 @@ MODELS = {"vgg16": vgg16, "resnet20": resnet20}
 
 
 def decode_sheet(path):
-    """A JPEG file as an array of [rows][columns][3], by whatever this machine has."""
+    """A JPEG file as an array [rows][columns][3], decoded by torchvision or Pillow."""
     try:
         from torchvision.io import decode_jpeg, read_file
 

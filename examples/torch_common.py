@@ -1,17 +1,19 @@
-"""What the PyTorch examples share: options, the process group, one training loop.
+"""Shared by the PyTorch examples: options, the process group, one training loop.
 
     torchrun --nproc_per_node 8 examples/torch_cifar10.py --data DIR --scheme oktopk --density 0.02
 
-Debian 12's torchrun, a torch 1.13 with Python 3.11, stumbles over its own default and needs
-`-r 9:3 -t 9:3` before the script.
+Two torchruns of Debian need more options before the script. Debian 12 (torch 1.13): -r 9:3 -t 9:3.
+Debian 13 (torch 2.6 without libuv), FILE being a new file for each run:
+    USE_LIBUV=0 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --local-addr 127.0.0.1 \\
+        --rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint FILE ...
 
-An example brings a task: an object with `name`, `data_name`, `model`, `steps_per_epoch`,
+An example defines a task: an object with `name`, `data_name`, `model`, `steps_per_epoch`,
 `test_samples` (of all ranks) and
-    batch(step)         -> what loss() takes, on the device
+    batch(step)         -> the argument of loss(), on the device
     loss(model, batch)  -> mean loss and accuracy of the batch, tensors without a dimension
-    evaluate(model)     -> sums over this rank's share of the test data: loss, of how many; correct,
-                           of how many
-`--scheme dense` is DistributedDataParallel as it is; all others are one call of thinwire.compress.
+    evaluate(model)     -> over this rank's share of the test data: sum of losses, their number;
+                           correct predictions, their number
+`--scheme dense` is plain DistributedDataParallel; all others add one call of thinwire.compress.
 """
 import argparse
 import math
@@ -71,9 +73,10 @@ def parser(description, **defaults):
 
 def setup(args, same_shapes=True):
     """Joins the process group that torchrun prepared and returns this rank's device.
-    same_shapes: batches are alike, so that it pays to try which convolutions are fastest."""
+    same_shapes: all batches have one shape, so that cuDNN may look for its fastest kernels."""
     if args.scheme == "dense" and args.momentum_correction:
         raise SystemExit("--momentum-correction: not with --scheme dense, which selects nothing")
+    os.environ.setdefault("USE_LIBUV", "0")     # Debian 13's torch 2.6 is built without it
     dist.init_process_group(args.backend)
     device = torch.device(args.device)
     if device.type == "cuda":
@@ -86,7 +89,7 @@ def setup(args, same_shapes=True):
 
 
 def train(args, make_task, data, same_shapes=True):
-    """What an example does once its options are known. data: what --data should name."""
+    """Runs an example with its options. data: what --data should name, for the error text."""
     device = setup(args, same_shapes)
     try:
         task = make_task(args, device)
@@ -144,8 +147,8 @@ class Loop:
         task.model.to(device)
         if device.type == "cuda":
             self.warm_up()
-        # Statistics of batch norm differ by rank until an evaluation averages them: broadcasting
-        # them in every forward pass would cost more messages than the gradients.
+        # Batch norm's statistics differ between ranks until an evaluation averages them. To
+        # broadcast them in every forward pass would take more messages than the gradients.
         self.model = DistributedDataParallel(
             task.model, device_ids=[device.index] if device.type == "cuda" else None,
             bucket_cap_mb=args.bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True)
@@ -157,11 +160,11 @@ class Loop:
         self.every = args.evaluate or task.steps_per_epoch
         self.log = RunLog(args.run_log, device)
         self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
-        # Its gradient is the last: from here on the backward pass only waits for the exchange.
+        # The first parameter's gradient is the last: after it the backward pass only waits.
         next(task.model.parameters()).register_hook(lambda _: self.clock.mark())
 
     def warm_up(self):
-        """Loads kernels and finds the fastest ones, so that the first steps do not."""
+        """Loads kernels and finds the fastest ones before the first step."""
         for step in range(WARM):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.amp):
                 loss, _ = self.task.loss(self.task.model, self.task.batch(step))
@@ -216,8 +219,8 @@ class Loop:
             self.log.write("snapshot", step=step, **snapshot(observer.acc(), values["k"]))
 
     def backward(self, loss):
-        """Marks its own end in the hook of the first parameter; then DDP waits for the exchange.
-        False: a gradient holds NaN or infinity, which thinwire says on all ranks alike."""
+        """The hook of the first parameter marks its end; then DDP waits for the exchange. False: a
+        gradient holds NaN or infinity, which thinwire reports on all ranks."""
         try:
             loss.backward()
         except RuntimeError as error:
@@ -263,12 +266,12 @@ class Loop:
 
     @torch.no_grad()
     def replicas_equal(self):
-        """Whether all ranks hold bitwise the same parameters, by two sums of their bits."""
+        """Whether the parameters of all ranks have the same bits, by two checksums."""
         sums = torch.zeros(2, dtype=torch.int64)
         for p in self.task.model.parameters():
             bits = p.detach().flatten().view(torch.int32).long()
-            places = torch.arange(1, bits.numel() + 1, device=bits.device)
-            sums += torch.stack([bits.sum(), (bits * places).sum()]).cpu()
+            factors = torch.arange(1, bits.numel() + 1, device=bits.device)
+            sums += torch.stack([bits.sum(), (bits * factors).sum()]).cpu()
         gathered = [torch.zeros_like(sums) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, sums)
         return all(torch.equal(other, sums) for other in gathered)

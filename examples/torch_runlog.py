@@ -1,8 +1,8 @@
 """The run log of the PyTorch examples: the JSON lines that `thinwire train` writes and `thinwire
-report` reads (docs/training.md lists them), and what they hold: times of a step, histograms of acc.
+report` reads (docs/training.md lists them), with times of steps and histograms of acc.
 
-Nothing here waits for the GPU while a step is under way: marks are CUDA events and losses stay on
-the device until `RunLog.flush`, which all ranks call together.
+Nothing here waits for the GPU during a step: marks are CUDA events, and losses stay on the device
+until `RunLog.flush`, which all ranks call together.
 """
 import json
 import math
@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-VERSION, BINS, REACH = 1, 64, 6.0  # as in train/trainer.h and train/observe.c
+VERSION, BINS, REACH = 1, 64, 6.0  # as `thinwire train` writes them
 STAGES = ("data", "forward", "backward", "exposed", "optimiser")
 STATS = {"k": "k", "selected": "selected", "applied": "applied", "payload_sent": "payload_sent",
          "payload_recv": "payload_received", "control": "control_sent",
@@ -20,7 +20,7 @@ STATS = {"k": "k", "selected": "selected", "applied": "applied", "payload_sent":
 
 
 class Clock:
-    """Marks between the stages of one step, on the device's own time."""
+    """Marks between the stages of one step, in the device's time."""
 
     def __init__(self, device):
         self.events = device.type == "cuda"
@@ -44,14 +44,14 @@ class Clock:
 
 
 def tidied(value):
-    """Seven digits of what is no whole number, and null for what JSON has no word for."""
+    """Floats with seven digits; None (null) for NaN and infinity, which JSON does not have."""
     if not isinstance(value, float):
         return value
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
 class RunLog:
-    """Collects steps on every rank; rank 0 writes them. path None: nothing is written."""
+    """Collects steps on every rank; rank 0 writes them. path None: writes nothing."""
 
     def __init__(self, path, device):
         self.file = open(path, "w") if path and dist.get_rank() == 0 else None
@@ -91,15 +91,15 @@ def sparse_step(state):
 
 
 def dense_step(parameters, nranks):
-    """What a ring allreduce of all gradients sends, since plain DDP does not count it."""
+    """The bytes of a ring allreduce of all gradients; plain DDP does not count its own."""
     moved = 2 * 4 * parameters * (nranks - 1) // nranks
     return {"k": parameters, "selected": parameters, "applied": parameters,
             "payload_sent": moved, "payload_recv": moved, "control": 0}
 
 
 def snapshot(acc, k):
-    """Histogram of acc[n] over six standard deviations to either side, what lies beyond in the
-    outer bins, and |u - Top_k(u)|^2 / |u|^2 with the bounds of GaussianK-SGD's Theorem 1."""
+    """Histogram of acc[n] over mean +- six standard deviations, with values beyond in the outer
+    bins, and |u - Top_k(u)|^2 / |u|^2 with the bounds of GaussianK-SGD's Theorem 1."""
     n, squares = acc.numel(), acc.double().square()
     mean, total = acc.double().mean().item(), squares.sum().item()
     reach = REACH * math.sqrt(max(total / n - mean * mean, 1e-60))
@@ -113,7 +113,8 @@ def snapshot(acc, k):
 
 
 class Observer:
-    """acc = gradient + residual of this rank in one step: made before it, asked after it."""
+    """acc = gradient + residual of this rank in one step. Create it before the step, call acc()
+    after it."""
 
     def __init__(self, model, state):
         held = {} if state is None else dict(zip(state.engine.names, state.engine.residuals()))
@@ -124,7 +125,7 @@ class Observer:
                       for name, p in model.named_parameters()]
 
     def add(self, name, grad):
-        self.parts[name].add_(grad)  # what a hook returns would replace the gradient
+        self.parts[name].add_(grad)  # a hook's result would replace the gradient
 
     def acc(self):
         for hook in self.hooks:

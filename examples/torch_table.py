@@ -3,8 +3,8 @@
 
     examples/torch_table.py LOG.jsonl...
 
-Accuracy and loss are those of the last evaluation, and the best. Bytes and times are of the second
-half of the steps, after any warm-up of density: bytes as means, milliseconds as medians.
+Accuracy: last and best evaluation. Loss: last evaluation. Bytes (means) and times (medians) are of
+the second half of the steps, after any warm-up of density.
 """
 import argparse
 import json

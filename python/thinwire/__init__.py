@@ -1,9 +1,9 @@
-"""Thinwire: gradients over thin wires. Send the few values that matter, keep the rest.
+"""Thinwire: sparse allreduce. Send the few gradient values that matter, keep the rest.
 
     import thinwire
     thinwire.compress(ddp_model, scheme="oktopk", density=0.01)      # that is all
 
-docs/python.md is the manual. Group works without torch; the rest imports it when it is used.
+docs/python.md is the manual. Group works without torch. The rest imports torch when it is used.
 """
 from . import errors as _errors
 from .errors import Error
@@ -13,7 +13,7 @@ from .library import schemes, version
 globals().update({kind.__name__: kind for kind in _errors.BY_CODE.values()})
 __version__ = version()
 _LAZY = {"compress": "ddp", "Compression": "optimizer", "DistributedOptimizer": "optimizer"}
-# The classes of errors are left out: some have names of Python's own.
+# Without the error classes: some share their names with Python's.
 __all__ = ["Error", "Group", "alone", "threads", "schemes", "version", *_LAZY]
 
 

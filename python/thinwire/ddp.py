@@ -1,9 +1,9 @@
 """compress(): a communication hook for DistributedDataParallel, and its state.
 
 DDP calls the hook with a bucket of gradients as soon as the backward pass has filled it. The hook
-queues it and returns a Future; a thread sums bucket after bucket, in DDP's order, which is the
-same on all ranks, while the backward pass goes on. Errors are raised by backward() itself, after
-DDP has put its own affairs in order.
+queues the bucket and returns a Future. A thread sums bucket after bucket while the backward pass
+continues, in DDP's order, which is the same on all ranks. backward() raises errors, after DDP has
+finished its own work for the step.
 """
 import functools
 import queue
@@ -19,11 +19,11 @@ from .engine import Engine
 from .errors import ParamError, StateError, TimeoutError, TransportError
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
-_compressed = weakref.WeakSet()     # models; an attribute of theirs would not let them be pickled
+_compressed = weakref.WeakSet()     # models. An attribute would keep them from being pickled
 
 
 class _Job:
-    """A bucket on its way."""
+    """A bucket in the queue."""
 
     def __init__(self, numbers, used, bucket, device):
         self.numbers, self.used = numbers, used
@@ -36,13 +36,13 @@ class _Job:
 
 
 class _Worker(threading.Thread):
-    """Runs jobs in their order; ends at None. It knows the engine, not the state that owns it."""
+    """Runs jobs in order; ends at None. Holds the engine, but not the state that owns it."""
 
     def __init__(self, engine):
         super().__init__(daemon=True, name="thinwire")
         self.engine = engine
         self.jobs, self.waiting = queue.SimpleQueue(), []
-        self.error = None       # for the next backward() to raise
+        self.error = None       # the next backward() raises it
         self.good = True        # no bucket of this step was refused
         self.start()
 
@@ -58,7 +58,7 @@ class _Worker(threading.Thread):
     def _run_waiting(self):
         jobs, self.waiting = self.waiting, []
         stream = self.engine.stream
-        with torch.cuda.stream(stream):     # of None: nothing
+        with torch.cuda.stream(stream):     # None: no effect
             for job in jobs:
                 if stream is not None:
                     stream.wait_event(job.ready)
@@ -76,8 +76,8 @@ class _Worker(threading.Thread):
             self._begin(jobs)
             self.good &= self.engine.finish()
             if jobs[-1].last:
-                self.engine.end_step(self.good)     # under -W error its warning is raised
-        except Exception as error:      # whatever it is, backward() raises it
+                self.engine.end_step(self.good)     # may raise its warning, under -W error
+        except Exception as error:      # backward() raises it
             self.error = error
 
     def _begin(self, jobs):
@@ -88,14 +88,14 @@ class _Worker(threading.Thread):
                 pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
             for number, grad in pieces:
                 self.engine.begin(number, grad)
-        except Exception:               # of this rank alone: the others must not wait for it
-            self.engine.transport.leave()
+        except Exception:               # on this rank only: the others must not wait for it
+            self.engine.transport.abort()
             raise
 
 
 class _Usage:
-    """Which parameters got a gradient since the last step: DDP throws away what is summed for those
-    that got none on any rank. Hooks of tensors run before DDP's own."""
+    """Notes which parameters got a gradient since the last step. DDP discards the sum for a
+    parameter that got none on any rank. Tensor hooks run before DDP's."""
 
     def __init__(self, parameters):
         self.got = [False] * len(parameters)
@@ -123,13 +123,13 @@ def _shut_down(worker, usage):
     worker.jobs.put(None)
     worker.join(0.2)
     if worker.is_alive():
-        worker.engine.transport.leave()     # ends a step that waits for others
+        worker.engine.transport.abort()     # ends a step that waits for others
         worker.join()
     worker.engine.close()
 
 
 def _check_dense(module):
-    """DDP gives a sparse gradient to hooks as a bucket without gradients: nobody would sum it."""
+    """DDP passes a sparse gradient to hooks as a bucket without gradients: nothing would sum it."""
     for name, part in module.named_modules():
         sparse = isinstance(part, (Embedding, EmbeddingBag)) and part.sparse
         if sparse and part.weight.requires_grad:
@@ -138,14 +138,14 @@ def _check_dense(module):
 
 
 class State:
-    """What compress() returns: the hook's, and the user's view of the engine."""
+    """Returned by compress(): the hook's state, and the user's view of the engine."""
 
     def __init__(self, model, options):
         named = [(name, parameter) for name, parameter in model.module.named_parameters()
                  if parameter.requires_grad and name not in model.parameters_to_ignore]
-        named.reverse()         # as the backward pass reaches them
+        named.reverse()         # the order of the backward pass
         self._numbers = {id(parameter): number for number, (_, parameter) in enumerate(named)}
-        self._parameters = [parameter for _, parameter in named]    # so that no id is used again
+        self._parameters = [parameter for _, parameter in named]    # keeps their ids unique
         self.engine = Engine(named, model.process_group, **options)
         may_be_unused = model.find_unused_parameters or model.static_graph
         self._usage = _Usage(self._parameters) if may_be_unused else None
@@ -169,11 +169,11 @@ class State:
         self.engine.load_state_dict(saved)
 
     def __reduce__(self):
-        """Copied or pickled it is its dict: models of torch 2 hold it, and may be copied."""
+        """A copy or pickle is a dict: models of torch 2 hold the state, and scripts copy them."""
         return dict, (self.state_dict(),)
 
     def close(self):
-        """Frees what it holds now, and not when the model is freed or the process ends."""
+        """Frees everything now, not when the model is freed or the process ends."""
         self._finalizer()
 
     # ---- the hook
@@ -188,9 +188,9 @@ class State:
 
     def submit(self, bucket):
         if not self._finalizer.alive:
-            raise StateError("the state was closed; the model cannot go on training with it")
+            raise StateError("the state was closed; the model cannot train with it any more")
         if bucket.index() == 0:
-            self._raise()       # what an earlier pass left, if it was cut short
+            self._raise()       # an error of an earlier pass that was cut short
         numbers = [self._number(parameter) for parameter in bucket.parameters()]
         used = self._usage.take(numbers) if self._usage is not None else None
         job = _Job(numbers, used, bucket, self.engine.device)
@@ -200,14 +200,14 @@ class State:
         return job.future
 
     def _checked(self, future):
-        """For a rank that has joined early, which has no backward pass to raise errors."""
+        """For a rank in DDP's join(): it has no backward pass that could raise errors."""
         self._raise()
         return future.value()
 
     def _raise_after_backward(self, last):
-        """Has backward() raise what goes wrong, after DDP's own callback, which is queued later
-        than the first of these. Not before the last bucket: earlier ones may belong to a pass
-        within the pass, of a checkpoint. False when this is no backward pass."""
+        """Lets backward() raise errors, after DDP's own callback. DDP queues its callback after our
+        first, so our first queues a second. Called with the last bucket: earlier buckets may
+        belong to the inner backward pass of a checkpoint. False: this is no backward pass."""
         try:
             _queue_callback(functools.partial(self._before_ddp, last))
         except RuntimeError:
@@ -215,8 +215,9 @@ class State:
         return True
 
     def _before_ddp(self, last):
-        """DDP may sum which parameters were used, over the script's group: with a rank that is gone
-        or late that would take as long as the script's timeout, and name nobody."""
+        """Raises the loss of a rank at once. DDP may now sum which parameters were used, over the
+        script's group: with a rank missing that would wait for the script's timeout and name no
+        rank."""
         last.wait()
         if isinstance(self._worker.error, _GONE):
             self._raise()
@@ -237,12 +238,12 @@ def _hook(state, bucket):
 
 
 def compress(model, scheme="oktopk", density=None, **options):
-    """Has DistributedDataParallel exchange the few gradient values that matter. Collective.
+    """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
 
-    Options: k instead of density, which else is 0.01; whole_model (the k largest values of the
-    model, not of each parameter); select, exchange, wire, result ("mean" or "sum"), timeout
-    (seconds), momentum, clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads,
-    grad_scaler (the GradScaler of mixed precision), and the other fields of tw_select_params.
+    Options: density (0.01) or k; whole_model (the k largest values of the model, not of each
+    parameter); select, exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum,
+    clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads, grad_scaler (the
+    GradScaler of mixed precision), and the other fields of tw_select_params.
     Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
     """
     if not isinstance(model, DistributedDataParallel):

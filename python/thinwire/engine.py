@@ -1,16 +1,16 @@
 """Engine: the gradients of some parameters, summed over the ranks of a process group.
 
-Every parameter is a tensor of one tw_group, so residuals belong to parameters, however gradients
-are bucketed on their way. The DDP hook and DistributedOptimizer are both made of it:
+Every parameter is a tensor of one tw_group. So residuals belong to parameters, however gradients
+are bucketed. The DDP hook and DistributedOptimizer both use it:
 
-    begin(number, grad) ... finish()      the mean over ranks is in grad, on all ranks alike
+    begin(number, grad) ... finish()      grad is now the mean over ranks, equal on all ranks
 
-With whole_model all of them are one tensor, a vector of the engine's own: the k largest values are
-then those of the model, and not so many of each parameter's.
+With whole_model all parameters are one tensor, a vector that the engine holds: the k largest values
+are selected from the whole model, not from each parameter.
 
-With a GradScaler gradients are unscaled on the way in and scaled on the way out, so a residual
-does not depend on the loss scale; all parameters then travel as one, so that a step with an
-infinity anywhere is refused whole: residuals stay, and every gradient becomes infinite, which the
+With a GradScaler gradients are unscaled before the exchange and scaled after it, so residuals do
+not depend on the loss scale. All parameters are then one bucket, so that an infinity anywhere
+refuses the whole step: residuals do not change, and every gradient becomes infinite, which the
 scaler sees on all ranks.
 """
 import bisect
@@ -32,10 +32,10 @@ from .process_group import transport_of
 from .stats import TRIAL, Stats
 
 _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
-_DENSITY = 0.01                 # when neither it nor k is given
-_DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: a bucket of DDP's
+_DENSITY = 0.01                 # default
+_DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: one bucket of DDP
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
-_MOST_THREADS = 256             # that the library takes
+_MOST_THREADS = 256             # the library's limit
 
 
 def _check(parameters):
@@ -54,7 +54,7 @@ def _check(parameters):
 
 
 def _check_options(elements, k, density, timeout, scaler):
-    """What the library does not see as the user gave it."""
+    """Checks the options that reach the library in another form."""
     if not isinstance(k, Integral) or not 0 <= k <= elements:
         raise KError(f"k: {k!r}; accepted is 1 .. {elements}, whole numbers up to the elements "
                      "of all parameters")
@@ -67,12 +67,12 @@ def _check_options(elements, k, density, timeout, scaler):
 
 
 def _enabled(scaler):
-    """GradScaler(enabled=False) looks at no gradient: infinite ones would reach the weights."""
+    """GradScaler(enabled=False) checks no gradient: infinities would reach the weights."""
     return scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
 
 
 class Engine:
-    """parameters is [(name, parameter)], in the order in which gradients become ready."""
+    """parameters: [(name, parameter)], in the order in which gradients become ready."""
 
     def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=None, k=0,
                  whole_model=False, grad_scaler=None, bucket=0, threads=0, timeout=300.0,
@@ -90,10 +90,10 @@ class Engine:
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
-        self.as_a_whole = whole_model or grad_scaler is not None    # steps begin when all is there
-        self.under_way, self.scale, self.process = [], 1.0, os.getpid()
+        self.as_a_whole = whole_model or grad_scaler is not None    # waits for all gradients
+        self.begun, self.scale, self.process = [], 1.0, os.getpid()
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        timeout = timeout or 300.0      # 0 means default, as everywhere
+        timeout = timeout or 300.0      # 0: default
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
         self.vector = self.group = None
@@ -101,7 +101,7 @@ class Engine:
             density = k / self.costs.elements
         elif density is None:
             density = _DENSITY
-        if density == 1.0:      # all is wanted: a threshold from earlier steps would leave some
+        if density == 1.0:      # a threshold from earlier steps would leave some values behind
             options.setdefault("select", "exact")
         try:
             if whole_model:
@@ -111,7 +111,7 @@ class Engine:
                        threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
                        timeout=timeout, **options)
             self._time_dense()
-        except BaseException:       # of this rank alone perhaps: the others must not wait for it
+        except BaseException:       # perhaps on this rank only: the others must not wait for it
             self.close()
             raise
 
@@ -134,12 +134,12 @@ class Engine:
         self.group.open()
 
     def _time_dense(self):
-        """What a dense allreduce takes here, from one bucket of the script's own group."""
+        """Times a dense allreduce of one bucket over the script's process group."""
         if self.transport.nranks == 1:
             return
         count = min(self.costs.elements, _DENSE_SAMPLE // 4)
         sample = torch.zeros(count, dtype=torch.float32, device=self.device)
-        for _ in range(2):      # the first one makes connections
+        for _ in range(2):      # the first one opens connections
             begin = time.monotonic()
             dist.all_reduce(sample, group=self.process_group)
             if self.stream is not None:
@@ -149,7 +149,8 @@ class Engine:
     # ---- a step
 
     def begin(self, number, grad):
-        """Starts a gradient; it belongs to the engine until finish(). CUDA: in self.stream."""
+        """Starts the exchange of a gradient; leave it alone until finish(). CUDA: call it in
+        self.stream."""
         if grad.is_sparse:
             raise ParamError(f"parameter '{self.names[number]}' has a sparse gradient; use "
                              "sparse=False in embeddings")
@@ -157,20 +158,20 @@ class Engine:
         then = self.sizes[number], self.dtypes[number], self.device
         if now != then:
             raise SizeError(f"parameter '{self.names[number]}' has changed: {_kind(*now)}, it was "
-                            f"{_kind(*then)}; wrap the model anew and compress that")
-        if self.scaler is not None and not self.under_way:
+                            f"{_kind(*then)}; wrap and compress the model again")
+        if self.scaler is not None and not self.begun:
             self.scale = self.scaler.get_scale()
         source = self._source(number, grad)
         mean = source if source.dtype == torch.float32 else torch.empty_like(source,
                                                                              dtype=torch.float32)
-        self.under_way.append((number, grad, source, mean))
+        self.begun.append((number, grad, source, mean))
         if self.vector is None:
             self.group.start(number, source, mean)
-        elif len(self.under_way) == len(self.sizes):
+        elif len(self.begun) == len(self.sizes):
             self.group.start(0, self.vector, self.vector)
 
     def _source(self, number, grad):
-        """What is to be summed, where the library can read it."""
+        """The gradient as the library reads it: contiguous, unscaled."""
         if self.vector is not None:
             source = self.slots[number].view_as(grad).copy_(grad)
         elif self.scaler is not None:
@@ -180,7 +181,7 @@ class Engine:
         return source.mul_(1.0 / self.scale) if self.scaler is not None else source
 
     def _check_complete(self, begun):
-        """A parameter without a gradient could not take its part of the result."""
+        """Refuses a parameter without a gradient: it could not receive its share of the result."""
         missing = set(range(len(self.sizes))) - {number for number, _, _, _ in begun}
         if missing:
             raise ParamError(f"parameter '{self.names[min(missing)]}' got no gradient on any rank; "
@@ -188,9 +189,9 @@ class Engine:
                              "every step")
 
     def finish(self):
-        """Ends what was begun: every gradient is the mean over ranks now. Raises Error, the same on
-        all ranks. Returns whether the step holds good; if not, gradients are infinite."""
-        begun, self.under_way = self.under_way, []
+        """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
+        on all ranks. Returns False for a step to skip: gradients are infinite then."""
+        begun, self.begun = self.begun, []
         if self.vector is not None:
             self._check_complete(begun)
         try:
@@ -214,7 +215,7 @@ class Engine:
         return True
 
     def _by_name(self, error):
-        """Its text with the user's names in place of the library's numbers."""
+        """The error's text with the user's names instead of the library's numbers."""
         def named(match):
             number, element = int(match[1]), match[2] and int(match[2])
             if self.vector is not None and element is not None:
@@ -235,17 +236,17 @@ class Engine:
                           "this network training without thinwire would be faster")
 
     def used_anywhere(self, used):
-        """Whether any rank says so, for each: the same answer on all of them. A parameter that
-        nobody used keeps its residual for a step whose result is not thrown away."""
+        """For each parameter, whether any rank used it: equal on all ranks. A parameter that no
+        rank used keeps its residual, since DDP would discard the sum."""
         used = torch.tensor(used, dtype=torch.int64, device="cpu")
         if self.transport.nranks > 1:
             self.transport.sum(used)
         return used.tolist()
 
-    # ---- what it cost, and what it holds
+    # ---- statistics and state
 
     def stats(self):
-        """Bytes, counts and times: totals, and those of the last step under "last"."""
+        """Bytes, counts and times: totals, and the last step under "last"."""
         return self.costs.as_dict()
 
     def summary(self):
@@ -253,7 +254,7 @@ class Engine:
         return f"thinwire {self.scheme}, {self.transport.nranks} ranks, {self.costs.line()}"
 
     def residuals(self):
-        """This rank's, [n] on the host for each parameter."""
+        """This rank's residuals: a host tensor of n elements for each parameter."""
         vector = torch.empty(sum(self.sizes), dtype=torch.float32, device="cpu")
         tensors = [vector] if self.vector is not None else vector.split(self.sizes)
         for number, tensor in enumerate(tensors):
@@ -267,22 +268,23 @@ class Engine:
                 "state": saved.bytes_of(self.group)}
 
     def load_state_dict(self, state):
-        """Goes on from this rank's dict, or from the list of all ranks' dicts of a run with any
-        number of ranks, the same list on all: each is then taken by one rank. Collective."""
+        """Continues from this rank's dict, or from the list of the dicts of all ranks. The run that
+        saved them may have had another number of ranks; each dict goes to one rank, and all ranks
+        must give the same list. Collective."""
         with contextlib.ExitStack() as stack:
             try:
                 mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
                                     dict(zip(self.names, self.sizes)))
                 paths = stack.enter_context(saved.files_of(mine, self.transport.nranks))
-            except Exception:           # of this rank alone: the others must not wait for it
+            except Exception:           # on this rank only: the others must not wait for it
                 with contextlib.suppress(Error):
                     self.group.load(["what load_state_dict() was given"])
                 raise
             self.group.load(paths)
 
     def close(self):
-        """Frees everything; other ranks that wait for this one fail at once. Not in a forked
-        process, which has no thread of the library's to wait for: its copy goes with it."""
+        """Frees everything; other ranks that wait for this one fail at once. Does nothing in a
+        forked process: the library's threads exist in the parent only."""
         if os.getpid() != self.process:
             return
         if self.group is not None:

@@ -2,7 +2,7 @@
 
 
 class Error(RuntimeError):
-    """What a call of the library failed with; its text names the field, rank or file at fault."""
+    """A failed call. The text names the field, rank or file at fault."""
 
     code = 0
 

@@ -1,7 +1,7 @@
 """Group: tensors whose gradients are summed over ranks. A thin object over tw_group.
 
-It needs no torch: gradients are given as addresses, or as anything with data_ptr() (tensors) or
-the buffer protocol (arrays, numpy). DDP scripts want thinwire.compress instead.
+It needs no torch. A gradient is an address, or anything with data_ptr() (tensors) or the buffer
+protocol (arrays, numpy). For DDP scripts use thinwire.compress instead.
 """
 import ctypes
 import os
@@ -38,12 +38,12 @@ def _set_number(params, field, value):
         kind = "a whole number" if isinstance(getattr(params, field), int) else "a number"
         raise TypeError(f"{field}: {value!r}; accepted is {kind}") from None
     stored = getattr(params, field)
-    if isinstance(stored, int) and stored != value:     # ctypes keeps the lowest bits
+    if isinstance(stored, int) and stored != value:     # ctypes keeps only the lowest bits
         raise ParamError(f"{field}: {value!r}; it is out of range")
 
 
 def _set_select(params, options, accepted=_SELECT_OPTIONS):
-    """Fields of tw_select_params from keywords; those that the header does not know are refused."""
+    """Sets fields of tw_select_params from keywords; refuses unknown ones."""
     for name, value in options.items():
         if name not in _SELECT_OPTIONS:
             raise TypeError(f"unknown option {name!r}; accepted are {', '.join(accepted)}")
@@ -70,24 +70,23 @@ def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, resu
 
 
 def address(data, size):
-    """Where data lies: an address, or that of a tensor or of an object with a writable buffer, of
-    so many bytes."""
+    """The address of size bytes: data is an address itself, a tensor or a writable buffer."""
     if data is None or isinstance(data, int):
         return data
     if hasattr(data, "data_ptr"):
         if not data.is_contiguous():
             raise ParamError("the tensor is not contiguous; give its contiguous()")
-        there, where = data.nelement() * data.element_size(), data.data_ptr()
+        given, start = data.nelement() * data.element_size(), data.data_ptr()
     else:
-        there = memoryview(data).nbytes
-        where = ctypes.addressof(ctypes.c_char.from_buffer(data))
-    if there != size:
-        raise SizeError(f"{there} bytes were given, the tensor has {size}")
-    return where
+        given = memoryview(data).nbytes
+        start = ctypes.addressof(ctypes.c_char.from_buffer(data))
+    if given != size:
+        raise SizeError(f"{given} bytes were given, the tensor has {size}")
+    return start
 
 
 class Transport:
-    """One rank's end of a set of ranks. It carries one group at a time, and must outlive it."""
+    """One rank's connections to all others. One group at a time may use it; free that first."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -101,8 +100,8 @@ class Transport:
         check(lib.tw_transport_info(self.handle, None, None, None, traffic))
         return {name: getattr(traffic, name) for name, _ in traffic._fields_}
 
-    def leave(self):
-        """Tells others that this rank does not go on, where a transport can."""
+    def abort(self):
+        """Lets other ranks that wait for this one fail at once, if the transport can."""
 
     def close(self):
         handle, self.handle = self.handle, None
@@ -131,13 +130,13 @@ class Group:
         group.open()                        # all ranks
         group.allreduce(tensor, grad)       # grad becomes the mean over ranks
 
-    Keywords are the fields of tw_group_params and tw_select_params. Calls that wait for other
-    ranks let other Python threads run. One thread at a time may use a group.
+    Keywords are the fields of tw_group_params and tw_select_params. One thread at a time may use a
+    group. Calls that wait for other ranks let other Python threads run.
     """
 
     def __init__(self, transport, scheme="oktopk", density=0.0, **options):
         self._handle = ctypes.c_void_p()
-        self._sizes = []        # of tensors: elements, bytes of a gradient's element
+        self._sizes = []        # of each tensor: elements, bytes per element of its gradient
         self.transport = transport
         self.params = group_params(scheme, density, **options)
         check(lib.tw_group_create(self._handle, transport.handle, self.params))
@@ -145,12 +144,12 @@ class Group:
     @property
     def handle(self):
         if self._handle is None:
-            raise StateError("it was closed, and what it held is gone; make a new one")
+            raise StateError("the group was closed, and its state is gone; make a new one")
         return self._handle
 
     def add(self, n, **options):
-        """Adds a tensor of n elements, before open(); options, those of tw_select_params, replace
-        the group's, k its density and density its k."""
+        """Adds a tensor of n elements. Call it before open(). Options are fields of
+        tw_select_params and replace the group's; k replaces its density, density its k."""
         tensor = ctypes.c_int()
         select = library.SelectParams.from_buffer_copy(self.params.select)
         if options.get("k") or options.get("density"):
@@ -161,7 +160,7 @@ class Group:
         return tensor.value
 
     def memory(self):
-        """Bytes that open() takes."""
+        """Bytes that open() allocates."""
         memory = library.Memory()
         check(lib.tw_group_memory(self.handle, memory))
         return {name: getattr(memory, name) for name, _ in memory._fields_}
@@ -174,7 +173,7 @@ class Group:
         check(lib.tw_allreduce(self.handle, tensor, *self._addresses(tensor, grad, out)))
 
     def start(self, tensor, grad, out="grad"):
-        """The same in the background; grad and out must stay until wait()."""
+        """The same in the background. Keep grad and out until wait() returns."""
         check(lib.tw_allreduce_start(self.handle, tensor, *self._addresses(tensor, grad, out)))
 
     def _addresses(self, tensor, grad, out):
@@ -190,13 +189,13 @@ class Group:
         check(lib.tw_allreduce_wait(self.handle, tensor))
 
     def info(self, tensor):
-        """A tw_step_info: what the tensor's last step did."""
+        """The tw_step_info of the tensor's last step."""
         info = library.StepInfo()
         check(lib.tw_group_info(self.handle, tensor, info))
         return info
 
     def residual(self, tensor, into):
-        """Copies a residual out, as floats into the host's memory."""
+        """Copies a residual into host memory, as floats."""
         check(lib.tw_group_get_residual(self.handle, tensor,
                                         address(into, 4 * self._size(tensor)[0])))
 
@@ -204,7 +203,7 @@ class Group:
         check(lib.tw_group_save(self.handle, os.fsencode(path)))
 
     def load(self, paths):
-        """Goes on from saved states. All ranks; each file is taken by exactly one of them."""
+        """Continues from saved states. Collective; each file goes to exactly one rank."""
         texts = (ctypes.c_char_p * max(1, len(paths)))(*map(os.fsencode, paths))
         check(lib.tw_group_load(self.handle, texts, len(paths)))
 

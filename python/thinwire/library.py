@@ -1,6 +1,6 @@
 """The C library through ctypes: structures and prototypes of thinwire.h, and nothing else.
 
-The library is the one that was built with the package, or what THINWIRE_LIBRARY names.
+Loads the library that was built with the package, or the one that THINWIRE_LIBRARY names.
 """
 import ctypes
 import os
@@ -97,14 +97,14 @@ lib = _prototypes(ctypes.CDLL(_path()))
 
 
 def check(status):
-    """Raises the exception of a failed call, in the library's own words."""
+    """Raises the exception of a failed call, with the library's text."""
     if status < 0:
         kind = errors.BY_CODE.get(status, errors.Error)
         raise kind(lib.tw_last_error().decode(errors="replace"))
 
 
 def version():
-    """The version of the library that is loaded, as "0.1.0"."""
+    """The version of the loaded library, for instance "0.1.0"."""
     return lib.tw_version().decode()
 
 

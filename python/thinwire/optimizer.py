@@ -1,7 +1,7 @@
-"""DistributedOptimizer: for scripts without DistributedDataParallel, in Horovod's manner.
+"""DistributedOptimizer: for scripts without DistributedDataParallel, as in Horovod.
 
-A gradient starts to travel when the backward pass has made it; step() waits for all of them and
-then does what the optimizer always did. Weights must be equal at the start, as with Horovod.
+The exchange of a gradient starts when the backward pass has computed it. step() waits for all of
+them, then runs the optimizer's own step. Weights must be equal at the start, as with Horovod.
 """
 import functools
 import threading
@@ -20,30 +20,30 @@ class Compression:
         self.options = dict(options, scheme=scheme, density=density)
 
 
-class _Flow:
+class _Step:
     """The gradients of one step, from the backward pass to step()."""
 
     def __init__(self, parameters, engine, passes):
         self.parameters, self.engine, self.passes = parameters, engine, passes
         self.lock = threading.Lock()        # the backward pass may have several threads
-        self.ready = [0] * len(parameters)  # backward passes so far
+        self.ready = [0] * len(parameters)  # backward passes so far, for each parameter
         self.started = [False] * len(parameters)
         self.synchronized = False
-        self.kept = []      # what hooks hang on
+        self.kept = []      # autograd nodes; their hooks end with them
         for number, parameter in enumerate(parameters):
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             node.register_hook(self._hook(number))
             self.kept.append(node)
 
     def _hook(self, number):
-        flow = weakref.ref(self)
+        step = weakref.ref(self)
 
         def hook(*_):
-            if flow() is not None:
-                flow().made(number)
+            if step() is not None:
+                step().computed(number)
         return hook
 
-    def made(self, number):
+    def computed(self, number):
         with self.lock:
             self.synchronized = False
             self.ready[number] += 1
@@ -61,15 +61,16 @@ class _Flow:
                 parameter.grad = torch.zeros_like(parameter)
             if stream is not None:
                 stream.wait_stream(torch.cuda.current_stream(self.engine.device))
-            with torch.cuda.stream(stream):     # of None: nothing
+            with torch.cuda.stream(stream):     # None: no effect
                 self.engine.begin(number, parameter.grad)
-        except Exception:       # of this rank alone: the others must not wait for it
-            self.engine.transport.leave()
+        except Exception:       # on this rank only: the others must not wait for it
+            self.engine.transport.abort()
             raise
         self.started[number] = True
 
     def synchronize(self):
-        """What this rank did not use counts as zero: all ranks sum the same tensors."""
+        """Waits for all gradients. Parameters that this rank did not use count as zero: all ranks
+        sum the same tensors."""
         with self.lock:
             for number, started in enumerate(self.started):
                 if not started:
@@ -86,18 +87,18 @@ class _Flow:
 
 
 class _Distributed:
-    """Comes before the optimizer's own class."""
+    """Methods that replace the optimizer's: a base class before the optimizer's own."""
 
     def synchronize(self):
-        """Waits until every gradient is the mean over ranks: for what comes between backward() and
-        step(), such as clipping, or scaler.step()."""
-        known = set(map(id, self._flow.parameters))
+        """Waits until every gradient is the mean over ranks. Call it before anything between
+        backward() and step() that reads gradients: clipping, scaler.step()."""
+        known = set(map(id, self._exchange.parameters))
         for parameter in _held(self):
             if parameter.requires_grad and id(parameter) not in known:
                 raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
                                  "gradient when the optimizer became distributed: each rank would "
                                  "train it alone; unfreeze parameters before")
-        self._flow.synchronize()
+        self._exchange.synchronize()
 
     def step(self, closure=None):
         if closure is None:
@@ -105,17 +106,17 @@ class _Distributed:
             result = super().step()
         else:
             result = super().step(functools.partial(self._evaluate, closure))
-        self._flow.synchronized = False
+        self._exchange.synchronized = False
         return result
 
     def _evaluate(self, closure):
-        """The gradients that a closure makes have to travel too."""
+        """Sums the gradients that a closure computes."""
         loss = closure()
         self._synchronize_once()
         return loss
 
     def _synchronize_once(self):
-        if self._flow.synchronized:
+        if self._exchange.synchronized:
             return
         if self.thinwire.scaler is not None:
             raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
@@ -126,8 +127,8 @@ class _Distributed:
         raise StateError("parameters cannot be added to a distributed optimizer; add them before")
 
     def zero_grad(self, *arguments, **options):
-        if any(self._flow.started):
-            raise StateError("zero_grad() between backward() and step(): gradients are under way")
+        if any(self._exchange.started):
+            raise StateError("zero_grad() between backward() and step(): the exchange is running")
         return super().zero_grad(*arguments, **options)
 
 
@@ -149,18 +150,19 @@ def _check(optimizer, compression):
                         "density, ...)")
     if isinstance(optimizer, _Distributed):
         raise StateError("the optimizer is distributed already")
-    if "step" in vars(optimizer):       # it would go past ours
+    if "step" in vars(optimizer):       # it would bypass ours
         raise StateError("optimizer.step has been replaced, as learning rate schedulers do; call "
                          "DistributedOptimizer first, and make the scheduler from its result")
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
                          backward_passes_per_step=1, process_group=None):
-    """Has optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
+    """Makes optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
 
-    named_parameters is for messages. optimizer.thinwire has stats(), summary(), state_dict(),
-    load_state_dict() and close(). step(closure) is for optimizers that call it once a step: how
-    often others do (LBFGS) depends on the loss, which differs from rank to rank.
+    named_parameters: names for error texts. optimizer.thinwire has stats(), summary(),
+    state_dict(), load_state_dict() and close(). step(closure) works with optimizers that call the
+    closure once a step. LBFGS does not: its number of calls depends on the loss, which differs
+    between ranks.
     """
     _check(optimizer, compression)
     named = _named(optimizer, named_parameters)
@@ -170,7 +172,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer.thinwire = engine
-    optimizer._flow = _Flow([parameter for _, parameter in named], engine,
+    optimizer._exchange = _Step([parameter for _, parameter in named], engine,
                             backward_passes_per_step)
     weakref.finalize(optimizer, engine.close)
     return optimizer

@@ -1,4 +1,4 @@
-"""States as dicts, for torch.save: the library writes and reads files, a dict holds their bytes."""
+"""States as dicts, for torch.save. The library writes and reads files; a dict holds their bytes."""
 import contextlib
 import ctypes
 import os
@@ -9,33 +9,34 @@ import torch
 from .errors import FileError, MismatchError
 
 _FIELDS = {"version", "rank", "nranks", "names", "sizes", "state"}
-_MEMORY = "/dev/shm"        # better a place that never sees a disk
+_MEMORY = "/dev/shm"        # files in it never touch a disk
 
 
-def _places(size, nranks):
-    """Folders to try for files of so many bytes on each rank. In containers all ranks and their
-    data loaders often share 64 MB of memory, and who finds it full may die: room must be left."""
+def _parents(size, nranks):
+    """Folders to try for temporary files of size bytes on each rank. In containers all ranks and
+    their data loaders often share a /dev/shm of 64 MB, and programs that find it full may die. So
+    it is used only if room is left for one rank more."""
     with contextlib.suppress(OSError):
         status = os.statvfs(_MEMORY)
         if status.f_bavail * status.f_frsize >= (nranks + 1) * size:
             yield _MEMORY
-    yield None      # the default for temporary files
+    yield None      # the default folder for temporary files
 
 
 @contextlib.contextmanager
 def _folder(size, nranks, write):
-    """A temporary folder in the first place where write(folder) succeeds."""
-    for place in _places(size, nranks):
+    """A temporary folder in the first parent in which write(folder) succeeds."""
+    for parent in _parents(size, nranks):
         with contextlib.ExitStack() as stack:
             try:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=place))
+                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=parent))
                 write(folder)
             except (OSError, FileError) as error:
                 failure = error
                 continue
             yield folder
             return
-    raise FileError(f"no place for a state of {size} bytes: {failure}; TMPDIR names another folder "
+    raise FileError(f"no room for a state of {size} bytes: {failure}; TMPDIR names another folder "
                     "for temporary files")
 
 
@@ -52,13 +53,13 @@ def bytes_of(group):
 
 
 def view(tensor):
-    """A tensor's bytes, not copied; it must stay."""
+    """A tensor's bytes, not copied. Keep the tensor as long as the view."""
     return (ctypes.c_char * tensor.nelement()).from_address(tensor.data_ptr())
 
 
 @contextlib.contextmanager
 def files_of(dicts, nranks):
-    """The paths of files with their states, as long as the context lasts."""
+    """Writes states to temporary files and returns their paths; removes them at the end."""
     states = [one["state"].cpu().contiguous() for one in dicts]
 
     def write(folder):
@@ -70,12 +71,12 @@ def files_of(dicts, nranks):
 
 
 def own_of(saved, rank, nranks, sizes):
-    """What a rank takes of one dict, which is its own, or of the list of all ranks' dicts. sizes
-    are those of the model's parameters, by name."""
+    """The dicts that this rank loads: one dict is its own; of the list of all ranks' dicts it takes
+    every nranks-th. sizes: elements of the model's parameters, by name."""
     every = [saved] if isinstance(saved, dict) else saved
     if not (isinstance(every, (list, tuple)) and all(map(_is_state, every))):
-        raise MismatchError("this is not what state_dict() of thinwire returned, nor a list of "
-                            "such")
+        raise MismatchError("expected a dict that thinwire's state_dict() returned, or a list of "
+                            "such dicts")
     for one in every:
         _compare(dict(zip(one["names"], one["sizes"])), sizes)
     if isinstance(saved, dict):
@@ -91,8 +92,8 @@ def _compare(then, now):
     for name in {**now, **then}:
         if then.get(name) != now.get(name):
             raise MismatchError(f"the saved state is of another model: parameter '{name}' has "
-                                f"{then.get(name, 'no')} elements there, {now.get(name, 'no')} "
-                                "here")
+                                f"{then.get(name, 'no')} elements in it, {now.get(name, 'no')} "
+                                "in this model")
     if list(then) != list(now):
         raise MismatchError("the saved state is of a model with the same parameters in another "
                             "order")

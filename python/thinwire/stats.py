@@ -1,9 +1,10 @@
-"""What steps cost: bytes, counts and times, in total and of the last one."""
+"""Bytes, counts and times of steps: totals, and those of the last step."""
 
 BYTES = ("payload_sent", "payload_received", "control_sent", "control_received", "messages_sent")
 COUNTS = ("k", "selected", "applied")
 TIMES = ("select_seconds", "agree_seconds", "exchange_seconds", "apply_seconds")
-# Steps of which the fastest is compared with a dense allreduce: the first ones learn thresholds.
+# The fastest of the first TRIAL steps is compared with a dense allreduce; the first ones learn
+# thresholds and are slow.
 TRIAL = 10
 
 
@@ -11,14 +12,14 @@ class Stats:
     def __init__(self, elements, nranks):
         self.elements = elements
         self.dense_bytes = 2 * (nranks - 1) * 4 * elements // nranks
-        self.dense_seconds = None       # of one dense allreduce of all gradients, as measured
+        self.dense_seconds = None       # measured: one dense allreduce of all gradients
         self.steps = self.skipped = 0
         self.totals = dict.fromkeys(BYTES + COUNTS + TIMES, 0)
         self.last, self.open = dict(self.totals), dict(self.totals)
         self.fastest = float("inf")
 
     def add(self, infos):
-        """Counts tensors that went through. Those of one bucket share its bytes and times."""
+        """Counts finished tensors. Tensors of one bucket share its bytes and times."""
         buckets = set()
         for info in infos:
             for name in COUNTS:
@@ -43,11 +44,11 @@ class Stats:
         self.begin_step()
 
     def begin_step(self):
-        """Forgets what went through of a step that was refused."""
+        """Starts at zero; what a refused step counted is dropped."""
         self.open = dict.fromkeys(self.totals, 0)
 
     def slower_than_dense(self):
-        """Whether the fastest of the first steps took longer than a dense allreduce would."""
+        """Whether the fastest of the first TRIAL steps took longer than a dense allreduce."""
         return (self.steps == TRIAL and self.dense_seconds is not None
                 and self.fastest > self.dense_seconds)
 
@@ -67,5 +68,5 @@ class Stats:
 
 
 def _busy(step):
-    """Seconds without the wait for the slowest rank, which a dense allreduce has too."""
+    """Seconds of a step, without the wait for the slowest rank: a dense allreduce waits as well."""
     return step["select_seconds"] + step["exchange_seconds"] + step["apply_seconds"]
