@@ -38,19 +38,23 @@
  *   - Status. A call returns TW_OK (0) or a negative tw_error. tw_last_error() explains the error.
  *     A failed call has changed nothing, unless its comment says otherwise.
  *   - The library never prints, exits or aborts.
- *   - Threads. One thread at a time may use a handle. Different handles are independent.
- *   - Collective. All ranks must make a call marked "Collective", in the same order. It returns on
- *     all ranks within the deadline of the group, with the same status. Its comment lists apart the
- *     errors that concern one rank alone. Calls without the mark do not wait for other ranks.
+ *   - Threads. One thread at a time may use a handle. A group and its transport count as one
+ *     handle: do not call functions of the transport while a step is in progress. Other handles are
+ *     independent.
+ *   - Collective. All ranks must make a call marked "Collective", in the same order. It returns the
+ *     same status on all ranks. If the group breaks, a rank that had already finished returns TW_OK
+ *     and gets the error from its next call. Errors of one rank alone are listed apart; the other
+ *     ranks then wait for it and get TW_ERR_TIMEOUT. Calls without the mark do not wait for other
+ *     ranks.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Bad numbers. A step is refused on all ranks if a gradient holds NaN or infinity, or a sum
  *     overflows. A refused step changes no residual.
- *   - Repetition. A selection depends on inputs, parameters and seed only. The number of threads
- *     and the instruction set do not change it.
+ *   - Reproducibility. A selection depends on inputs, parameters and seed only. The number of
+ *     threads and the instruction set do not change it.
  *
  * Caveats
- *   - Conservation (applied + residuals = gradients) is exact except for the rounding of g + e to
- *     float32.
+ *   - Conservation (applied + new residuals = gradients + old residuals) is exact except for the
+ *     rounding of g + e to float32 and, with wire formats q8, q4 and q2, of remainders.
  *   - All threads of the library compute in the caller's floating-point environment. With
  *     flush-to-zero, subnormal sums become 0. Undo a step in the environment in which it ran.
  *
@@ -138,10 +142,11 @@ typedef enum {
     TW_CUDA = 1, /* an NVIDIA GPU; see tw_cuda_device() */
 } tw_device;
 
-/* How to select. Start from TW_SELECT_PARAMS_INIT: zero means default in every field. Set k or
- * density, not both. A value that the library does not know is refused, never replaced. */
+/* How to select. Start from TW_SELECT_PARAMS_INIT: zero means default in every field but k and
+ * density, of which exactly one must be set. A value that the library does not know is refused,
+ * never replaced. */
 typedef struct tw_select_params {
-    const char *method; /* NULL: "exact". Names: tw_select_method() */
+    const char *method; /* NULL: "exact"; in a group, the scheme's. Names: tw_select_method() */
     int64_t k;          /* entries per step, 1 .. n; 0: use density */
     double density;     /* k / n, in (0, 1]; k is rounded to nearest, at least 1 */
     int type;           /* tw_type of the gradient */
@@ -150,15 +155,20 @@ typedef struct tw_select_params {
     uint64_t seed;      /* method "random": ranks with equal seeds select equal indices */
 
     /* With TW_CUDA, gradients, results and outputs are memory of one GPU, aligned to their element
-     * type. The stream orders all work. Selections equal the CPU's bit for bit. */
+     * type. Selections equal the CPU's bit for bit. A selector queues its work on `stream`. A group
+     * has a stream of its own: a step begins after the work that is in `stream` when tw_allreduce
+     * or tw_allreduce_start is called, and is complete when tw_allreduce or tw_allreduce_wait
+     * returns.
+     */
     int device;   /* tw_device */
     int ordinal;  /* number of the GPU, as in CUDA */
-    void *stream; /* cudaStream_t in which gradients become ready and results are used; NULL: the
-                     default stream */
+    void *stream; /* cudaStream_t; NULL: the default stream */
 
     /* Deep Gradient Compression (Lin et al., 2018) */
-    float momentum;        /* in [0, 1): accumulate u = momentum * u + g, the velocity, not g */
-    float clip_norm;       /* > 0: first scale g down to this 2-norm (global norm / sqrt(P)) */
+    float momentum;        /* in [0, 1): the residual accumulates the velocity
+                              u = momentum * u + g instead of g; 0: off */
+    float clip_norm;       /* > 0: scale this rank's g down to this 2-norm first. To clip the norm
+                              over all ranks at c, set c / sqrt(P) */
     int32_t warmup_steps;  /* > 0: the density falls exponentially during this many steps */
     double warmup_density; /* density of the first warm-up step; 0: 0.25 */
 
@@ -198,8 +208,8 @@ typedef struct tw_memory {
     size_t velocity;  /* 2 x float32[n] with momentum, else 0 */
     size_t undo;      /* 0 without feedback */
     size_t workspace; /* see tw_group_memory for groups */
-    size_t total;     /* the sum. With TW_CUDA in GPU memory; a group's buffers on the host, which
-                         are pinned, count too */
+    size_t total;     /* the sum. With TW_CUDA it counts GPU memory, and a group's pinned host
+                         memory */
 } tw_memory;
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
@@ -227,27 +237,29 @@ TW_API int tw_transport_threads(tw_transport **transports, int nranks);
 TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, int rank, int nranks);
 
 /* The functions of a custom transport: implement them to run Thinwire over your own network. One
- * thread at a time calls the functions of one transport. Only idle may block.
+ * thread at a time calls the functions of one transport; it may be a thread of the library. Only
+ * idle and close may block.
  *
  * Order: messages from one rank to another with the same tag arrive in the order in which they were
  * sent. Receives match them in the order in which they were started. A send may complete before its
  * receive was started. A message may be empty.
  *
- * Status: a function returns 0 or a negative tw_error. It may call tw_transport_explain to set the
- * text of the error. */
+ * Status: send and recv return 0, or a negative number on failure. The library reports every
+ * failure as TW_ERR_TRANSPORT, with the text that tw_transport_explain has set. */
 typedef struct tw_transport_calls {
     const char *name; /* for messages to humans; copied */
 
-    /* Start to send data[bytes] to a peer with a tag 0 .. 3. The library does not change data until
-     * the request is done. *request identifies the request for test and cancel; it is not NULL. */
+    /* Start to send data[bytes] to a peer with a tag 0 .. 3. data stays valid and unchanged until
+     * the request is done or cancelled. Set *request to something that is not NULL: test and
+     * cancel get it. */
     int (*send)(void *context, int peer, int tag, const void *data, size_t bytes, void **request);
     /* Start to receive a message of at most `capacity` bytes from a peer. A longer message is an
      * error. */
     int (*recv)(void *context, int peer, int tag, void *data, size_t capacity, void **request);
-    /* 1: done; *bytes is the length of the message. 0: not done yet. Negative: failed. After 1 or a
-     * negative result the request no longer exists. */
+    /* 1: done; *bytes is the length of a received message. 0: not done yet. Negative: failed.
+     * After 1 or a negative result the request no longer exists. */
     int (*test)(void *context, void *request, size_t *bytes);
-    /* Give up a request that is not done. Its data must not be touched any more. */
+    /* End a request that is not done. Do not touch its data after this returns. */
     void (*cancel)(void *context, void *request);
     /* Wait until a request may have made progress, at most `microseconds`. NULL: the library yields
      * the CPU instead. */
@@ -282,8 +294,10 @@ typedef struct tw_device_message {
 } tw_device_message;
 
 /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
- * complete. The peers queue theirs at the same time. Returns 0 or a negative tw_error; see
- * tw_transport_explain. */
+ * complete. The peers queue theirs at the same time. Return without waiting for the stream: 0, or a
+ * negative number after tw_transport_explain. messages is valid during the call, their data until
+ * the stream has passed. A thread of the library may make this call; it does not set the CUDA
+ * device. */
 typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
                                void *stream);
 
@@ -297,11 +311,12 @@ typedef int tw_device_exchange(void *context, const tw_device_message *messages,
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
 
-/* Close and free. Free its group first. NULL is fine. */
+/* Close and free. Free its group first. NULL is fine. Over MPI this is collective. */
 TW_API void tw_transport_free(tw_transport *transport);
 
-/* Bytes that a rank has sent and received since its transport was created. Payload is gradient
- * entries. Control is everything else: counts, histograms, agreement. */
+/* Bytes that a rank has sent and received since its transport was created. Payload is entries,
+ * values of dense vectors, and the bandwidth test of "auto". Control is everything else: counts,
+ * histograms, agreement. Liveness checks and abort notices are not counted. */
 typedef struct tw_traffic {
     int64_t payload_sent;
     int64_t payload_received;
@@ -329,8 +344,9 @@ typedef enum {
 
 /* Which sums exchange "oktopk" applies. */
 typedef enum {
-    /* Exactly the k largest, in every step. If the entries of all ranks crowd in one region, ranks
-     * hold some back to keep the bound of 6k words; then the k largest of what they send. */
+    /* The k largest sums of what the ranks sent. A rank sends all that it selected, its k largest
+     * at most. Exception: if almost all entries fall into one range of indices, ranks keep some
+     * back, so that none sends more than 6k words. */
     TW_GLOBAL_EXACT = 0,
     /* Those above the threshold of earlier steps, if these are 2k/3 .. k; else as TW_GLOBAL_EXACT.
      * Fewer messages per step. */
@@ -349,7 +365,8 @@ typedef struct tw_group_params {
     tw_select_params select; /* for tensors that bring none; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
-    double timeout;          /* deadline of a call in seconds; 0: 300 */
+    double timeout;          /* seconds that one wait for messages may take; a step has several
+                                waits (oktopk: 9). 0: 300 */
     int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many
                                 elements; 0: 4 Mi, with "auto" what suits the network; 1: each
                                 tensor alone. Results do not depend on it, with one exception: if
@@ -372,12 +389,14 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
 /* Add a tensor of n elements, before tw_group_open.
- *   select  as in tw_selector_create; NULL: the group's. Scheme "dense" uses only type, threads,
- *           device, ordinal and stream.
+ *   select  as in tw_selector_create; NULL: the group's. Its method NULL: the group's method.
+ *           Exchange "dense" uses only type, threads, device, ordinal and stream.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
- * this order.
- * Errors: TW_ERR_NULL; TW_ERR_STATE after tw_group_open; those of tw_selector_create. */
+ * this order. Some tensors may lie on the CPU and others on a GPU, but a group uses one GPU at
+ * most.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE after tw_group_open; TW_ERR_PARAM for a second GPU; those of
+ * tw_selector_create. */
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
 /* Bytes that tw_group_open will allocate or has allocated. Before opening, with "auto", the most
@@ -400,7 +419,8 @@ TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. After an error the group can only be freed. */
 TW_API int tw_group_open(tw_group *group);
 
-/* Free the group and abandon steps that are in progress. NULL is fine. */
+/* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
+ * abandoned: the other ranks' groups break, and the transport can only be freed. */
 TW_API void tw_group_free(tw_group *group);
 
 /* ---- 6. Allreduce ------------------------------------------------------------------------- */
@@ -417,17 +437,20 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_NUMBER  a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL    a pointer is NULL on some rank
  *   TW_ERR_DEVICE  a pointer is not memory of the tensor's GPU, or a stream failed
- * out is unchanged too, with one exception: if a sum overflows, its content is undefined. It is
- * still unchanged if out is grad and the scheme is not "dense".
+ * out is unchanged too, unless a sum overflows: then it is undefined. But where out is grad and the
+ * exchange is not dense, out is unchanged in any case.
  *
  * Errors after which the group is broken:
  *   TW_ERR_MISMATCH   ranks exchange different tensors or steps
- *   TW_ERR_TIMEOUT    the text names the missing ranks
+ *   TW_ERR_TIMEOUT    the text names the missing ranks. A rank that computes for longer than
+ *                     `timeout` outside of the library counts as missing
+ *   TW_ERR_STATE      another rank freed its group
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
- * This rank's residual is then as before the step, unless the step was complete on this rank. A
- * broken group can only be asked for its state and freed. Any other call returns the error that
- * broke it.
+ * This rank's residual is then as before the step, and out is undefined. Exception: after
+ * TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can be asked for
+ * results, information and residuals, saved and freed. Any other call returns the error that broke
+ * it.
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */
@@ -439,12 +462,15 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  *   tensor     for tw_allreduce_wait also TW_ALL: all that were started.
  *   grad, out  as in tw_allreduce. They belong to the library from start to wait.
  * Tensors are merged into buckets in the order in which they were added, whatever the order of
- * starting. A bucket is exchanged when all its tensors were started, or when one of them is waited
- * for. If one tensor of a bucket fails, all of them fail.
+ * starting. Buckets are exchanged in order. A bucket begins when all its tensors were started and
+ * all earlier buckets have begun. Waiting for a tensor begins what was started of its bucket and of
+ * all earlier ones. If one tensor of a bucket fails, all of them fail.
  * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
  * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
  * group.
- * Errors of wait: those of tw_allreduce; TW_ERR_STATE if the tensor was not started. */
+ * Errors of wait: those of the step, as in tw_allreduce; TW_ERR_NULL for the group; TW_ERR_INDEX;
+ * TW_ERR_STATE if the group is not open or the tensor was not started. TW_ALL returns the first
+ * error, and TW_OK if nothing was started. */
 #define TW_ALL (-1)
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
@@ -456,13 +482,14 @@ typedef struct tw_sparse {
     const float *val;   /* [count] */
 } tw_sparse;
 
-/* The last result of a tensor as a sparse vector without zeros. The group owns the arrays. They are
- * valid until the next step of the tensor begins.
+/* The last result of a tensor as a sparse vector without zeros. The group owns the arrays, which
+ * with TW_CUDA are GPU memory. They are valid until the next step of the tensor begins.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if there was no step yet, the last one failed or
  * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
 
-/* The last step of a tensor. Bytes and times are those of its whole bucket. */
+/* The last successful step of a tensor; zeros before the first. Bytes and times are those of its
+ * whole bucket. */
 typedef struct tw_step_info {
     int64_t step;         /* successful steps so far */
     int64_t k;            /* entries asked for */
@@ -521,7 +548,7 @@ typedef struct tw_choice {
     int64_t bucket;             /* elements; see tw_group_params */
     int ncandidates;
     tw_candidate candidates[TW_CANDIDATES]; /* [ncandidates], by predicted time */
-    char words[200];                        /* dense against the others, in words */
+    char words[200];                        /* a sentence: dense against the best sparse plan */
 } tw_choice;
 
 /* The choice for the steps in which this tensor is exchanged.
@@ -537,8 +564,10 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
 /* Write this rank's state to a file: residuals, velocities, thresholds and step counters. An
- * existing file of that name is replaced only when the new one is complete.
- * Errors: TW_ERR_NULL; TW_ERR_STATE; TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
+ * existing file of that name is replaced only when the new one is complete. Not collective, but all
+ * ranks must save after the same step. Works on a broken group too.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in progress;
+ * TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 TW_API int tw_group_save(tw_group *group, const char *path);
 
 /* Continue from saved states. Collective.
@@ -591,8 +620,8 @@ TW_API void tw_selector_free(tw_selector *selector);
 
 /* Compute acc = grad + residual, select from it, and open the step.
  *   grad   [n] of the selector's type. Do not change it before commit or undo.
- *   sparse the selected entries of acc. The selector owns the arrays; they are valid until its next
- *          call.
+ *   sparse the selected entries of acc. The selector owns the arrays; they are valid until commit,
+ *          undo or the next run.
  * Method "exact" returns exactly min(k, non-zeros) entries: the largest magnitudes, and of equal
  * ones the smaller index. "random" returns k. The threshold methods return what passes their
  * threshold, or the k largest if more than 4k pass. Without feedback the step need not be ended:
@@ -675,12 +704,14 @@ TW_API int tw_transport_kind(int position, const char **name, const char **descr
 
 /* What the papers say an exchange costs: payload words that a rank sends per step, at least and at
  * most. It receives as many. A word is 4 bytes; an entry is two words. oktopk: `most` is 6k, which
- * this library never exceeds; on evenly spread supports it needs 6k(P-1)/P at most.
+ * this library never exceeds for k >= 8P; on evenly spread supports it needs 6k(P-1)/P at most. For
+ * smaller k the cost is that of butterfly.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */
 typedef struct tw_cost {
     double least;
     double most;
-    double latencies; /* messages that wait for each other, where every message of a rank does */
+    double latencies; /* the papers' count: a rank sends one message after the other
+                         */
 } tw_cost;
 TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost);
 
@@ -688,7 +719,8 @@ TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nran
 TW_API int tw_select_method(int position, const char **name, const char **description);
 
 /* The kernels in use: "avx512", "avx2" or "ref". The fastest that this CPU runs, or what the
- * environment variable THINWIRE_KERNELS names. */
+ * environment variable THINWIRE_KERNELS names. If that name is not usable: the fastest, but
+ * creating a selector fails. */
 TW_API const char *tw_kernels(void);
 
 /* The kernels of this build: name, and 1 if this CPU runs them. A table like those above. */

@@ -7,12 +7,12 @@
  *
  * Threads. tw_allreduce makes its MPI calls in the calling thread. tw_allreduce_start makes them in
  * a thread of the library: initialise MPI with MPI_THREAD_MULTIPLE. MPI_THREAD_SERIALIZED is enough
- * if the program makes no MPI call between tw_allreduce_start and the return of tw_allreduce_wait.
+ * if the program makes no MPI call until the last started tensor has been waited for.
  *
  * Errors. MPI errors are returned, not fatal. MPICH reports some errors to MPI_COMM_WORLD, whatever
  * the communicator. To have these returned too, set MPI_ERRORS_RETURN on MPI_COMM_WORLD.
  *
- * After TW_ERR_TIMEOUT or TW_ERR_TRANSPORT there may be messages that nobody will receive, so
+ * After any error that breaks the group there may be messages that nobody will receive, so
  * MPI_Finalize can hang. End the job with MPI_Abort. */
 #ifndef THINWIRE_MPI_H
 #define THINWIRE_MPI_H
@@ -32,8 +32,8 @@ extern "C" {
  * tw_transport_free frees the duplicate. Call it before MPI_Finalize. It is collective too, unless
  * something failed.
  * Errors: TW_ERR_NULL; TW_ERR_STATE before MPI_Init or after MPI_Finalize; TW_ERR_PARAM if comm is
- * MPI_COMM_NULL, has two groups, or has more than 65536 ranks; TW_ERR_TIMEOUT; TW_ERR_TRANSPORT
- * with the text of MPI; TW_ERR_MEMORY. On error *transport is NULL. */
+ * MPI_COMM_NULL, is an intercommunicator, or has more than 65536 ranks; TW_ERR_TIMEOUT;
+ * TW_ERR_TRANSPORT with the text of MPI; TW_ERR_MEMORY. On error *transport is NULL. */
 TW_API int tw_transport_mpi(tw_transport **transport, MPI_Comm comm);
 
 #ifdef __cplusplus

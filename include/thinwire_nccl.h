@@ -8,8 +8,8 @@
  *     tw_transport_nccl(transport, comm);
  *     tw_group_create(&group, transport, &params);    // params.select.device = TW_CUDA
  *
- * If a rank dies, the other ranks get TW_ERR_TIMEOUT with its number. Their streams still wait in
- * NCCL then. Call ncclCommAbort before you read the group's state or free the group. */
+ * If a rank dies while NCCL work is queued, the call of the other ranks waits in NCCL: call
+ * ncclCommAbort from another thread. The call then returns an error that names the rank. */
 #ifndef THINWIRE_NCCL_H
 #define THINWIRE_NCCL_H
 
@@ -23,8 +23,10 @@ extern "C" {
 
 /* Let a transport use an NCCL communicator. All ranks must call this, before they create a group.
  * It does not wait for other ranks.
- *   comm  has the ranks of the transport in the same order, each with the GPU of its group. The
- *         caller owns it. It must outlive the group. Do not use it during a call of the group.
+ *   comm  has the size and the order of ranks of the transport. Each rank's GPU in it is the
+ *   ordinal
+ *         of its tensors. The caller owns it. It must outlive the group. Do not use it while a step
+ *         of the group is in progress.
  * Errors: TW_ERR_NULL for the transport; TW_ERR_STATE if the transport has a group; TW_ERR_PARAM if
  * comm has another size or rank; TW_ERR_TRANSPORT with NCCL's text, also if comm is NULL. */
 TW_API int tw_transport_nccl(tw_transport *transport, ncclComm_t comm);
