@@ -58,8 +58,6 @@ static const table_column columns[] = {
     {"measured #, (1-k/n)^2 |", "0 to 1", -BAR_WIDTH},
 };
 
-/* ---- Options -------------------------------------------------------------------------------- */
-
 static int parse(bounds_settings *settings, int argc, char **argv) {
     const cli_option options[] = {
         OPTION_CHOICE("data", "KIND", &settings->data, gradients_kind_name,
@@ -95,8 +93,6 @@ static int settle(bounds_settings *settings) {
     settings->seed = settings->seed != NOT_GIVEN ? settings->seed : 1;
     return STATUS_OK;
 }
-
-/* ---- The vector ----------------------------------------------------------------------------- */
 
 static int check_size(const char *path, const struct stat *status) {
     if (!S_ISREG(status->st_mode))
@@ -184,8 +180,6 @@ static double square_left(const vector *u, const tw_sparse *sparse) {
     return sum;
 }
 
-/* ---- Measuring ------------------------------------------------------------------------------ */
-
 /* k of point p of `points`, evenly spaced in log k. */
 static int64_t k_of_point(int64_t n, int64_t p, int64_t points) {
     double exponent = 1.0 - (double)p / (double)(points - 1);
@@ -207,8 +201,6 @@ static int measure_ratio(const vector *u, int64_t k, double *ratio) {
     tw_selector_free(selector);
     return status;
 }
-
-/* ---- Reporting ------------------------------------------------------------------------------ */
 
 /* measured as a bar of '#', the bound as '|' on the same scale. */
 static void draw_bar(char bar[BAR_WIDTH + 2], double measured, double bound) {

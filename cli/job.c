@@ -85,8 +85,6 @@ const char *job_transport_name(const job_handle *job) {
     return job->mpi ? "mpi" : "threads";
 }
 
-/* ---- Threads -------------------------------------------------------------------------------- */
-
 typedef struct thread_set {
     pthread_mutex_t gate; /* held until all threads exist */
     bool called_off;

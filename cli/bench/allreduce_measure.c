@@ -8,6 +8,17 @@
  * Where one rank fails, all leave at the barrier. After each step all ranks get the figures of all
  * (gather.h): they know the slowest and the busiest, and rank 0 can print without asking.
  * The first ALLREDUCE_WARM_STEPS steps are not timed, but their bytes count.
+ *
+ * --verify checks conservation, element by element, without a tolerance. The law: what was applied
+ * plus what the ranks keep is what they kept before plus their gradients.
+ *
+ *     result[i] + sum of residuals after[i]  =  sum of residuals before[i] + sum of gradients[i]
+ *
+ * All numbers are such that these sums are exact (patterns.h), so any difference is an error.
+ *
+ * Each rank checks n/P elements for all ranks. What the sums of gradients should be shares nothing
+ * with the library; the sum of residuals does use its dense exchange, and would show its mistakes
+ * too, as each of these sums stands on both sides of one step and the next.
  */
 #include "bench/bench_allreduce.h"
 
@@ -40,33 +51,34 @@ enum {
 
 _Static_assert(FACTS <= GATHER_VALUES, "a rank can tell all facts at once");
 
-/* ---- A rank, for all rows ------------------------------------------------------------------- */
-
 static size_t vector_bytes(const allreduce_rank *self) {
     return (size_t)self->bench->n * sizeof(float);
 }
 
-static int open_device(allreduce_rank *self) {
-    bench_device device = {.kind = bench_device_at(self->bench->device),
-                           .threads = (int)self->bench->threads};
-    TW_TRY(device.kind->open(&device));
-    self->device = device;
-    return STATUS_OK;
-}
+static const char no_memory[] =
+    "not enough memory for --verify; try a smaller --n or fewer --ranks";
 
-static void close_device(allreduce_rank *self) {
-    bench_device *device = &self->device;
-    if (device->kind != NULL) {
-        device->kind->unmap(device, self->device_grad);
-        device->kind->unmap(device, self->device_out);
-        device->kind->close(device);
-    }
+static int allocate_check(allreduce_rank *self) {
+    int64_t n = self->bench->n, rank = self->job->rank, nranks = self->job->nranks;
+    self->begin = n * rank / nranks;
+    self->end = n * (rank + 1) / nranks;
+    int64_t share = self->end - self->begin;
+    self->residual = vector_alloc(2 * n + 3 * share, sizeof(float));
+    if (self->residual == NULL)
+        return error_report("%s", no_memory);
+    self->kept = self->residual + n;
+    self->before = self->kept + n;
+    self->given = self->before + share;
+    self->gradient = self->given + share;
+    return STATUS_OK;
 }
 
 static int allocate(allreduce_rank *self) {
     const allreduce_bench *bench = self->bench;
+    bench_device opened = {.kind = bench_device_at(bench->device), .threads = (int)bench->threads};
+    TW_TRY(opened.kind->open(&opened));
+    self->device = opened;
     bench_device *device = &self->device;
-    TW_TRY(open_device(self));
     self->grad = vector_alloc(bench->n, sizeof(float));
     self->out = vector_alloc(bench->n, sizeof(float));
     self->samples = calloc((size_t)bench->steps, FACT_TIMES * sizeof *self->samples);
@@ -77,8 +89,7 @@ static int allocate(allreduce_rank *self) {
     }
     TW_TRY(device->kind->map(device, self->grad, vector_bytes(self), &self->device_grad));
     TW_TRY(device->kind->map(device, self->out, vector_bytes(self), &self->device_out));
-    return bench->verify ? allreduce_check_create(&self->check, &self->gather, device, bench->n)
-                         : STATUS_OK;
+    return bench->verify ? allocate_check(self) : STATUS_OK;
 }
 
 int allreduce_rank_create(allreduce_rank *self, const allreduce_bench *bench, job_rank *job) {
@@ -88,16 +99,20 @@ int allreduce_rank_create(allreduce_rank *self, const allreduce_bench *bench, jo
 }
 
 void allreduce_rank_free(allreduce_rank *self) {
-    allreduce_check_free(&self->check);
-    close_device(self);
+    bench_device *device = &self->device;
+    if (device->kind != NULL) {
+        device->kind->unmap(device, self->device_grad);
+        device->kind->unmap(device, self->device_out);
+        device->kind->close(device);
+    }
     gather_close(&self->gather);
+    selection_copy_free(&self->sparse);
+    free(self->residual);
     free(self->grad);
     free(self->out);
     free(self->samples);
     *self = (allreduce_rank){0};
 }
-
-/* ---- The group of a row --------------------------------------------------------------------- */
 
 static tw_group_params params_of(const allreduce_rank *self, const allreduce_row *row) {
     const allreduce_bench *bench = self->bench;
@@ -147,7 +162,72 @@ static int open_group(allreduce_rank *self, const allreduce_row *row, tw_group *
     return error_check("opening the group", tw_group_open(*group));
 }
 
-/* ---- One step ------------------------------------------------------------------------------- */
+/* Copy what the group's last step left, sparse result and residual. */
+static int copy_for_check(allreduce_rank *self, tw_group *group) {
+    tw_sparse sparse;
+    if (self->dense)
+        return STATUS_OK;
+    int error = tw_group_result(group, 0, &sparse);
+    if (error == TW_OK)
+        error = tw_group_get_residual(group, 0, self->residual);
+    TW_TRY(error_check("reading what the step left", error));
+    return bench_device_copy(&self->device, &sparse, &self->sparse, no_memory);
+}
+
+/* What all ranks together put into the step, within this rank's share. */
+static void sum_gradients(allreduce_rank *self, const pattern_spec *made, int64_t step) {
+    int64_t share = self->end - self->begin;
+    memset(self->given, 0, (size_t)share * sizeof *self->given);
+    for (int r = 0; r < self->job->nranks; r++) {
+        pattern_fill(made, r, step, self->begin, self->end, self->gradient);
+        for (int64_t i = 0; i < share; i++)
+            self->given[i] += self->gradient[i];
+    }
+}
+
+/* NaN differs from everything, so it counts as wrong. */
+static int64_t compare(allreduce_rank *self) {
+    const float *applied = self->out + self->begin;
+    const float *after = self->kept + self->begin;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < self->end - self->begin; i++) {
+        wrong += applied[i] + after[i] != self->before[i] + self->given[i];
+        self->before[i] = after[i];
+    }
+    return wrong;
+}
+
+/* The sparse result should be out's non-zero values, bit for bit and in order. */
+static int64_t compare_sparse(const selection_copy *sparse, const float *out, int64_t n) {
+    int64_t wrong = 0;
+    int64_t nonzeros = 0;
+    int64_t previous = -1;
+    for (int64_t i = 0; i < n; i++)
+        nonzeros += out[i] != 0.0f;
+    for (int64_t j = 0; j < sparse->count; j++) {
+        int64_t i = sparse->idx[j];
+        bool right = i > previous && i < n && sparse->val[j] != 0.0f &&
+                     float_to_bits(sparse->val[j]) == float_to_bits(out[i]);
+        wrong += !right;
+        previous = i;
+    }
+    return wrong + llabs(nonzeros - sparse->count);
+}
+
+/* Check the step that was copied. Adds to *wrong what is wrong in this rank's share of the vector,
+ * and where the sparse result differs from out. Collective. */
+static int check_step(allreduce_rank *self, const pattern_spec *made, int64_t step,
+                      int64_t *wrong) {
+    if (self->dense) {
+        memset(self->kept, 0, vector_bytes(self));
+    } else {
+        *wrong += compare_sparse(&self->sparse, self->out, self->bench->n);
+        TW_TRY(gather_sum(&self->gather, self->residual, self->kept));
+    }
+    sum_gradients(self, made, step);
+    *wrong += compare(self);
+    return STATUS_OK;
+}
 
 static int64_t nanoseconds(double seconds) {
     return (int64_t)(seconds * 1e9 + 0.5);
@@ -168,16 +248,11 @@ static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *re
     facts[FACT_CONTROL] = larger(bytes->control_sent, bytes->control_received);
     facts[FACT_SELECTED] = info.selected;
     facts[FACT_APPLIED] = info.applied;
-    result->k = strcmp(info.exchange, "dense") == 0 ? self->bench->n : info.k;
+    self->dense = strcmp(info.exchange, "dense") == 0;
+    result->k = self->dense ? self->bench->n : info.k;
     snprintf(result->exchange, sizeof result->exchange, "%s", info.exchange);
     snprintf(result->wire, sizeof result->wire, "%s", info.wire);
     return STATUS_OK;
-}
-
-static int make_gradient(allreduce_rank *self, const pattern_spec *made, int64_t step) {
-    bench_device *device = &self->device;
-    pattern_fill(made, self->job->rank, step, 0, self->bench->n, self->grad);
-    return device->kind->upload(device, self->device_grad, self->grad, vector_bytes(self));
 }
 
 static int download_results(allreduce_rank *self, tw_group *group, allreduce_result *result,
@@ -186,14 +261,17 @@ static int download_results(allreduce_rank *self, tw_group *group, allreduce_res
     TW_TRY(note_info(self, group, result, facts));
     TW_TRY(device->kind->download(device, self->out, self->device_out, vector_bytes(self)));
     if (self->bench->verify)
-        TW_TRY(allreduce_check_copy(&self->check, group));
+        TW_TRY(copy_for_check(self, group));
     return STATUS_OK;
 }
 
 /* Gradient, allreduce, check: everything of a step but telling the others. */
 static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t step,
                     allreduce_result *result, int64_t facts[FACTS]) {
-    TW_TRY(gather_agree(&self->gather, make_gradient(self, made, step)));
+    bench_device *device = &self->device;
+    pattern_fill(made, self->job->rank, step, 0, self->bench->n, self->grad);
+    int status = device->kind->upload(device, self->device_grad, self->grad, vector_bytes(self));
+    TW_TRY(gather_agree(&self->gather, status));
     int64_t begin = tw__clock();
     int error = tw_allreduce(group, 0, self->device_grad, self->device_out);
     facts[FACT_CALL] = tw__clock() - begin;
@@ -201,9 +279,7 @@ static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *m
     TW_TRY(gather_barrier(&self->gather));
     TW_TRY(gather_agree(&self->gather, download_results(self, group, result, facts)));
     facts[FACT_HASH] = (int64_t)vector_hash(self->out, self->bench->n, result->hash);
-    return self->bench->verify
-               ? allreduce_check_step(&self->check, step, self->out, &facts[FACT_WRONG])
-               : STATUS_OK;
+    return self->bench->verify ? check_step(self, made, step, &facts[FACT_WRONG]) : STATUS_OK;
 }
 
 /* The facts are gathered. timed is negative for a step that is not. */
@@ -223,8 +299,6 @@ static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *res
             result->wrong += gather_value(all, r, FACT_HASH) != gather_value(all, 0, FACT_HASH);
     }
 }
-
-/* ---- All steps of a row --------------------------------------------------------------------- */
 
 /* One step on all ranks; `timed` is its number among those that are, negative for others. */
 static int step_together(allreduce_rank *self, tw_group *group, const pattern_spec *made,
@@ -286,8 +360,8 @@ int allreduce_measure(allreduce_rank *self, const allreduce_row *row, allreduce_
                          .seed = (uint64_t)self->bench->seed};
     tw_group *group = NULL;
     *result = (allreduce_result){.wrong = self->bench->verify ? 0 : -1};
-    if (self->bench->verify)
-        allreduce_check_begin(&self->check, &made);
+    if (self->bench->verify) /* a new group begins, with residuals of zero */
+        memset(self->before, 0, (size_t)(self->end - self->begin) * sizeof *self->before);
     int status = open_group(self, row, &group);
     if (status == STATUS_OK)
         status = run_steps(self, group, row, &made, result);

@@ -51,8 +51,6 @@ void allreduce_report_pattern(allreduce_report *report, int pattern) {
     report->dense_us = 0.0;
 }
 
-/* ---- One row -------------------------------------------------------------------------------- */
-
 typedef struct rates {
     double algbw; /* GB/s */
     double busbw;

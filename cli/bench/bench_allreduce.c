@@ -96,8 +96,6 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
                          .notes = help_notes, .examples = help_examples);
 }
 
-/* ---- Cases ---------------------------------------------------------------------------------- */
-
 /* The name at a position that the options gave, or the scheme's own when they gave none. */
 static const char *name_or(const char *(*name_at)(int position), int position, const char *own) {
     const char *name = name_at(position);
@@ -186,26 +184,14 @@ static int settle_ranks(allreduce_bench *bench, const job_handle *job) {
     return STATUS_OK;
 }
 
-/* ---- The sweep, on each rank ---------------------------------------------------------------- */
-
-typedef struct allreduce_job {
-    const allreduce_bench *bench;
-    allreduce_report *report; /* used by rank 0 alone */
-} allreduce_job;
-
 static int one_row(allreduce_rank *self, allreduce_report *report, const allreduce_row *row) {
     allreduce_result result;
-    int status = allreduce_measure(self, row, &result);
-    if (status == STATUS_OK && self->job->rank == 0) {
+    TW_TRY(allreduce_measure(self, row, &result));
+    if (self->job->rank == 0) {
         progress_clear();
         allreduce_report_row(report, row, &result);
     }
-    return status;
-}
-
-static int64_t k_of(const allreduce_bench *bench, double density) {
-    int64_t k = bench->k > 0 ? bench->k : llround(density * (double)bench->n);
-    return k > 0 ? k : 1;
+    return STATUS_OK;
 }
 
 /* Dense is the same whatever the density. */
@@ -223,9 +209,8 @@ static int one_pattern(allreduce_rank *self, allreduce_report *report, int patte
     }
     for (int i = 0; i < bench->ncases * bench->densities.count && status == STATUS_OK; i++) {
         int which = i % bench->ncases, density = i / bench->ncases;
-        allreduce_row row = {.what = &bench->cases[which],
-                             .pattern = pattern,
-                             .k = k_of(bench, bench->densities.at[density])};
+        int64_t k = larger(1, llround(bench->densities.at[density] * (double)bench->n));
+        allreduce_row row = {&bench->cases[which], pattern, bench->k > 0 ? bench->k : k};
         if (!is_repeated(bench, which, density))
             status = one_row(self, report, &row);
     }
@@ -240,23 +225,21 @@ static int64_t steps_in_all(const allreduce_bench *bench) {
 }
 
 static int sweep(job_rank *job, void *context) {
-    const allreduce_job *shared = context;
-    const allreduce_bench *bench = shared->bench;
+    allreduce_report *report = context; /* but for the bench used by rank 0 alone */
+    const allreduce_bench *bench = report->bench;
     allreduce_rank self;
     int status = allreduce_rank_create(&self, bench, job);
     if (job->rank == 0) {
-        shared->report->device = &self.device;
+        report->device = &self.device;
         progress_begin("bench allreduce", steps_in_all(bench));
     }
     for (int i = 0; i < bench->patterns.count && status == STATUS_OK; i++)
-        status = one_pattern(&self, shared->report, bench->patterns.at[i]);
+        status = one_pattern(&self, report, bench->patterns.at[i]);
     if (job->rank == 0)
         progress_end();
     allreduce_rank_free(&self);
     return status;
 }
-
-/* ---- The command ---------------------------------------------------------------------------- */
 
 /* Refuse vectors that the kernel would promise and then kill us for, all ranks together; what a
  * group takes is asked for when there is one, but for a GPU's dense sums: they are on the host. */
@@ -275,7 +258,7 @@ static int check_memory(const allreduce_bench *bench, const job_handle *job) {
 static int run_ranks(const allreduce_bench *bench, const job_handle *job, jsonl *json) {
     allreduce_report report;
     allreduce_report_begin(&report, bench, json);
-    int status = job_run(job, sweep, &(allreduce_job){bench, &report});
+    int status = job_run(job, sweep, &report);
     int found = allreduce_report_end(&report);
     return status != STATUS_OK ? status : found;
 }

@@ -1,8 +1,7 @@
 /* bench_allreduce.h - what the parts of `thinwire bench allreduce` share
  *
  *     bench_allreduce.c     options, which pairs of selection and exchange are measured, the sweep
- *     allreduce_measure.c   one row
- *     allreduce_check.c     whether a step lost or invented anything
+ *     allreduce_measure.c   one row, and whether a step lost or invented anything
  *     allreduce_report.c    table and JSON
  */
 #ifndef CLI_BENCH_ALLREDUCE_H
@@ -110,58 +109,28 @@ void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
 /* Prints what was wrong, if anything. Returns the status. */
 int allreduce_report_end(allreduce_report *report);
 
-/* ---- allreduce_check.c ---------------------------------------------------------------------- */
-
-/* One rank's part of the check. Residuals are summed over ranks by the gather group, while the
- * gradients of all ranks are made anew, for this rank's share of the vector. */
-typedef struct allreduce_check {
-    gather_group *gather;
-    bench_device *device;
-    int64_t n;
-    int64_t begin; /* this rank's share: begin .. end-1 */
-    int64_t end;
-    pattern_spec made;     /* the gradients */
-    bool dense;            /* the step: it has no sparse result, and nothing stays behind */
-    selection_copy sparse; /* copy of the step's sparse result */
-    float *residual;       /* [n] of this rank, after the step */
-    float *kept;           /* [n] sum over ranks of the residuals */
-    float *before;         /* [end - begin] the same before the step */
-    float *given;          /* [end - begin] sum over ranks of the gradients */
-    float *gradient;       /* [end - begin] of one rank */
-} allreduce_check;
-
-/* Returns a status. Not collective. */
-int allreduce_check_create(allreduce_check *check, gather_group *gather, bench_device *device,
-                           int64_t n);
-void allreduce_check_free(allreduce_check *check);
-
-/* A new group begins, with residuals of zero. */
-void allreduce_check_begin(allreduce_check *check, const pattern_spec *made);
-
-/* Copy what the group's last step left, sparse result and residual. Returns a status. Not
- * collective. */
-int allreduce_check_copy(allreduce_check *check, tw_group *group);
-
-/* Check the step that was copied: out[n] is its result as TW_SUM. Adds to *wrong what is wrong in
- * this rank's share of the vector, and where the sparse result differs from out. Returns a status.
- * Collective. */
-int allreduce_check_step(allreduce_check *check, int64_t step, const float *out, int64_t *wrong);
-
-/* ---- allreduce_measure.c -------------------------------------------------------------------- */
-
 /* What a rank keeps from row to row. */
 typedef struct allreduce_rank {
     const allreduce_bench *bench;
     job_rank *job;
     gather_group gather;
-    allreduce_check check; /* with --verify */
-    bench_device device;   /* that the library works on */
-    float *grad;           /* [n] */
-    float *out;            /* [n] */
-    void *device_grad;     /* [n] both on the device */
-    void *device_out;      /* [n] */
-    double *samples;       /* [5][steps] in us: call, select, agree, exchange, apply */
-    int64_t progress;      /* steps done, all rows */
+    bench_device device; /* that the library works on */
+    float *grad;         /* [n] */
+    float *out;          /* [n] */
+    void *device_grad;   /* [n] both on the device */
+    void *device_out;    /* [n] */
+    double *samples;     /* [5][steps] in us: call, select, agree, exchange, apply */
+    int64_t progress;    /* steps done, all rows */
+
+    /* With --verify: this rank checks elements begin .. end-1 for all ranks. */
+    int64_t begin, end;
+    bool dense;            /* the step: it has no sparse result, and nothing stays behind */
+    selection_copy sparse; /* copy of the step's sparse result */
+    float *residual;       /* [n] of this rank, after the step; the memory of all that follow */
+    float *kept;           /* [n] sum over ranks of the residuals */
+    float *before;         /* [end - begin] the same before the step */
+    float *given;          /* [end - begin] sum over ranks of the gradients */
+    float *gradient;       /* [end - begin] of one rank */
 } allreduce_rank;
 
 /* Collective, all but the last. Return a status. */

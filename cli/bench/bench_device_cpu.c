@@ -89,8 +89,6 @@ const bench_device_kind bench_device_cpu = {
     .time = cpu_time,
 };
 
-/* ---- All devices ---------------------------------------------------------------------------- */
-
 #ifndef TW_HAVE_CUDA
 static int refuse(bench_device *device) {
     (void)device;

@@ -50,8 +50,6 @@ static int checked(const bench_device *device, const char *doing, cudaError_t er
     return error_report("%s: %s", doing, cudaGetErrorString(error));
 }
 
-/* ---- Open and close ------------------------------------------------------------------------- */
-
 static size_t float_bytes(const bench_device *device) {
     return (size_t)device->n * sizeof(float);
 }
@@ -123,8 +121,6 @@ static int cuda_open(bench_device *device) {
     return STATUS_OK;
 }
 
-/* ---- Vectors -------------------------------------------------------------------------------- */
-
 static cudaError_t copy(bench_device *device, void *to, const void *from, size_t bytes,
                         enum cudaMemcpyKind direction) {
     const cuda_own *own = device->own;
@@ -169,8 +165,6 @@ static int cuda_bare_clear(bench_device *device) {
     return checked(device, "clearing",
                    cudaMemsetAsync(own->sum, 0, float_bytes(device), own->stream));
 }
-
-/* ---- Time ----------------------------------------------------------------------------------- */
 
 static int cuda_bare_pass(bench_device *device, const gradient *uploaded) {
     const cuda_own *own = device->own;

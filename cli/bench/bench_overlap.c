@@ -65,8 +65,6 @@ typedef struct overlap_result {
     int64_t wrong;
 } overlap_result;
 
-/* ---- Options -------------------------------------------------------------------------------- */
-
 static const char help_summary[] =
     "Steps of many tensors whose gradients come in one after the other, as in a backward pass: "
     "each exchanged as it comes (one by one), or started and waited for at the end (background). "
@@ -124,8 +122,6 @@ static int make_sizes(overlap_bench *bench) {
     }
     return STATUS_OK;
 }
-
-/* ---- One rank ------------------------------------------------------------------------------- */
 
 static int allocate(overlap_rank *self) {
     const overlap_bench *bench = self->bench;
@@ -269,8 +265,6 @@ static int run_rank(job_rank *job, void *context) {
     return status;
 }
 
-/* ---- Report --------------------------------------------------------------------------------- */
-
 static const table_column columns[] = {
     {"mode", "", -12},    {"step", "ms", 10}, {"pass", "ms", 10},
     {"beyond", "ms", 10}, {"hidden", "%", 8}, {"#wrong", "", 8},
@@ -301,8 +295,6 @@ static void report(const overlap_bench *bench, const overlap_result *result, jso
         jsonl_write(json);
     }
 }
-
-/* ---- The command ---------------------------------------------------------------------------- */
 
 static int run_job(const job_handle *job, void *context) {
     overlap_bench *bench = context;

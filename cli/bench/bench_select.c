@@ -48,8 +48,6 @@ typedef struct select_report {
     double floor_us; /* mean of the rows' medians */
 } select_report;
 
-/* ---- Options -------------------------------------------------------------------------------- */
-
 /* In the order of tw_type. */
 static const char *type_name(int position) {
     static const char *const names[] = {"f32", "f16", "bf16"};
@@ -114,8 +112,6 @@ static int settle(select_bench *bench) {
     bench->threads = bench->threads < 0 ? 0 : bench->threads;
     return STATUS_OK;
 }
-
-/* ---- Report --------------------------------------------------------------------------------- */
 
 static const table_column columns[] = {
     {"method", "", -16},   {"density", "k/n", 8}, {"k", "entries", 8},  {"count", "entries", 8},
@@ -193,8 +189,6 @@ static void report_end(select_report *report) {
               rows->stream);
     }
 }
-
-/* ---- The sweep ------------------------------------------------------------------------------ */
 
 static tw_select_params params_of(const select_bench *bench, const bench_device *device,
                                   const char *method, double density) {

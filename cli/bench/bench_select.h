@@ -1,8 +1,7 @@
 /* bench_select.h - what the parts of `thinwire bench select` share
  *
  *     bench_select.c     options, the sweep over densities and methods, table and JSON
- *     select_measure.c   times one method
- *     select_verify.c    checks what it selects
+ *     select_measure.c   times one method and checks what it selects
  */
 #ifndef CLI_BENCH_SELECT_H
 #define CLI_BENCH_SELECT_H
@@ -49,24 +48,5 @@ void select_plan_free(select_plan *plan);
  * Returns STATUS_OK, or reports what failed: a call, or the check of the last step. */
 int select_measure(const select_plan *plan, const tw_select_params *params, select_result *result,
                    int64_t *progress);
-
-/* One step, complete. */
-typedef struct select_step {
-    int64_t n;
-    int64_t k;          /* entries asked for */
-    const float *acc;   /* [n] gradient + residual before the step */
-    const float *after; /* [n] residual after the step */
-    selection_copy sent;
-} select_step;
-
-/* Check what holds for every method: indices ascending and in range, values bitwise acc at idx,
- * and `after` bitwise acc with exactly the sent entries zero. Returns NULL, or says what is wrong
- * and sets *index to where. */
-const char *select_verify(const select_step *step, int64_t *index);
-
-/* Whether the selection is the true top-k: min(k, non-zeros) entries of the largest magnitude, of
- * equal magnitudes the smaller index. Call it on a step that select_verify found right.
- * *exact is the answer; returns STATUS_OK, or reports that memory is out. */
-int select_verify_exact(const select_step *step, bool *exact);
 
 #endif

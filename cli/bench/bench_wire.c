@@ -62,8 +62,6 @@ typedef struct wire_result {
     int64_t wrong;
 } wire_result;
 
-/* ---- Options -------------------------------------------------------------------------------- */
-
 static const char help_summary[] =
     "Encode and decode the top k of a vector in each wire format, on one core or a GPU. Bits per "
     "entry are those of indices, with the header of 8 bytes, and of values, with their levels; "
@@ -105,8 +103,6 @@ static int parse(wire_bench *bench, int argc, char **argv) {
     return OPTIONS_PARSE(options, argc, argv, .command = "bench wire", .summary = help_summary,
                          .notes = help_notes, .examples = help_examples);
 }
-
-/* ---- Measuring ------------------------------------------------------------------------------ */
 
 /* Bitwise, as -0 is not 0 here. */
 static int64_t count_wrong(const wire_bench *bench, int64_t count) {
@@ -191,8 +187,6 @@ static int measure(wire_bench *bench, const tw__wire *format, wire_result *resul
                               format->name, result->wrong);
 }
 
-/* ---- Report --------------------------------------------------------------------------------- */
-
 static const table_column columns[] = {
     {"format", "", -6},     {"density", "k/n", 8}, {"k", "entries", 8},
     {"indices", "bits", 7}, {"values", "bits", 7}, {"both", "bits", 7},
@@ -226,8 +220,6 @@ static void report(const wire_bench *bench, const tw__wire *format, double densi
               J_REAL("error", result->error), J_INT("wrong", result->wrong));
     jsonl_write(json);
 }
-
-/* ---- The sweep ------------------------------------------------------------------------------ */
 
 static void device_close(wire_bench *bench) {
     const tw__backend *b = bench->backend;

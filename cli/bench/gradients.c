@@ -27,8 +27,6 @@
 #define SHIFT_COUNT 251 /* a prime: any stride visits all shifts before one comes again */
 #define SHIFT_STRIDE 97
 
-/* ---- A loop over [0, n) on all cores -------------------------------------------------------- */
-
 typedef struct chunk_loop {
     int64_t n;
     void (*work)(void *context, int64_t begin, int64_t end);
@@ -50,8 +48,6 @@ static void for_chunks(int64_t n, void (*work)(void *context, int64_t begin, int
     tw__pool_run(threads, (n + CHUNK - 1) / CHUNK, run_chunk, &(chunk_loop){n, work, context});
     tw__pool_release();
 }
-
-/* ---- Kinds of vectors ----------------------------------------------------------------------- */
 
 /* What a generator needs to know besides its range. */
 typedef struct vector_job {
@@ -236,8 +232,6 @@ static uint16_t bf16_from_float(float value) {
         return (uint16_t)(bits >> 16 | 0x40u); /* stays NaN even if its low bits made it one */
     return (uint16_t)round_off(bits, 16);
 }
-
-/* ---- Steps ---------------------------------------------------------------------------------- */
 
 typedef struct conversion {
     const float *window; /* [n] */

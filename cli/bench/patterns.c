@@ -45,8 +45,7 @@ static int64_t permuted(uint64_t key, int64_t n, int64_t j) {
     return (int64_t)x;
 }
 
-/* ---- The patterns: where a rank has its j-th large value ------------------------------------ */
-
+/* The patterns: where a rank has its j-th large value. */
 static int64_t random_index(const pattern_spec *made, int rank, int64_t step, int64_t j) {
     return permuted(key_of(made, FOR_SUPPORT, step, rank), made->n, j);
 }
@@ -88,8 +87,6 @@ static const struct {
 const char *pattern_name(int position) {
     return position < COUNT_OF(kinds) ? kinds[position].name : NULL;
 }
-
-/* ---- Values --------------------------------------------------------------------------------- */
 
 /* One hash serves eight neighbours. */
 static void fill_noise(uint64_t key, int64_t begin, int64_t end, float *values) {

@@ -98,8 +98,6 @@ void simulate_formula(const simulate_row *row, const tw_network *network, simula
     result->least = cost.least * SIMULATE_WORD / share + waiting;
 }
 
-/* ---- The sweep ----------------------------------------------------------------------------- */
-
 static int sweep(const simulate_settings *settings, jsonl *json,
                  double seconds[][OPTION_LIST_MAX]) {
     int64_t nschemes = settings->schemes.count, rows = nschemes * settings->ranks.count;

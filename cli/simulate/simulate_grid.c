@@ -34,8 +34,6 @@ typedef struct grid {
     char where[120];
 } grid;
 
-/* ---- One cell ------------------------------------------------------------------------------- */
-
 static void name_plan(char text[32], const simulate_result *result) {
     snprintf(text, 32, "%.16s %.8s", result->exchange,
              strcmp(result->exchange, "dense") == 0 ? "" : result->wire);
@@ -108,8 +106,6 @@ static int one_cell(grid *g, int nranks) {
     report_cell(g, nranks, &best, &chosen);
     return STATUS_OK;
 }
-
-/* ---- All of them ---------------------------------------------------------------------------- */
 
 /* The cell's position along an axis of `count`; *cell becomes what is left for the other axes. */
 static int take_axis(int *cell, int count) {

@@ -19,8 +19,6 @@
 #define DEFAULT_DENSITY 0.001
 #define DEFAULT_STEPS 3
 
-/* ---- Networks ------------------------------------------------------------------------------- */
-
 typedef struct simulate_network {
     const char *name;
     double latency;   /* seconds */
@@ -99,8 +97,6 @@ static int read_rate(const char *option, const char *text, double *bytes_per_sec
     *bytes_per_second = bits / 8.0;
     return STATUS_OK;
 }
-
-/* ---- Options -------------------------------------------------------------------------------- */
 
 /* As typed, before it is settled what goes into simulate_settings. */
 typedef struct typed {
@@ -194,8 +190,6 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
                          .notes = help_notes, .examples = help_examples);
 }
 
-/* ---- The network ---------------------------------------------------------------------------- */
-
 static int read_straggler(const char *text, tw_network *network) {
     int rank = 0, length = 0;
     double factor = 0.0;
@@ -243,8 +237,6 @@ static int settle_network(simulate_settings *settings, const typed *given) {
     TW_TRY(read_rate("local-bandwidth", given->local_bandwidth, &network->local_bandwidth));
     return read_straggler(given->straggler, network);
 }
-
-/* ---- The rest ------------------------------------------------------------------------------- */
 
 static int settle_ranks(simulate_settings *settings) {
     if (settings->ranks.count == 0 && !settings->grid)

@@ -17,8 +17,6 @@
 #include "names.h"
 #include "progress.h"
 
-/* ---- gTop-k --------------------------------------------------------------------------------- */
-
 #define GTOPK_RANKS 32
 #define GTOPK_DENSITY 0.001
 
@@ -89,8 +87,6 @@ static int gtopk_paper(simulate_settings *settings, jsonl *json) {
     return status;
 }
 
-/* ---- Ok-Topk -------------------------------------------------------------------------------- */
-
 #define BERT_RANKS 256
 #define BERT_N 133547324
 #define BERT_K 1335473
@@ -154,8 +150,6 @@ static int oktopk_paper(simulate_settings *settings, jsonl *json) {
         stream);
     return STATUS_OK;
 }
-
-/* ---- By name -------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;

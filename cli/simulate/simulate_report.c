@@ -80,8 +80,6 @@ void simulate_report_begin(simulate_report *report, const simulate_settings *set
     table_begin(&report->rows, stream, columns, COUNT_OF(columns), 2);
 }
 
-/* ---- One row -------------------------------------------------------------------------------- */
-
 static double quotient(double over, double under) {
     return under > 0.0 ? over / under : NAN;
 }
@@ -182,8 +180,6 @@ void simulate_report_end(const simulate_report *report) {
                 report->instead, report->small_k);
     }
 }
-
-/* ---- The plot ------------------------------------------------------------------------------- */
 
 static void add_lines(const simulate_settings *settings, plot *drawing,
                       double seconds[][OPTION_LIST_MAX]) {

@@ -54,8 +54,6 @@ typedef struct sim_run {
     int64_t generation;   /* of the barrier */
 } sim_run;
 
-/* ---- One rank ------------------------------------------------------------------------------- */
-
 static int create_group(const sim_run *run, tw_transport *transport, tw_group **group) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = run->row->scheme;
@@ -172,8 +170,6 @@ static void rank_main(void *context, int rank) {
     tw_group_free(group);
 }
 
-/* ---- All of them ---------------------------------------------------------------------------- */
-
 /* Refuse what the kernel would promise and then kill us for. Half of a group's undo space is more
  * than a step touches; of a stack a few pages are used. */
 static int check_memory(const sim_run *run) {
@@ -217,8 +213,6 @@ static int make_ranks(sim_run *run) {
     }
     return STATUS_OK;
 }
-
-/* ---- Results -------------------------------------------------------------------------------- */
 
 /* Of the slowest rank, as a mean over the steps but the first. */
 static double mean_exchange(const sim_run *run) {
