@@ -52,10 +52,10 @@ static int begin(job_handle *job, int64_t wanted, int otherwise) {
         return error_report("mpirun started this, but the build has no MPI: install libopenmpi-dev "
                             "and rebuild, or run without mpirun and give --ranks");
     }
-    TW_TRY(job_mpi_begin(job));
+    TW_TRY(job_mpi.begin(job));
     if (wanted == 0 || wanted == job->nranks)
         return STATUS_OK;
-    job_mpi_end();
+    job_mpi.end();
     return error_usage("--ranks %" PRId64 " is not accepted: mpirun started %d; leave --ranks out",
                        wanted, job->nranks);
 }
@@ -69,7 +69,7 @@ int job_execute(int status, int64_t wanted, int otherwise,
         return launched_rank() > 0 ? STATUS_OK : status;
     status = run(&job, context);
     if (job.mpi)
-        job_mpi_end();
+        job_mpi.end();
     return status;
 }
 
@@ -78,7 +78,7 @@ bool job_prints(const job_handle *job) {
 }
 
 int job_worst(const job_handle *job, int status) {
-    return job->mpi ? job_mpi_worst(status) : status;
+    return job->mpi ? job_mpi.worst(status) : status;
 }
 
 const char *job_transport_name(const job_handle *job) {
@@ -151,7 +151,6 @@ typedef struct local_job {
     int nranks;
     job_rank *ranks;           /* [nranks] */
     tw_transport **transports; /* [nranks] for what is measured, then [nranks] for gather.h */
-    int *statuses;             /* [nranks] */
     job_work work;
     void *context;
 } local_job;
@@ -160,7 +159,7 @@ static void rank_main(void *context, int rank) {
     local_job *local = context;
     job_rank *self = &local->ranks[rank];
     error_capture_in(&self->error);
-    local->statuses[rank] = local->work(self, local->context);
+    self->status = local->work(self, local->context);
     tw_transport_free(self->transport); /* the other ranks see that this one has left */
     tw_transport_free(self->gather_transport);
     local->transports[rank] = local->transports[rank + local->nranks] = NULL;
@@ -187,15 +186,9 @@ static int print_error(const local_job *local) {
     for (int r = 0; r < local->nranks; r++) {
         if (local->ranks[r].error.text[0] != '\0')
             return error_report("rank %d: %s", r, local->ranks[r].error.text);
-        status = local->statuses[r] != STATUS_OK ? STATUS_FAILED : status;
+        status = local->ranks[r].status != STATUS_OK ? STATUS_FAILED : status;
     }
     return status;
-}
-
-static int run_connected(local_job *local) {
-    TW_TRY(connect_ranks(local));
-    TW_TRY(job_threads(local->nranks, 0, rank_main, local));
-    return print_error(local);
 }
 
 static int run_local(const job_handle *job, job_work work, void *context) {
@@ -203,23 +196,25 @@ static int run_local(const job_handle *job, job_work work, void *context) {
     local_job local = {.nranks = job->nranks,
                        .ranks = calloc(nranks, sizeof *local.ranks),
                        .transports = calloc(2 * nranks, sizeof(tw_transport *)),
-                       .statuses = calloc(nranks, sizeof *local.statuses),
                        .work = work,
                        .context = context};
-    int status = STATUS_FAILED;
-    if (local.ranks == NULL || local.transports == NULL || local.statuses == NULL)
-        (void)error_report("not enough memory for %d ranks; try fewer --ranks", job->nranks);
-    else
-        status = run_connected(&local);
+    int status = STATUS_OK;
+    if (local.ranks == NULL || local.transports == NULL)
+        status = error_report("not enough memory for %d ranks; try fewer --ranks", job->nranks);
+    if (status == STATUS_OK)
+        status = connect_ranks(&local);
+    if (status == STATUS_OK)
+        status = job_threads(local.nranks, 0, rank_main, &local);
+    if (status == STATUS_OK)
+        status = print_error(&local);
     for (size_t i = 0; local.transports != NULL && i < 2 * nranks; i++)
         tw_transport_free(local.transports[i]);
     free(local.ranks);
     free(local.transports);
-    free(local.statuses);
     return status;
 }
 
 int job_run(const job_handle *job, job_work work, void *context) {
     error_silence(false);
-    return job->mpi ? job_mpi_run(job, work, context) : run_local(job, work, context);
+    return job->mpi ? job_mpi.run(job, work, context) : run_local(job, work, context);
 }

@@ -35,6 +35,7 @@ typedef struct job_rank {
     tw_transport *transport;        /* for what is measured */
     tw_transport *gather_transport; /* for figures and checks */
     error_capture error;            /* of this rank */
+    int status;                     /* that its work returned */
 } job_rank;
 
 typedef int (*job_work)(job_rank *job, void *context); /* returns a status */
@@ -67,11 +68,13 @@ const char *job_transport_name(const job_handle *job);
  * Returns STATUS_OK when all have ended, or prints that not all could be started. */
 int job_threads(int nranks, size_t stack, void (*work)(void *context, int rank), void *context);
 
-/* For job.c: job_mpi.c, which says so where the build has no MPI. */
+/* For job.c: job_mpi.c, with no functions where the build has no MPI. */
 bool job_mpi_available(void);
-int job_mpi_begin(job_handle *job);
-int job_mpi_worst(int status);
-int job_mpi_run(const job_handle *job, job_work work, void *context);
-void job_mpi_end(void);
+extern const struct job_mpi {
+    int (*begin)(job_handle *job);
+    int (*worst)(int status);
+    int (*run)(const job_handle *job, job_work work, void *context);
+    int (*end)(void);
+} job_mpi;
 
 #endif

@@ -18,11 +18,7 @@
 #define TURN_US 50000 /* between one rank and the next to print the error of a broken job */
 #define TURNS_MAX 40  /* 2 seconds at most */
 
-bool job_mpi_available(void) {
-    return true;
-}
-
-int job_mpi_begin(job_handle *job) {
+static int begin(job_handle *job) {
     int provided;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
         return error_report("MPI could not be initialised");
@@ -32,10 +28,10 @@ int job_mpi_begin(job_handle *job) {
     return STATUS_OK;
 }
 
-int job_mpi_worst(int status) {
-    int worst = status;
-    MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    return worst;
+static int worst(int status) {
+    int largest = status;
+    MPI_Allreduce(&status, &largest, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    return largest;
 }
 
 /* Does not return. */
@@ -57,7 +53,7 @@ static int print_error(const job_rank *self, int status) {
     return lowest != INT_MAX ? STATUS_FAILED : status;
 }
 
-int job_mpi_run(const job_handle *job, job_work work, void *context) {
+static int run(const job_handle *job, job_work work, void *context) {
     job_rank self = {.rank = job->first, .nranks = job->nranks, .local_ranks = 1};
     error_capture_in(&self.error);
     int error = tw_transport_mpi(&self.transport, MPI_COMM_WORLD);
@@ -76,32 +72,14 @@ int job_mpi_run(const job_handle *job, job_work work, void *context) {
     return print_error(&self, status);
 }
 
-void job_mpi_end(void) {
-    MPI_Finalize();
-}
+const struct job_mpi job_mpi = {begin, worst, run, MPI_Finalize};
 
 #else
 
-/* job.c asks first, so nothing after this is ever called. */
-bool job_mpi_available(void) {
-    return false;
-}
-
-int job_mpi_begin(job_handle *job) {
-    (void)job;
-    return STATUS_FAILED;
-}
-
-int job_mpi_worst(int status) {
-    return status;
-}
-
-int job_mpi_run(const job_handle *job, job_work work, void *context) {
-    (void)job, (void)work, (void)context;
-    return STATUS_FAILED;
-}
-
-void job_mpi_end(void) {
-}
+const struct job_mpi job_mpi = {0};
 
 #endif
+
+bool job_mpi_available(void) {
+    return job_mpi.begin != NULL;
+}

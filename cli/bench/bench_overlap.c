@@ -44,11 +44,14 @@ typedef struct overlap_bench {
     int nranks;
     int64_t *sizes; /* [tensors] in the order of the pass */
     int64_t total;
+
+    double ms[MODES]; /* results, written by rank 0: of a step, of the slowest rank */
+    int64_t wrong;
 } overlap_bench;
 
 /* One rank's part. */
 typedef struct overlap_rank {
-    const overlap_bench *bench;
+    overlap_bench *bench;
     job_rank *job;
     gather_group gather;
     tw_group *group;
@@ -58,12 +61,6 @@ typedef struct overlap_rank {
     double *samples;  /* [steps] ms */
     int64_t wrong;
 } overlap_rank;
-
-/* What rank 0 learns. */
-typedef struct overlap_result {
-    double ms[MODES]; /* of a step, of the slowest rank */
-    int64_t wrong;
-} overlap_result;
 
 static const char help_summary[] =
     "Steps of many tensors whose gradients come in one after the other, as in a backward pass: "
@@ -215,7 +212,7 @@ static int timed_step(overlap_rank *self, int mode, int64_t step) {
     return STATUS_OK;
 }
 
-static int run_mode(overlap_rank *self, int mode, double *ms) {
+static int run_mode(overlap_rank *self, int mode) {
     int64_t steps = WARM_STEPS + self->bench->steps;
     int status = open_group(self);
     for (int64_t step = 0; step < steps && status == STATUS_OK; step++) {
@@ -225,38 +222,30 @@ static int run_mode(overlap_rank *self, int mode, double *ms) {
     }
     tw_group_free(self->group);
     self->group = NULL;
-    *ms = vector_median(self->samples, self->bench->steps);
+    if (self->job->rank == 0)
+        self->bench->ms[mode] = vector_median(self->samples, self->bench->steps);
     return status;
 }
 
-static int run_modes(overlap_rank *self, overlap_result *result) {
-    int status = gather_agree(&self->gather, allocate(self));
-    for (int mode = 0; mode < MODES && status == STATUS_OK; mode++)
-        status = run_mode(self, mode, &result->ms[mode]);
-    if (status == STATUS_OK)
-        status = gather_values(&self->gather, &self->wrong, 1);
-    result->wrong = status == STATUS_OK ? gather_total(&self->gather, 0) : 0;
-    return status;
+static int run_modes(overlap_rank *self) {
+    TW_TRY(gather_agree(&self->gather, allocate(self)));
+    for (int mode = 0; mode < MODES; mode++)
+        TW_TRY(run_mode(self, mode));
+    TW_TRY(gather_values(&self->gather, &self->wrong, 1));
+    if (self->job->rank == 0)
+        self->bench->wrong = gather_total(&self->gather, 0);
+    return STATUS_OK;
 }
-
-typedef struct overlap_job {
-    const overlap_bench *bench;
-    overlap_result *result; /* written by rank 0 */
-} overlap_job;
 
 static int run_rank(job_rank *job, void *context) {
-    const overlap_job *shared = context;
-    overlap_rank self = {.bench = shared->bench, .job = job};
-    overlap_result result = {0};
+    overlap_rank self = {.bench = context, .job = job};
     if (job->rank == 0)
         progress_begin("bench overlap", MODES * (WARM_STEPS + self.bench->steps));
     int status = gather_open(&self.gather, job, 0, self.bench->timeout);
     if (status == STATUS_OK)
-        status = run_modes(&self, &result);
-    if (job->rank == 0) {
+        status = run_modes(&self);
+    if (job->rank == 0)
         progress_end();
-        *shared->result = result;
-    }
     gather_close(&self.gather);
     free(self.base);
     free(self.out);
@@ -271,7 +260,7 @@ static const table_column columns[] = {
 };
 
 /* What a step takes beyond the pass, and how much of it the background saves. */
-static void report(const overlap_bench *bench, const overlap_result *result, jsonl *json) {
+static void report(const overlap_bench *bench, jsonl *json) {
     table out;
     FILE *stream = jsonl_table_stream(json);
     fprintf(stream,
@@ -280,18 +269,18 @@ static void report(const overlap_bench *bench, const overlap_result *result, jso
             names_scheme(bench->scheme), bench->nranks, bench->tensors, bench->largest,
             bench->total, bench->density);
     table_begin(&out, stream, columns, COUNT_OF(columns), 2);
-    double alone = result->ms[ONE_BY_ONE] - bench->compute;
+    double alone = bench->ms[ONE_BY_ONE] - bench->compute;
     for (int mode = 0; mode < MODES; mode++) {
-        double beyond = result->ms[mode] - bench->compute;
+        double beyond = bench->ms[mode] - bench->compute;
         double hidden = alone > 0.0 ? 100.0 * (1.0 - beyond / alone) : 0.0;
-        table_row(&out, "%s|%.1f|%.1f|%.1f|%.1f|%" PRId64, mode_names[mode], result->ms[mode],
-                  bench->compute, beyond, hidden, result->wrong);
+        table_row(&out, "%s|%.1f|%.1f|%.1f|%.1f|%" PRId64, mode_names[mode], bench->ms[mode],
+                  bench->compute, beyond, hidden, bench->wrong);
         jsonl_set(json, J_TEXT("mode", mode_names[mode]),
                   J_TEXT("scheme", names_scheme(bench->scheme)), J_INT("nranks", bench->nranks),
                   J_INT("tensors", bench->tensors), J_INT("elements", bench->total),
-                  J_REAL("density", bench->density), J_REAL("step_ms", result->ms[mode]),
+                  J_REAL("density", bench->density), J_REAL("step_ms", bench->ms[mode]),
                   J_REAL("pass_ms", bench->compute), J_REAL("hidden", hidden / 100.0),
-                  J_INT("wrong", result->wrong));
+                  J_INT("wrong", bench->wrong));
         jsonl_write(json);
     }
 }
@@ -299,21 +288,20 @@ static void report(const overlap_bench *bench, const overlap_result *result, jso
 static int run_job(const job_handle *job, void *context) {
     overlap_bench *bench = context;
     jsonl *json = NULL;
-    overlap_result result = {0};
     bench->nranks = job->nranks;
     int status = make_sizes(bench);
     if (status == STATUS_OK && job_prints(job))
         status = jsonl_open(&json, bench->json_path, false);
     status = job_worst(job, status);
     if (status == STATUS_OK)
-        status = job_run(job, run_rank, &(overlap_job){bench, &result});
+        status = job_run(job, run_rank, bench);
     if (status == STATUS_OK && job_prints(job))
-        report(bench, &result, json);
+        report(bench, json);
     int closed = jsonl_close(json, status);
     free(bench->sizes);
-    if (status == STATUS_OK && result.wrong > 0) {
+    if (status == STATUS_OK && bench->wrong > 0) {
         return error_report("%" PRId64 " results differ between the modes: please report it",
-                            result.wrong);
+                            bench->wrong);
     }
     return closed;
 }

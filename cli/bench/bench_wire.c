@@ -221,7 +221,7 @@ static void report(const wire_bench *bench, const tw__wire *format, double densi
     jsonl_write(json);
 }
 
-static void device_close(wire_bench *bench) {
+static void buffers_free(wire_bench *bench) {
     const tw__backend *b = bench->backend;
     b->free(bench->device_selected.at);
     b->free(bench->device_decoded);
@@ -231,21 +231,9 @@ static void device_close(wire_bench *bench) {
         b->lists_free(bench->context);
     if (bench->stream != NULL)
         b->stream_free(bench->stream);
-    bench->stream = NULL;
-    bench->context = NULL;
-    bench->device_selected = (tw__list){0};
-    bench->device_decoded = NULL;
-    bench->device_rounded = NULL;
-    bench->message = NULL;
-}
-
-static void buffers_free(wire_bench *bench) {
-    device_close(bench);
     free(bench->selected.at);
     free(bench->decoded);
     free(bench->rounded);
-    bench->selected.at = bench->decoded = NULL;
-    bench->rounded = NULL;
 }
 
 static int device_open(wire_bench *bench, size_t message_bytes) {
@@ -295,22 +283,23 @@ static int select_entries(wire_bench *bench, const float *values, double density
     return status;
 }
 
-static int sweep(wire_bench *bench, const float *values, table *rows, jsonl *json) {
+static int sweep(const wire_bench *bench, const float *values, table *rows, jsonl *json) {
     int64_t done = 0;
     int status = STATUS_OK;
     for (int d = 0; d < bench->densities.count && status == STATUS_OK; d++) {
         double density = bench->densities.at[d];
-        status = select_entries(bench, values, density);
+        wire_bench one = *bench; /* with buffers of its own */
+        status = select_entries(&one, values, density);
         for (int f = 0; f < bench->formats.count && status == STATUS_OK; f++) {
             const tw__wire *format = tw__wire_at(bench->formats.at[f]);
             wire_result result;
-            status = measure(bench, format, &result);
+            status = measure(&one, format, &result);
             progress_clear();
             if (status == STATUS_OK)
-                report(bench, format, density, &result, rows, json);
+                report(&one, format, density, &result, rows, json);
             progress_to(++done);
         }
-        buffers_free(bench);
+        buffers_free(&one);
     }
     return status;
 }

@@ -27,32 +27,24 @@
 #define SHIFT_COUNT 251 /* a prime: any stride visits all shifts before one comes again */
 #define SHIFT_STRIDE 97
 
-typedef struct chunk_loop {
-    int64_t n;
-    void (*work)(void *context, int64_t begin, int64_t end);
-    void *context;
-} chunk_loop;
-
-static void run_chunk(void *context, int worker, int64_t chunk) {
-    const chunk_loop *loop = context;
-    (void)worker;
-    int64_t begin = chunk * CHUNK, end = begin + CHUNK;
-    loop->work(loop->context, begin, end < loop->n ? end : loop->n);
-}
-
-/* Bounds of chunks depend on n alone, so results do not depend on the number of threads. */
-static void for_chunks(int64_t n, void (*work)(void *context, int64_t begin, int64_t end),
-                       void *context) {
+/* Chunks of [0, n) on all cores; their bounds depend on n alone, so results do not depend on the
+ * number of threads. */
+static void for_chunks(int64_t n, tw__task *task, void *context) {
     int threads = tw_default_threads();
     tw__pool_retain(threads);
-    tw__pool_run(threads, (n + CHUNK - 1) / CHUNK, run_chunk, &(chunk_loop){n, work, context});
+    tw__pool_run(threads, (n + CHUNK - 1) / CHUNK, task, context);
     tw__pool_release();
+}
+
+static int64_t chunk_end(int64_t chunk, int64_t n) {
+    return (chunk + 1) * CHUNK < n ? (chunk + 1) * CHUNK : n;
 }
 
 /* What a generator needs to know besides its range. */
 typedef struct vector_job {
-    void (*fill)(const struct vector_job *job, float *values, int64_t begin, int64_t end);
-    float *values; /* [n] */
+    int kind;
+    float constant; /* of fill_constant */
+    float *values;  /* [n] */
     int64_t n;
     uint64_t seed;
 } vector_job;
@@ -121,16 +113,9 @@ static void fill_power5(const vector_job *job, float *values, int64_t begin, int
     }
 }
 
-static void fill_zeros(const vector_job *job, float *values, int64_t begin, int64_t end) {
-    (void)job;
-    for (int64_t i = begin; i < end; i++)
-        values[i] = 0.0f;
-}
-
 static void fill_constant(const vector_job *job, float *values, int64_t begin, int64_t end) {
-    (void)job;
     for (int64_t i = begin; i < end; i++)
-        values[i] = 0.5f;
+        values[i] = job->constant;
 }
 
 /* All the large values in one region: whoever splits the index space evenly gets them all. */
@@ -151,29 +136,31 @@ static void fill_spike(const vector_job *job, float *values, int64_t begin, int6
 static const struct {
     const char *name;
     void (*fill)(const vector_job *job, float *values, int64_t begin, int64_t end);
+    float constant;
 } kinds[] = {
-    {"gauss", fill_gauss},       /* standard normal */
-    {"laplace", fill_laplace},   /* Laplace, scale 1 */
-    {"student", fill_student},   /* Student's t, 3 degrees of freedom: heavy tails */
-    {"power5", fill_power5},     /* 5th power of a standard normal: very heavy tails */
-    {"zeros", fill_zeros},       /* all 0: nothing to select */
-    {"constant", fill_constant}, /* all 0.5: every magnitude tied */
-    {"spike", fill_spike}, /* 0.001 x normal, one region of 0.1 % is 100 to 10000 times larger */
+    {"gauss", fill_gauss, 0.0f},       /* standard normal */
+    {"laplace", fill_laplace, 0.0f},   /* Laplace, scale 1 */
+    {"student", fill_student, 0.0f},   /* Student's t, 3 degrees of freedom: heavy tails */
+    {"power5", fill_power5, 0.0f},     /* 5th power of a standard normal: very heavy tails */
+    {"zeros", fill_constant, 0.0f},    /* nothing to select */
+    {"constant", fill_constant, 0.5f}, /* every magnitude tied */
+    {"spike", fill_spike,
+     0.0f}, /* 0.001 x normal, one region of 0.1 % is 100 to 10000 times larger */
 };
 
 const char *gradients_kind_name(int position) {
     return position >= 0 && position < COUNT_OF(kinds) ? kinds[position].name : NULL;
 }
 
-static void fill_chunk(void *context, int64_t begin, int64_t end) {
+static void fill_chunk(void *context, int worker, int64_t chunk) {
     const vector_job *job = context;
-    job->fill(job, job->values, begin, end);
+    (void)worker;
+    kinds[job->kind].fill(job, job->values, chunk * CHUNK, chunk_end(chunk, job->n));
 }
 
 void gradients_fill(int kind, float *values, int64_t n, uint64_t seed) {
     assert(kind >= 0 && kind < COUNT_OF(kinds));
-    vector_job job = {.fill = kinds[kind].fill, .values = values, .n = n, .seed = seed};
-    for_chunks(n, fill_chunk, &job);
+    for_chunks(n, fill_chunk, &(vector_job){kind, kinds[kind].constant, values, n, seed});
 }
 
 /* ---- Half-sized types -------------------------------------------------------------------------
@@ -234,24 +221,24 @@ static uint16_t bf16_from_float(float value) {
 }
 
 typedef struct conversion {
+    const gradients *source;
     const float *window; /* [n] */
     float scale;
-    int type;
-    float *exact;   /* [n] */
-    uint16_t *half; /* [n] or NULL */
 } conversion;
 
-static void convert_range(void *context, int64_t begin, int64_t end) {
+static void convert_chunk(void *context, int worker, int64_t chunk) {
     const conversion *job = context;
-    for (int64_t i = begin; i < end; i++)
-        job->exact[i] = job->window[i] * job->scale;
-    for (int64_t i = begin; i < end && job->type == TW_F16; i++) {
-        job->half[i] = f16_from_float(job->exact[i]);
-        job->exact[i] = float_from_f16(job->half[i]);
-    }
-    for (int64_t i = begin; i < end && job->type == TW_BF16; i++) {
-        job->half[i] = bf16_from_float(job->exact[i]);
-        job->exact[i] = float_from_bits((uint32_t)job->half[i] << 16);
+    const gradients *to = job->source;
+    (void)worker;
+    for (int64_t i = chunk * CHUNK; i < chunk_end(chunk, to->spec.n); i++) {
+        to->exact[i] = job->window[i] * job->scale;
+        if (to->spec.type == TW_F16) {
+            to->half[i] = f16_from_float(to->exact[i]);
+            to->exact[i] = float_from_f16(to->half[i]);
+        } else if (to->spec.type == TW_BF16) {
+            to->half[i] = bf16_from_float(to->exact[i]);
+            to->exact[i] = float_from_bits((uint32_t)to->half[i] << 16);
+        }
     }
 }
 
@@ -284,12 +271,8 @@ gradient gradients_at(gradients *source, int64_t step) {
     const float *window = source->base + step * SHIFT_STRIDE % SHIFT_COUNT * SHIFT_UNIT;
     if (source->exact == NULL)
         return (gradient){.typed = window, .values = window};
-    conversion job = {.window = window,
-                      .scale = (float)pow(source->spec.drift, (double)step),
-                      .type = source->spec.type,
-                      .exact = source->exact,
-                      .half = source->half};
-    for_chunks(source->spec.n, convert_range, &job);
+    float scale = (float)pow(source->spec.drift, (double)step);
+    for_chunks(source->spec.n, convert_chunk, &(conversion){source, window, scale});
     const void *typed = source->half != NULL ? (const void *)source->half : source->exact;
     return (gradient){.typed = typed, .values = source->exact};
 }
