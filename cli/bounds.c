@@ -82,50 +82,37 @@ static int parse(bounds_settings *settings, int argc, char **argv) {
                     "  thinwire bounds --file gradient.f32 --json bounds.jsonl\n");
 }
 
-/* Refuse combinations that would ignore an option; fill in the defaults. */
-static int settle(bounds_settings *settings) {
-    bool synthetic =
-        settings->data != NOT_GIVEN || settings->n != NOT_GIVEN || settings->seed != NOT_GIVEN;
-    if (settings->file != NULL && synthetic)
-        return error_usage("bounds: --file excludes --data, --n and --seed");
-    settings->data = settings->data != NOT_GIVEN ? settings->data : 0;
-    settings->n = settings->n != NOT_GIVEN ? settings->n : DEFAULT_N;
-    settings->seed = settings->seed != NOT_GIVEN ? settings->seed : 1;
-    return STATUS_OK;
-}
-
-static int check_size(const char *path, const struct stat *status) {
-    if (!S_ISREG(status->st_mode))
+/* The file's size, checked, becomes u's. */
+static int read_size(const char *path, FILE *file, vector *u) {
+    struct stat status;
+    if (fstat(fileno(file), &status) != 0)
+        return error_report("%s: %s", path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
         return error_report("%s: not a regular file", path);
-    int64_t bytes = status->st_size;
+    int64_t bytes = status.st_size;
     if (bytes == 0 || bytes % VALUE_BYTES != 0) {
         return error_report("%s: %" PRId64 " bytes; raw float32 has a positive multiple of 4", path,
                             bytes);
     }
-    if (bytes / VALUE_BYTES > INT32_MAX) {
-        return error_report("%s: %" PRId64 " values; at most 2147483647 are accepted", path,
-                            bytes / VALUE_BYTES);
-    }
+    u->n = bytes / VALUE_BYTES;
+    if (u->n > INT32_MAX)
+        return error_report("%s: %" PRId64 " values; at most 2147483647 are accepted", path, u->n);
     return STATUS_OK;
 }
 
-/* Bytes in file order become values in place, on any byte order of the machine. */
-static void decode(float *values, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        unsigned char bytes[VALUE_BYTES];
-        memcpy(bytes, &values[i], sizeof bytes);
-        uint32_t bits = bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
-                        (uint32_t)bytes[3] << 24;
-        values[i] = float_from_bits(bits);
-    }
-}
-
-/* Checked and decoded: finite values only. */
+/* Bytes in file order become values in place, on any byte order of the machine; finite ones only. */
 static int read_values(const char *path, FILE *file, vector *u) {
+    TW_TRY(read_size(path, file, u));
+    u->values = vector_alloc(u->n, sizeof *u->values);
+    if (u->values == NULL)
+        return error_report("%s: not enough memory for %" PRId64 " values", path, u->n);
     if (fread(u->values, VALUE_BYTES, (size_t)u->n, file) != (size_t)u->n)
         return error_report("%s: could not be read to its end", path);
-    decode(u->values, u->n);
     for (int64_t i = 0; i < u->n; i++) {
+        unsigned char bytes[VALUE_BYTES];
+        memcpy(bytes, &u->values[i], sizeof bytes);
+        u->values[i] = float_from_bits(bytes[0] | (uint32_t)bytes[1] << 8 |
+                                       (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
         if (!isfinite(u->values[i])) {
             return error_report("%s: value %" PRId64 " is %f; only finite numbers are accepted",
                                 path, i, (double)u->values[i]);
@@ -134,25 +121,13 @@ static int read_values(const char *path, FILE *file, vector *u) {
     return STATUS_OK;
 }
 
-static int read_open_file(const char *path, FILE *file, vector *u) {
-    struct stat status;
-    if (fstat(fileno(file), &status) != 0)
-        return error_report("%s: %s", path, strerror(errno));
-    TW_TRY(check_size(path, &status));
-    u->n = status.st_size / VALUE_BYTES;
-    u->values = vector_alloc(u->n, sizeof *u->values);
-    if (u->values == NULL)
-        return error_report("%s: not enough memory for %" PRId64 " values", path, u->n);
-    return read_values(path, file, u);
-}
-
 /* Raw little-endian float32, as numpy's tofile writes it. Regular files only: their size says
  * beforehand whether the vector fits. */
 static int read_vector(const char *path, vector *u) {
     FILE *file = fopen(path, "rb");
     if (file == NULL)
         return error_report("%s: %s", path, strerror(errno));
-    int status = read_open_file(path, file, u);
+    int status = read_values(path, file, u);
     fclose(file);
     return status;
 }
@@ -178,13 +153,6 @@ static double square_left(const vector *u, const tw_sparse *sparse) {
         else
             sum += (double)u->values[i] * (double)u->values[i];
     return sum;
-}
-
-/* k of point p of `points`, evenly spaced in log k. */
-static int64_t k_of_point(int64_t n, int64_t p, int64_t points) {
-    double exponent = 1.0 - (double)p / (double)(points - 1);
-    int64_t k = llround((double)n * pow(LOWEST_DENSITY, exponent));
-    return k > 0 ? k : 1;
 }
 
 static int measure_ratio(const vector *u, int64_t k, double *ratio) {
@@ -235,7 +203,8 @@ static int report_all(const vector *u, int64_t points, jsonl *json) {
     int64_t last_k = 0; /* short vectors have fewer values of k than points */
     progress_begin("bounds", points);
     for (int64_t p = 0; p < points && status == STATUS_OK; p++) {
-        int64_t k = k_of_point(u->n, p, points);
+        double exponent = 1.0 - (double)p / (double)(points - 1); /* evenly spaced in log k */
+        int64_t k = larger(1, llround((double)u->n * pow(LOWEST_DENSITY, exponent)));
         if (k == last_k)
             continue;
         double measured = 0.0;
@@ -273,7 +242,13 @@ int command_bounds(int argc, char **argv) {
         .data = NOT_GIVEN, .n = NOT_GIVEN, .seed = NOT_GIVEN, .points = DEFAULT_POINTS};
     jsonl *json = NULL;
     TW_TRY(parse(&settings, argc, argv));
-    TW_TRY(settle(&settings));
+    bool synthetic =
+        settings.data != NOT_GIVEN || settings.n != NOT_GIVEN || settings.seed != NOT_GIVEN;
+    if (settings.file != NULL && synthetic)
+        return error_usage("bounds: --file excludes --data, --n and --seed");
+    settings.data = settings.data != NOT_GIVEN ? settings.data : 0;
+    settings.n = settings.n != NOT_GIVEN ? settings.n : DEFAULT_N;
+    settings.seed = settings.seed != NOT_GIVEN ? settings.seed : 1;
     TW_TRY(jsonl_open(&json, settings.json_path, false));
     return jsonl_close(json, run_bounds(&settings, json));
 }

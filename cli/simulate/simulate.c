@@ -77,20 +77,15 @@ simulate_size simulate_size_of(const simulate_row *row) {
  * in the simulation messages are under way together. The formula knows neither jitter nor stragglers;
  * ranks of a host have their share of its link. */
 
-/* Selections of these methods differ in length: allgather gathers the counts first. */
-static bool gathers_counts(const simulate_row *row, const char *exchange) {
-    bool uneven = strcmp(row->select, "gaussian") == 0 || strcmp(row->select, "dgc") == 0;
-    return uneven && strcmp(exchange, "allgather") == 0;
-}
-
 void simulate_formula(const simulate_row *row, const tw_network *network, simulate_result *result) {
     double share = network->bandwidth / (network->host_ranks > 1 ? network->host_ranks : 1);
     tw_cost cost;
     result->formula = result->least = NAN;
     if (tw_exchange_cost(result->exchange, row->n, row->k, row->nranks, &cost) != TW_OK)
         return;
-    if (gathers_counts(row, result->exchange))
-        cost.latencies *= 2;
+    bool uneven = strcmp(row->select, "gaussian") == 0 || strcmp(row->select, "dgc") == 0;
+    if (uneven && strcmp(result->exchange, "allgather") == 0)
+        cost.latencies *= 2; /* selections differ in length: their counts are gathered first */
     if (strcmp(result->exchange, "gtopk") == 0)
         cost.least = cost.most; /* the longest path, which all ranks wait for */
     double waiting = cost.latencies * network->latency;

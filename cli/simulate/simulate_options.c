@@ -19,13 +19,11 @@
 #define DEFAULT_DENSITY 0.001
 #define DEFAULT_STEPS 3
 
-typedef struct simulate_network {
+static const struct {
     const char *name;
     double latency;   /* seconds */
     double bandwidth; /* bytes per second */
-} simulate_network;
-
-static const simulate_network networks[] = {
+} networks[] = {
     {"1gbe", 436e-6, 1.0 / 9e-9},
     {"10gbe", 50e-6, 1.175e9},
     {"25gbe", 25e-6, 2.9375e9},
@@ -34,68 +32,68 @@ static const simulate_network networks[] = {
     {"aries", 1.5e-6, 10e9}, /* our estimate of the Cray Aries of the Ok-Topk authors */
 };
 
-static const simulate_network *network_at(int position) {
-    return position >= 0 && position < COUNT_OF(networks) ? &networks[position] : NULL;
-}
-
 static const char *network_name(int position) {
-    const simulate_network *row = network_at(position);
-    return row != NULL ? row->name : NULL;
+    return position >= 0 && position < COUNT_OF(networks) ? networks[position].name : NULL;
 }
 
 void simulate_take_network(simulate_settings *settings, const char *name) {
     int position = 0;
-    while (strcmp(network_name(position), name) != 0)
+    while (strcmp(networks[position].name, name) != 0)
         position++;
-    const simulate_network *row = network_at(position);
-    settings->network_name = row->name;
-    settings->network.latency = row->latency;
-    settings->network.bandwidth = row->bandwidth;
+    settings->network_name = networks[position].name;
+    settings->network.latency = networks[position].latency;
+    settings->network.bandwidth = networks[position].bandwidth;
 }
 
-typedef struct unit {
-    const char *name;
-    double factor;
-} unit;
+/* A number with a unit. */
+typedef struct quantity {
+    double low, high; /* that are accepted */
+    double factor;    /* to what tw_network has */
+    const char *accepted;
+    struct {
+        const char *name;
+        double factor;
+    } units[8]; /* to a NULL */
+} quantity;
 
-/* A plain number followed by one of the units; nothing else around. */
-static bool read_with_unit(const char *text, const unit *units, int nunits, double *value) {
-    char *end;
-    if (strchr("0123456789.", text[0]) == NULL || text[0] == '\0') /* blanks, signs, nan, inf */
-        return false;
-    *value = strtod(text, &end);
-    for (int i = 0; i < nunits; i++) {
-        if (strcmp(end, units[i].name) == 0) {
-            *value *= units[i].factor;
-            return true;
-        }
-    }
-    return false;
-}
+static const quantity seconds = {
+    0,
+    100,
+    1,
+    "a time from 0 to 100 s, as 50us, 0.4ms or 2e-5 (seconds)",
+    {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}},
+};
 
-/* text NULL: the option is not given. */
-static int read_time(const char *option, const char *text, double *seconds) {
-    static const unit units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
-    if (text == NULL || (read_with_unit(text, units, COUNT_OF(units), seconds) && *seconds <= 100))
-        return STATUS_OK;
-    return error_usage("simulate: --%s '%s' is not accepted; give a time from 0 to 100 s, as 50us, "
-                       "0.4ms or 2e-5 (seconds)",
-                       option, text);
-}
+static const quantity bits = {
+    1e3,
+    1e15,
+    0.125,
+    "a rate from 1Kbit to 1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10",
+    {{"", 1},
+     {"bit", 1},
+     {"Kbit", 1e3},
+     {"kbit", 1e3},
+     {"Mbit", 1e6},
+     {"Gbit", 1e9},
+     {"Tbit", 1e12}},
+};
 
-static int read_rate(const char *option, const char *text, double *bytes_per_second) {
-    static const unit units[] = {{"", 1},       {"bit", 1},    {"Kbit", 1e3}, {"kbit", 1e3},
-                                 {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}};
-    double bits = 0.0;
+/* A plain number followed by one of the units, nothing else around. text NULL: the option is not
+ * given. */
+static int read_quantity(const quantity *of, const char *option, const char *text, double *value) {
     if (text == NULL)
         return STATUS_OK;
-    if (!read_with_unit(text, units, COUNT_OF(units), &bits) || bits < 1e3 || bits > 1e15) {
-        return error_usage("simulate: --%s '%s' is not accepted; give a rate from 1Kbit to "
-                           "1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10",
-                           option, text);
+    char *end = NULL;
+    double number = strtod(text, &end);
+    bool plain = text[0] != '\0' && strchr("0123456789.", text[0]) != NULL; /* no sign, nan, inf */
+    for (int i = 0; plain && of->units[i].name != NULL; i++) {
+        double scaled = number * of->units[i].factor;
+        if (strcmp(end, of->units[i].name) == 0 && scaled >= of->low && scaled <= of->high) {
+            *value = scaled * of->factor;
+            return STATUS_OK;
+        }
     }
-    *bytes_per_second = bits / 8.0;
-    return STATUS_OK;
+    return error_usage("simulate: --%s '%s' is not accepted; give %s", option, text, of->accepted);
 }
 
 /* As typed, before it is settled what goes into simulate_settings. */
@@ -105,7 +103,6 @@ typedef struct typed {
     const char *local_latency, *local_bandwidth;
     const char *straggler;
     int64_t host_ranks;
-    double jitter, computing;
 } typed;
 
 static const char help_summary[] =
@@ -148,7 +145,7 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
                     "of a host's link, each way, in bits per second, as 1Gbit"),
         OPTION_TEXT("overhead", "TIME", &given->overhead,
                     "that a rank is busy with each message, sending and receiving (default 0)"),
-        OPTION_REAL("computing", "X", &given->computing, 0, 1e6,
+        OPTION_REAL("computing", "X", &settings->network.computing, 0, 1e6,
                     "what ranks compute takes X times the CPU time that it takes here: 1 for hosts "
                     "with cores like these; times then differ from run to run (default 0)"),
         OPTION_REALS("ranks", "LIST", &settings->ranks, 1, SIMULATE_RANKS_MAX,
@@ -159,7 +156,7 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
                     "within a host (default as between hosts)"),
         OPTION_TEXT("local-bandwidth", "RATE", &given->local_bandwidth,
                     "within a host, of each rank (default as between hosts)"),
-        OPTION_REAL("jitter", "X", &given->jitter, 0, 1,
+        OPTION_REAL("jitter", "X", &settings->network.jitter, 0, 1,
                     "latencies vary by this fraction, by chance (default 0)"),
         OPTION_TEXT("straggler", "RANK:FACTOR", &given->straggler,
                     "a rank whose links are so many times slower"),
@@ -207,7 +204,6 @@ static int read_straggler(const char *text, tw_network *network) {
 }
 
 static int read_links(simulate_settings *settings, const typed *given) {
-    tw_network *network = &settings->network;
     if (given->network >= 0 && (given->latency != NULL || given->bandwidth != NULL))
         return error_usage("simulate: give --network, or --latency and --bandwidth, not both");
     if ((given->latency != NULL) != (given->bandwidth != NULL))
@@ -217,24 +213,22 @@ static int read_links(simulate_settings *settings, const typed *given) {
         return error_usage("simulate: --local-latency and --local-bandwidth are for --host-ranks 2 "
                            "and more");
     }
-    const simulate_network *named = network_at(given->network >= 0 ? given->network : 0);
-    settings->network_name = given->latency != NULL ? "custom" : named->name;
-    *network = (tw_network){.latency = named->latency,
-                            .bandwidth = named->bandwidth,
-                            .host_ranks = (int)given->host_ranks,
-                            .jitter = given->jitter,
-                            .computing = given->computing};
+    simulate_take_network(settings, network_name(given->network >= 0 ? given->network : 0));
+    if (given->latency != NULL)
+        settings->network_name = "custom";
+    settings->network.host_ranks = (int)given->host_ranks;
     return STATUS_OK;
 }
 
 static int settle_network(simulate_settings *settings, const typed *given) {
     tw_network *network = &settings->network;
     TW_TRY(read_links(settings, given));
-    TW_TRY(read_time("latency", given->latency, &network->latency));
-    TW_TRY(read_rate("bandwidth", given->bandwidth, &network->bandwidth));
-    TW_TRY(read_time("overhead", given->overhead, &network->overhead));
-    TW_TRY(read_time("local-latency", given->local_latency, &network->local_latency));
-    TW_TRY(read_rate("local-bandwidth", given->local_bandwidth, &network->local_bandwidth));
+    TW_TRY(read_quantity(&seconds, "latency", given->latency, &network->latency));
+    TW_TRY(read_quantity(&bits, "bandwidth", given->bandwidth, &network->bandwidth));
+    TW_TRY(read_quantity(&seconds, "overhead", given->overhead, &network->overhead));
+    TW_TRY(read_quantity(&seconds, "local-latency", given->local_latency, &network->local_latency));
+    TW_TRY(
+        read_quantity(&bits, "local-bandwidth", given->local_bandwidth, &network->local_bandwidth));
     return read_straggler(given->straggler, network);
 }
 
@@ -309,23 +303,17 @@ static int check_paper(int argc, char **argv) {
     return STATUS_OK;
 }
 
-/* The grid has its own schemes, and densities rather than k. */
-static int check_grid(const simulate_settings *s) {
-    if (s->grid && (s->schemes.count > 0 || s->wire >= 0 || s->k > 0 || s->plot_path != NULL)) {
-        return error_usage(
-            "simulate: --scheme, --wire, --k and --plot do not go with --grid, which "
-            "compares auto with all of them");
-    }
-    return STATUS_OK;
-}
-
 int simulate_options(simulate_settings *settings, int argc, char **argv) {
     *settings = (simulate_settings){.paper = -1, .wire = -1, .steps = DEFAULT_STEPS, .seed = 1};
     typed given = {.network = -1, .host_ranks = 1};
     TW_TRY(parse(settings, &given, argc, argv));
     if (settings->paper >= 0)
         TW_TRY(check_paper(argc, argv));
-    TW_TRY(check_grid(settings));
+    if (settings->grid && (settings->schemes.count > 0 || settings->wire >= 0 || settings->k > 0 ||
+                           settings->plot_path != NULL)) {
+        return error_usage("simulate: --scheme, --wire, --k and --plot do not go with --grid, "
+                           "which compares auto with all of them");
+    }
     TW_TRY(settle_network(settings, &given));
     if (settings->grid && given.network < 0 && given.latency == NULL)
         settings->network_name = NULL; /* all of them */

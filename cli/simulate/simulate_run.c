@@ -46,8 +46,7 @@ typedef struct sim_run {
     tw_transport **transports; /* [nranks] */
     sim_rank *ranks;           /* [nranks] */
     float *grads;              /* [nranks][n] */
-    double *clocks;            /* [nranks][steps + 1] */
-    double *exchanges;         /* [nranks][steps] */
+    double *times;             /* [nranks][2 steps + 1]: clocks and exchanges */
     pthread_mutex_t lock;      /* guards what follows */
     pthread_cond_t released;
     int present, waiting; /* ranks that have not left, and that wait for the others */
@@ -99,7 +98,7 @@ static int settle(sim_rank *self, tw_group *group) {
 static double latest(const sim_run *run, int64_t moment) {
     double last = 0.0;
     for (int r = 0; r < run->row->nranks; r++) {
-        double clock = run->clocks[r * (run->settings->steps + 1) + moment];
+        double clock = run->ranks[r].clocks[moment];
         last = clock > last ? clock : last;
     }
     return last;
@@ -196,20 +195,19 @@ static int check_memory(const sim_run *run) {
 
 static int make_ranks(sim_run *run) {
     size_t nranks = (size_t)run->row->nranks, n = (size_t)run->size.n;
-    size_t steps = (size_t)run->settings->steps, moments = steps + 1;
+    size_t steps = (size_t)run->settings->steps, times = 2 * steps + 1;
     run->ranks = calloc(nranks, sizeof *run->ranks);
     run->grads = malloc(nranks * n * sizeof *run->grads);
-    run->clocks = calloc(nranks * moments, sizeof *run->clocks);
-    run->exchanges = calloc(nranks * steps, sizeof *run->exchanges);
-    if (run->ranks == NULL || run->grads == NULL || run->clocks == NULL || run->exchanges == NULL)
+    run->times = calloc(nranks * times, sizeof *run->times);
+    if (run->ranks == NULL || run->grads == NULL || run->times == NULL)
         return error_report("not enough memory for %zu ranks; try fewer --ranks", nranks);
     for (size_t r = 0; r < nranks; r++) {
         run->ranks[r] = (sim_rank){.run = run,
                                    .rank = (int)r,
                                    .transport = run->transports[r],
                                    .grad = run->grads + r * n,
-                                   .clocks = run->clocks + r * moments,
-                                   .exchanges = run->exchanges + r * steps};
+                                   .clocks = run->times + r * times,
+                                   .exchanges = run->times + r * times + steps + 1};
     }
     return STATUS_OK;
 }
@@ -290,7 +288,6 @@ int simulate_run(const simulate_settings *settings, const simulate_row *row,
     free(run.transports);
     free(run.ranks);
     free(run.grads);
-    free(run.clocks);
-    free(run.exchanges);
+    free(run.times);
     return status;
 }
