@@ -135,10 +135,10 @@ static tw_group_params params_of(const allreduce_rank *self, const allreduce_row
 }
 
 /* Refuse what the kernel would promise and then kill us for. */
-static int check_memory(allreduce_rank *self, tw_group *group) {
+static int check_memory(const allreduce_rank *self) {
     const bench_device_kind *kind = self->device.kind;
     tw_memory memory;
-    TW_TRY(error_check("asking for the group's size", tw_group_memory(group, &memory)));
+    TW_TRY(error_check("asking for the group's size", tw_group_memory(self->group, &memory)));
     /* Half of the undo space is more than a step touches. */
     size_t bytes = (memory.total - memory.undo / 2) * (size_t)self->job->local_ranks;
     if (kind->available != NULL && bytes > kind->available()) {
@@ -149,37 +149,33 @@ static int check_memory(allreduce_rank *self, tw_group *group) {
     return STATUS_OK;
 }
 
-static int create_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
+static int create_group(allreduce_rank *self, const allreduce_row *row) {
     tw_group_params params = params_of(self, row);
-    TW_TRY(
-        error_check("creating the group", tw_group_create(group, self->job->transport, &params)));
-    TW_TRY(error_check("creating the group", tw_group_add(*group, self->bench->n, NULL, NULL)));
-    return check_memory(self, *group);
-}
-
-static int open_group(allreduce_rank *self, const allreduce_row *row, tw_group **group) {
-    TW_TRY(gather_agree(&self->gather, create_group(self, row, group)));
-    return error_check("opening the group", tw_group_open(*group));
+    int error = tw_group_create(&self->group, self->job->transport, &params);
+    if (error == TW_OK)
+        error = tw_group_add(self->group, self->bench->n, NULL, NULL);
+    TW_TRY(error_check("creating the group", error));
+    return check_memory(self);
 }
 
 /* Copy what the group's last step left, sparse result and residual. */
-static int copy_for_check(allreduce_rank *self, tw_group *group) {
+static int copy_for_check(allreduce_rank *self) {
     tw_sparse sparse;
     if (self->dense)
         return STATUS_OK;
-    int error = tw_group_result(group, 0, &sparse);
+    int error = tw_group_result(self->group, 0, &sparse);
     if (error == TW_OK)
-        error = tw_group_get_residual(group, 0, self->residual);
+        error = tw_group_get_residual(self->group, 0, self->residual);
     TW_TRY(error_check("reading what the step left", error));
     return bench_device_copy(&self->device, &sparse, &self->sparse, no_memory);
 }
 
 /* What all ranks together put into the step, within this rank's share. */
-static void sum_gradients(allreduce_rank *self, const pattern_spec *made, int64_t step) {
+static void sum_gradients(allreduce_rank *self, int64_t step) {
     int64_t share = self->end - self->begin;
     memset(self->given, 0, (size_t)share * sizeof *self->given);
     for (int r = 0; r < self->job->nranks; r++) {
-        pattern_fill(made, r, step, self->begin, self->end, self->gradient);
+        pattern_fill(&self->made, r, step, self->begin, self->end, self->gradient);
         for (int64_t i = 0; i < share; i++)
             self->given[i] += self->gradient[i];
     }
@@ -216,15 +212,14 @@ static int64_t compare_sparse(const selection_copy *sparse, const float *out, in
 
 /* Check the step that was copied. Adds to *wrong what is wrong in this rank's share of the vector,
  * and where the sparse result differs from out. Collective. */
-static int check_step(allreduce_rank *self, const pattern_spec *made, int64_t step,
-                      int64_t *wrong) {
+static int check_step(allreduce_rank *self, int64_t step, int64_t *wrong) {
     if (self->dense) {
         memset(self->kept, 0, vector_bytes(self));
     } else {
         *wrong += compare_sparse(&self->sparse, self->out, self->bench->n);
         TW_TRY(gather_sum(&self->gather, self->residual, self->kept));
     }
-    sum_gradients(self, made, step);
+    sum_gradients(self, step);
     *wrong += compare(self);
     return STATUS_OK;
 }
@@ -234,10 +229,10 @@ static int64_t nanoseconds(double seconds) {
 }
 
 /* What the library says about the step. */
-static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *result,
-                     int64_t facts[FACTS]) {
+static int note_info(allreduce_rank *self, int64_t facts[FACTS]) {
+    allreduce_result *result = self->result;
     tw_step_info info;
-    TW_TRY(error_check("asking the group", tw_group_info(group, 0, &info)));
+    TW_TRY(error_check("asking the group", tw_group_info(self->group, 0, &info)));
     const tw_traffic *bytes = &info.traffic;
     facts[FACT_SELECT] = nanoseconds(info.select_seconds);
     facts[FACT_AGREE] = nanoseconds(info.agree_seconds);
@@ -255,35 +250,16 @@ static int note_info(allreduce_rank *self, tw_group *group, allreduce_result *re
     return STATUS_OK;
 }
 
-static int download_results(allreduce_rank *self, tw_group *group, allreduce_result *result,
-                            int64_t facts[FACTS]) {
+static int download_results(allreduce_rank *self, int64_t facts[FACTS]) {
     bench_device *device = &self->device;
-    TW_TRY(note_info(self, group, result, facts));
+    TW_TRY(note_info(self, facts));
     TW_TRY(device->kind->download(device, self->out, self->device_out, vector_bytes(self)));
-    if (self->bench->verify)
-        TW_TRY(copy_for_check(self, group));
-    return STATUS_OK;
-}
-
-/* Gradient, allreduce, check: everything of a step but telling the others. */
-static int one_step(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t step,
-                    allreduce_result *result, int64_t facts[FACTS]) {
-    bench_device *device = &self->device;
-    pattern_fill(made, self->job->rank, step, 0, self->bench->n, self->grad);
-    int status = device->kind->upload(device, self->device_grad, self->grad, vector_bytes(self));
-    TW_TRY(gather_agree(&self->gather, status));
-    int64_t begin = tw__clock();
-    int error = tw_allreduce(group, 0, self->device_grad, self->device_out);
-    facts[FACT_CALL] = tw__clock() - begin;
-    TW_TRY(error_check("allreduce", error));
-    TW_TRY(gather_barrier(&self->gather));
-    TW_TRY(gather_agree(&self->gather, download_results(self, group, result, facts)));
-    facts[FACT_HASH] = (int64_t)vector_hash(self->out, self->bench->n, result->hash);
-    return self->bench->verify ? check_step(self, made, step, &facts[FACT_WRONG]) : STATUS_OK;
+    return self->bench->verify ? copy_for_check(self) : STATUS_OK;
 }
 
 /* The facts are gathered. timed is negative for a step that is not. */
-static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *result) {
+static void note_step(allreduce_rank *self, int64_t timed) {
+    allreduce_result *result = self->result;
     const gather_group *all = &self->gather;
     for (int i = 0; i < FACT_TIMES && timed >= 0; i++)
         self->samples[i * self->bench->steps + timed] = (double)gather_max(all, i) * 1e-3;
@@ -300,73 +276,82 @@ static void note_step(allreduce_rank *self, int64_t timed, allreduce_result *res
     }
 }
 
-/* One step on all ranks; `timed` is its number among those that are, negative for others. */
-static int step_together(allreduce_rank *self, tw_group *group, const pattern_spec *made,
-                         int64_t step, int64_t timed, allreduce_result *result) {
+/* One step on all ranks: gradient, allreduce, check, figures. `timed` is its number among those that
+ * are, negative for others. */
+static int one_step(allreduce_rank *self, int64_t step, int64_t timed) {
+    bench_device *device = &self->device;
     int64_t facts[FACTS] = {0};
-    TW_TRY(one_step(self, group, made, step, result, facts));
+    pattern_fill(&self->made, self->job->rank, step, 0, self->bench->n, self->grad);
+    int status = device->kind->upload(device, self->device_grad, self->grad, vector_bytes(self));
+    TW_TRY(gather_agree(&self->gather, status));
+    int64_t begin = tw__clock();
+    int error = tw_allreduce(self->group, 0, self->device_grad, self->device_out);
+    facts[FACT_CALL] = tw__clock() - begin;
+    TW_TRY(error_check("allreduce", error));
+    TW_TRY(gather_barrier(&self->gather));
+    TW_TRY(gather_agree(&self->gather, download_results(self, facts)));
+    facts[FACT_HASH] = (int64_t)vector_hash(self->out, self->bench->n, self->result->hash);
+    if (self->bench->verify)
+        TW_TRY(check_step(self, step, &facts[FACT_WRONG]));
     TW_TRY(gather_values(&self->gather, facts, FACTS));
-    note_step(self, timed, result);
+    note_step(self, timed);
     return STATUS_OK;
 }
 
 /* Steps until auto has chosen: as many on all ranks, since all choose alike. What they sent is not
  * what it will send. */
-static int settle(allreduce_rank *self, tw_group *group, const pattern_spec *made, int64_t *steps,
-                  allreduce_result *result) {
+static int settle(allreduce_rank *self, int64_t *steps) {
+    allreduce_result *result = self->result;
     int64_t most = PATTERN_EXACT_STEPS / self->job->nranks - self->bench->steps;
-    int error = tw_group_choice(group, 0, &result->choice);
+    int error = tw_group_choice(self->group, 0, &result->choice);
     for (; error == TW_OK && !result->choice.settled && *steps < most; ++*steps) {
-        TW_TRY(step_together(self, group, made, *steps, -1, result));
-        error = tw_group_choice(group, 0, &result->choice);
+        TW_TRY(one_step(self, *steps, -1));
+        error = tw_group_choice(self->group, 0, &result->choice);
     }
     result->payload_sent = result->payload_received = result->control = 0;
     return error_check("asking for the choice", error);
 }
 
-static int run_steps(allreduce_rank *self, tw_group *group, const allreduce_row *row,
-                     const pattern_spec *made, allreduce_result *result) {
-    int64_t warm = ALLREDUCE_WARM_STEPS, done = 0;
-    int status = row->what->automatic ? settle(self, group, made, &done, result) : STATUS_OK;
-    if (row->what->automatic)
-        warm = done;
-    for (; done < warm + self->bench->steps && status == STATUS_OK; done++) {
-        status = step_together(self, group, made, done, done - warm, result);
-        self->progress++;
-        if (self->job->rank == 0)
-            progress_to(self->progress);
-    }
-    return status;
-}
-
-static int summarise(allreduce_rank *self, allreduce_result *result) {
+static int summarise(allreduce_rank *self) {
+    allreduce_result *result = self->result;
     double *times[FACT_TIMES] = {&result->time_us, &result->select_us, &result->agree_us,
                                  &result->exchange_us, &result->apply_us};
     int64_t steps = self->bench->steps;
     for (int i = 0; i < FACT_TIMES; i++)
         *times[i] = vector_median(self->samples + i * steps, steps);
-    tw_cost cost;
-    TW_TRY(
-        error_check("asking for the cost", tw_exchange_cost(result->exchange, self->bench->n,
-                                                            result->k, self->job->nranks, &cost)));
+    tw_cost cost = {0};
+    int error =
+        tw_exchange_cost(result->exchange, self->bench->n, result->k, self->job->nranks, &cost);
     result->bound_words = cost.most;
-    return STATUS_OK;
+    return error_check("asking for the cost", error);
+}
+
+static int run_row(allreduce_rank *self, const allreduce_row *row) {
+    int64_t warm = ALLREDUCE_WARM_STEPS, done = 0;
+    TW_TRY(gather_agree(&self->gather, create_group(self, row)));
+    TW_TRY(error_check("opening the group", tw_group_open(self->group)));
+    if (row->what->automatic) {
+        TW_TRY(settle(self, &done));
+        warm = done;
+    }
+    for (; done < warm + self->bench->steps; done++) {
+        TW_TRY(one_step(self, done, done - warm));
+        self->progress++;
+        if (self->job->rank == 0)
+            progress_to(self->progress);
+    }
+    return summarise(self);
 }
 
 int allreduce_measure(allreduce_rank *self, const allreduce_row *row, allreduce_result *result) {
-    pattern_spec made = {.kind = row->pattern,
-                         .n = self->bench->n,
-                         .k = row->k,
-                         .seed = (uint64_t)self->bench->seed};
-    tw_group *group = NULL;
-    *result = (allreduce_result){.wrong = self->bench->verify ? 0 : -1};
-    if (self->bench->verify) /* a new group begins, with residuals of zero */
+    const allreduce_bench *bench = self->bench;
+    *result = (allreduce_result){.wrong = bench->verify ? 0 : -1};
+    self->result = result;
+    self->made = (pattern_spec){row->pattern, bench->n, row->k, (uint64_t)bench->seed};
+    if (bench->verify) /* a new group begins, with residuals of zero */
         memset(self->before, 0, (size_t)(self->end - self->begin) * sizeof *self->before);
-    int status = open_group(self, row, &group);
-    if (status == STATUS_OK)
-        status = run_steps(self, group, row, &made, result);
-    if (status == STATUS_OK)
-        status = summarise(self, result);
-    tw_group_free(group);
+    int status = run_row(self, row);
+    tw_group_free(self->group);
+    self->group = NULL;
     return status;
 }

@@ -51,29 +51,18 @@ void allreduce_report_pattern(allreduce_report *report, int pattern) {
     report->dense_us = 0.0;
 }
 
-typedef struct rates {
-    double algbw; /* GB/s */
-    double busbw;
-    double vs_dense;
-    int64_t payload_words; /* sent or received, the larger */
-    double density;
-} rates;
-
-static rates rates_of(const allreduce_report *report, const allreduce_result *result) {
-    const allreduce_bench *bench = report->bench;
-    double nranks = bench->nranks;
-    double algbw = quotient((double)bench->n * WORD, result->time_us * 1e3);
+static void derive(const allreduce_report *report, allreduce_result *result) {
+    double n = (double)report->bench->n, nranks = report->bench->nranks;
     int64_t payload = larger(result->payload_sent, result->payload_received);
-    return (rates){.algbw = algbw,
-                   .busbw = algbw * 2.0 * (nranks - 1.0) / nranks,
-                   .vs_dense =
-                       report->dense_us > 0.0 ? quotient(report->dense_us, result->time_us) : NAN,
-                   .payload_words = (payload + WORD - 1) / WORD,
-                   .density = (double)result->k / (double)bench->n};
+    result->algbw = quotient(n * WORD, result->time_us * 1e3);
+    result->busbw = result->algbw * 2.0 * (nranks - 1.0) / nranks;
+    result->vs_dense = report->dense_us > 0.0 ? quotient(report->dense_us, result->time_us) : NAN;
+    result->payload_words = (payload + WORD - 1) / WORD;
+    result->density = (double)result->k / n;
 }
 
 static void write_json(const allreduce_report *report, const allreduce_row *row,
-                       const allreduce_result *result, const rates *derived) {
+                       const allreduce_result *result) {
     jsonl *json = report->json;
     const allreduce_bench *bench = report->bench;
     char hash[17];
@@ -85,19 +74,19 @@ static void write_json(const allreduce_report *report, const allreduce_row *row,
               J_TEXT("global", bench->global == TW_GLOBAL_REUSE ? "reuse" : "exact"),
               J_TEXT("device", report->device->name), J_INT("threads", report->device->threads),
               J_INT("seed", bench->seed), J_INT("step", bench->steps));
-    jsonl_set(
-        json, J_INT("k", result->k), J_REAL("density", derived->density),
-        J_INT("selected", result->selected), J_INT("applied", result->applied),
-        J_INT("payload_sent_max", result->payload_sent),
-        J_INT("payload_recv_max", result->payload_received), J_INT("control_max", result->control),
-        J_REAL("bound_words", result->bound_words),
-        J_INT("payload_words_max", derived->payload_words), J_REAL("time_us", result->time_us),
-        J_REAL("select_us", result->select_us), J_REAL("agree_us", result->agree_us),
-        J_REAL("exchange_us", result->exchange_us), J_REAL("apply_us", result->apply_us),
-        J_REAL("algbw", derived->algbw), J_REAL("busbw", derived->busbw),
-        J_REAL("vs_dense", derived->vs_dense), J_FLAG("baseline", row->what->dense),
-        result->wrong >= 0 ? J_INT("wrong", result->wrong) : J_NULL("wrong"), J_TEXT("hash", hash),
-        J_TEXT("exchange_used", result->exchange), J_TEXT("wire", result->wire));
+    jsonl_set(json, J_INT("k", result->k), J_REAL("density", result->density),
+              J_INT("selected", result->selected), J_INT("applied", result->applied),
+              J_INT("payload_sent_max", result->payload_sent),
+              J_INT("payload_recv_max", result->payload_received),
+              J_INT("control_max", result->control), J_REAL("bound_words", result->bound_words),
+              J_INT("payload_words_max", result->payload_words), J_REAL("time_us", result->time_us),
+              J_REAL("select_us", result->select_us), J_REAL("agree_us", result->agree_us),
+              J_REAL("exchange_us", result->exchange_us), J_REAL("apply_us", result->apply_us),
+              J_REAL("algbw", result->algbw), J_REAL("busbw", result->busbw),
+              J_REAL("vs_dense", result->vs_dense), J_FLAG("baseline", row->what->dense),
+              result->wrong >= 0 ? J_INT("wrong", result->wrong) : J_NULL("wrong"),
+              J_TEXT("hash", hash), J_TEXT("exchange_used", result->exchange),
+              J_TEXT("wire", result->wire));
     if (row->what->automatic) {
         jsonl_set(json, J_REAL("predicted_us", result->choice.predicted * 1e6),
                   J_REAL("measured_us", result->choice.measured * 1e6),
@@ -109,19 +98,19 @@ static void write_json(const allreduce_report *report, const allreduce_row *row,
 }
 
 static void print_row(table *rows, const allreduce_bench *bench, const allreduce_row *row,
-                      const allreduce_result *result, const rates *derived) {
+                      const allreduce_result *result) {
     char faster[32] = "-", wrong[32] = "-";
     if (row->what->dense)
         snprintf(faster, sizeof faster, "baseline");
-    else if (!isnan(derived->vs_dense))
-        snprintf(faster, sizeof faster, "%.2f", derived->vs_dense);
+    else if (!isnan(result->vs_dense))
+        snprintf(faster, sizeof faster, "%.2f", result->vs_dense);
     if (result->wrong >= 0)
         snprintf(wrong, sizeof wrong, "%" PRId64, result->wrong);
     table_row(rows,
               "%s|%" PRId64 "|%" PRId64 "|f32|%" PRId64 "|%.4g|%.1f|%.2f|%.2f|%" PRId64 "|%.0f|"
               "%.1f|%.1f|%s|%s",
-              row->what->name, bench->n * WORD, bench->n, result->k, derived->density,
-              result->time_us, derived->algbw, derived->busbw, result->payload_sent,
+              row->what->name, bench->n * WORD, bench->n, result->k, result->density,
+              result->time_us, result->algbw, result->busbw, result->payload_sent,
               floor(result->bound_words * WORD + 0.5), result->select_us, result->exchange_us,
               faster, wrong);
 }
@@ -141,12 +130,12 @@ static void note_choice(allreduce_report *report, const allreduce_row *row,
 }
 
 void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
-                          const allreduce_result *result) {
+                          allreduce_result *result) {
     if (row->what->dense)
         report->dense_us = result->time_us;
-    rates derived = rates_of(report, result);
-    print_row(&report->rows, report->bench, row, result, &derived);
-    write_json(report, row, result, &derived);
+    derive(report, result);
+    print_row(&report->rows, report->bench, row, result);
+    write_json(report, row, result);
     report->wrong += result->wrong > 0 ? result->wrong : 0;
     if (row->what->automatic) { /* its steps may have used several exchanges */
         note_choice(report, row, result);
@@ -157,7 +146,7 @@ void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
         snprintf(report->instead, sizeof report->instead, "%s", result->exchange);
     }
     if (strcmp(result->exchange, "oktopk") == 0 &&
-        (double)derived.payload_words > result->bound_words)
+        (double)result->payload_words > result->bound_words)
         report->over_bound++;
 }
 

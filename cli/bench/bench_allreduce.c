@@ -169,7 +169,9 @@ static int settle(allreduce_bench *bench) {
     return STATUS_OK;
 }
 
-/* What depends on the job. */
+/* What depends on the job. Refuses vectors that the kernel would promise and then kill us for, all
+ * ranks together; what a group takes is asked for when there is one, but for a GPU's dense sums: they
+ * are on the host. */
 static int settle_ranks(allreduce_bench *bench, const job_handle *job) {
     bench->nranks = job->nranks;
     bench->transport = job_transport_name(job);
@@ -180,6 +182,15 @@ static int settle_ranks(allreduce_bench *bench, const job_handle *job) {
         return error_usage("bench allreduce: --verify takes at most %d steps with %d ranks: beyond "
                            "that float32 cannot hold all sums exactly",
                            PATTERN_EXACT_STEPS / job->nranks - ALLREDUCE_WARM_STEPS, job->nranks);
+    }
+    TW_TRY(bench_device_check(bench->device, bench->n, bench->threads));
+    int vectors = (bench->verify ? 4 : 2) + (bench->device != TW_CPU ? 2 : 0);
+    double bytes = (double)bench->n * 4 * vectors * (job->mpi ? 1 : job->nranks);
+    if (bytes > (double)vector_available()) {
+        return error_report(
+            "the vectors of %d ranks take %.0f MB, more than is free; try a smaller --n "
+            "or fewer --ranks",
+            job->nranks, bytes * 1e-6);
     }
     return STATUS_OK;
 }
@@ -241,41 +252,20 @@ static int sweep(job_rank *job, void *context) {
     return status;
 }
 
-/* Refuse vectors that the kernel would promise and then kill us for, all ranks together; what a
- * group takes is asked for when there is one, but for a GPU's dense sums: they are on the host. */
-static int check_memory(const allreduce_bench *bench, const job_handle *job) {
-    int vectors = (bench->verify ? 4 : 2) + (bench->device != TW_CPU ? 2 : 0);
-    double bytes = (double)bench->n * 4 * vectors * (job->mpi ? 1 : job->nranks);
-    if (bytes > (double)vector_available()) {
-        return error_report(
-            "the vectors of %d ranks take %.0f MB, more than is free; try a smaller --n "
-            "or fewer --ranks",
-            job->nranks, bytes * 1e-6);
-    }
-    return STATUS_OK;
-}
-
-static int run_ranks(const allreduce_bench *bench, const job_handle *job, jsonl *json) {
-    allreduce_report report;
-    allreduce_report_begin(&report, bench, json);
-    int status = job_run(job, sweep, &report);
-    int found = allreduce_report_end(&report);
-    return status != STATUS_OK ? status : found;
-}
-
 static int run_job(const job_handle *job, void *context) {
     allreduce_bench *bench = context;
     jsonl *json = NULL;
     int status = settle_ranks(bench, job);
-    if (status == STATUS_OK)
-        status = bench_device_check(bench->device, bench->n, bench->threads);
-    if (status == STATUS_OK)
-        status = check_memory(bench, job);
     if (status == STATUS_OK && job_prints(job))
         status = jsonl_open(&json, bench->json_path, false);
     status = job_worst(job, status);
-    if (status == STATUS_OK)
-        status = run_ranks(bench, job, json);
+    if (status == STATUS_OK) {
+        allreduce_report report;
+        allreduce_report_begin(&report, bench, json);
+        status = job_run(job, sweep, &report);
+        int found = allreduce_report_end(&report);
+        status = status != STATUS_OK ? status : found;
+    }
     return jsonl_close(json, status);
 }
 

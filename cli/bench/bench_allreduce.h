@@ -84,6 +84,9 @@ typedef struct allreduce_result {
     char exchange[32]; /* that was used */
     char wire[32];
     tw_choice choice; /* of auto */
+
+    double algbw, busbw, vs_dense, density; /* filled in by the report; GB/s */
+    int64_t payload_words;                  /* sent or received, the larger */
 } allreduce_result;
 
 typedef struct allreduce_report {
@@ -105,7 +108,7 @@ void allreduce_report_begin(allreduce_report *report, const allreduce_bench *ben
 /* The title and the head of one pattern's table. */
 void allreduce_report_pattern(allreduce_report *report, int pattern);
 void allreduce_report_row(allreduce_report *report, const allreduce_row *row,
-                          const allreduce_result *result);
+                          allreduce_result *result);
 /* Prints what was wrong, if anything. Returns the status. */
 int allreduce_report_end(allreduce_report *report);
 
@@ -121,6 +124,11 @@ typedef struct allreduce_rank {
     void *device_out;    /* [n] */
     double *samples;     /* [5][steps] in us: call, select, agree, exchange, apply */
     int64_t progress;    /* steps done, all rows */
+
+    /* The row under way. */
+    tw_group *group;
+    pattern_spec made; /* the gradients */
+    allreduce_result *result;
 
     /* With --verify: this rank checks elements begin .. end-1 for all ranks. */
     int64_t begin, end;

@@ -190,8 +190,10 @@ static void report_end(select_report *report) {
     }
 }
 
-static tw_select_params params_of(const select_bench *bench, const bench_device *device,
-                                  const char *method, double density) {
+/* Measure and report one row. The method "exact" promises the top-k: less is a failure. */
+static int one_row(const select_bench *bench, const select_plan *plan, select_report *report,
+                   int64_t *progress, const char *method, double density) {
+    select_result result;
     tw_select_params params = TW_SELECT_PARAMS_INIT;
     params.method = method;
     params.k = bench->k;
@@ -199,16 +201,8 @@ static tw_select_params params_of(const select_bench *bench, const bench_device 
     params.type = bench->type;
     params.threads = (int)bench->threads;
     params.device = bench->device;
-    params.stream = device->stream;
+    params.stream = plan->device->stream;
     params.seed = (uint64_t)bench->seed;
-    return params;
-}
-
-/* Measure and report one row. The method "exact" promises the top-k: less is a failure. */
-static int one_row(const select_bench *bench, const select_plan *plan, select_report *report,
-                   int64_t *progress, const char *method, double density) {
-    tw_select_params params = params_of(bench, plan->device, method, density);
-    select_result result;
     TW_TRY(select_measure(plan, &params, &result, progress));
     progress_clear();
     report_row(report, method, density, &result);
