@@ -139,16 +139,13 @@ static void add_scheme(allreduce_bench *bench, int position) {
 }
 
 static void make_cases(allreduce_bench *bench) {
-    bool is_pair = bench->select >= 0 && bench->exchange >= 0;
-    bench->ncases = 0;
+    bool asked = bench->schemes.count > 0;
     if (!bench->no_dense)
         add_case(bench, "dense", "", "dense");
-    if (bench->schemes.count == 0 && is_pair) {
-        add_case(bench, NULL, name_or(names_method, bench->select, ""),
-                 name_or(names_exchange, bench->exchange, ""));
+    if (!asked && bench->select >= 0 && bench->exchange >= 0) {
+        add_case(bench, NULL, names_method(bench->select), names_exchange(bench->exchange));
         return;
     }
-    bool asked = bench->schemes.count > 0;
     if (!asked)
         options_take_all(names_scheme, &bench->schemes);
     for (int i = 0; i < bench->schemes.count; i++)
@@ -205,11 +202,6 @@ static int one_row(allreduce_rank *self, allreduce_report *report, const allredu
     return STATUS_OK;
 }
 
-/* Dense is the same whatever the density. */
-static bool is_repeated(const allreduce_bench *bench, int which, int density) {
-    return bench->cases[which].dense && density > 0;
-}
-
 /* All rows of one pattern: dense once, then the others for each density. */
 static int one_pattern(allreduce_rank *self, allreduce_report *report, int pattern) {
     const allreduce_bench *bench = self->bench;
@@ -222,17 +214,10 @@ static int one_pattern(allreduce_rank *self, allreduce_report *report, int patte
         int which = i % bench->ncases, density = i / bench->ncases;
         int64_t k = larger(1, llround(bench->densities.at[density] * (double)bench->n));
         allreduce_row row = {&bench->cases[which], pattern, bench->k > 0 ? bench->k : k};
-        if (!is_repeated(bench, which, density))
+        if (density == 0 || !row.what->dense) /* dense is the same whatever the density */
             status = one_row(self, report, &row);
     }
     return status;
-}
-
-static int64_t steps_in_all(const allreduce_bench *bench) {
-    int64_t rows = 0;
-    for (int i = 0; i < bench->ncases * bench->densities.count; i++)
-        rows += !is_repeated(bench, i % bench->ncases, i / bench->ncases);
-    return bench->patterns.count * rows * (ALLREDUCE_WARM_STEPS + bench->steps);
 }
 
 static int sweep(job_rank *job, void *context) {
@@ -241,8 +226,12 @@ static int sweep(job_rank *job, void *context) {
     allreduce_rank self;
     int status = allreduce_rank_create(&self, bench, job);
     if (job->rank == 0) {
+        int64_t rows = 0;
+        for (int i = 0; i < bench->ncases; i++)
+            rows += bench->cases[i].dense ? 1 : bench->densities.count;
+        rows *= bench->patterns.count;
         report->device = &self.device;
-        progress_begin("bench allreduce", steps_in_all(bench));
+        progress_begin("bench allreduce", rows * (ALLREDUCE_WARM_STEPS + bench->steps));
     }
     for (int i = 0; i < bench->patterns.count && status == STATUS_OK; i++)
         status = one_pattern(&self, report, bench->patterns.at[i]);

@@ -144,16 +144,22 @@ static void report_begin(select_report *report, const select_bench *bench,
     table_begin(&report->rows, stream, columns, COUNT_OF(columns), 2);
 }
 
-static void write_json(const select_report *report, const char *method, double density,
+static void report_row(select_report *report, const char *method, double density,
                        const select_result *result) {
     jsonl *json = report->json;
     const select_bench *bench = report->bench;
+    double k = (double)result->k, ratio = quotient(result->time_us, result->floor_us);
+    table_row(&report->rows, "%s|%.4g|%" PRId64 "|%" PRId64 "|%.2f|%.2f|%s|%.1f|%.1f|%.2f|%.1f",
+              method, density, result->k, result->count, (double)result->count_min / k,
+              (double)result->count_max / k, result->exact ? "yes" : "no", result->time_us,
+              result->floor_us, ratio, gigabytes_per_second(bench, result->floor_us));
+    report->nrows++;
+    report->floor_us += (result->floor_us - report->floor_us) / (double)report->nrows;
     jsonl_set(json, J_TEXT("method", method), J_TEXT("arch", report->device->arch),
               J_TEXT("device", report->device->name), J_INT("threads", report->device->threads),
               J_INT("n", bench->n), J_INT("k", result->k), J_INT("count", result->count),
               J_FLAG("exact", result->exact), J_REAL("time_us", result->time_us),
-              J_REAL("floor_us", result->floor_us),
-              J_REAL("ratio", quotient(result->time_us, result->floor_us)),
+              J_REAL("floor_us", result->floor_us), J_REAL("ratio", ratio),
               J_TEXT("data", gradients_kind_name(bench->data)),
               J_TEXT("type", type_name(bench->type)), J_REAL("density", density),
               J_FLAG("cold", bench->cold), J_INT("steps", bench->steps),
@@ -162,20 +168,6 @@ static void write_json(const select_report *report, const char *method, double d
               J_INT("rescans", result->rescans), J_REAL("run_us", result->run_us),
               J_REAL("commit_us", result->commit_us), J_REAL("drift", bench->drift));
     jsonl_write(json);
-}
-
-static void report_row(select_report *report, const char *method, double density,
-                       const select_result *result) {
-    table *rows = &report->rows;
-    double k = (double)result->k;
-    table_row(rows, "%s|%.4g|%" PRId64 "|%" PRId64 "|%.2f|%.2f|%s|%.1f|%.1f|%.2f|%.1f", method,
-              density, result->k, result->count, (double)result->count_min / k,
-              (double)result->count_max / k, result->exact ? "yes" : "no", result->time_us,
-              result->floor_us, quotient(result->time_us, result->floor_us),
-              gigabytes_per_second(report->bench, result->floor_us));
-    report->nrows++;
-    report->floor_us += (result->floor_us - report->floor_us) / (double)report->nrows;
-    write_json(report, method, density, result);
 }
 
 static void report_end(select_report *report) {

@@ -306,15 +306,15 @@ static int sweep(const wire_bench *bench, const float *values, table *rows, json
 
 static int run_bench(wire_bench *bench, jsonl *json) {
     float *values = vector_alloc(bench->n, sizeof(float));
-    bench->encode_us = calloc((size_t)bench->repeats, sizeof *bench->encode_us);
-    bench->decode_us = calloc((size_t)bench->repeats, sizeof *bench->decode_us);
+    bench->encode_us = calloc((size_t)bench->repeats, 2 * sizeof *bench->encode_us);
     int status = STATUS_OK;
-    if (values == NULL || bench->encode_us == NULL || bench->decode_us == NULL) {
+    if (values == NULL || bench->encode_us == NULL) {
         status =
             error_report("not enough memory for %" PRId64 " elements; try a smaller --n", bench->n);
     } else {
         table rows;
         FILE *stream = jsonl_table_stream(json);
+        bench->decode_us = bench->encode_us + bench->repeats;
         gradients_fill(bench->data, values, bench->n, (uint64_t)bench->seed);
         fprintf(stream, "bench wire: n %" PRId64 ", data %s, %s %s\n\n", bench->n,
                 gradients_kind_name(bench->data),
@@ -326,7 +326,6 @@ static int run_bench(wire_bench *bench, jsonl *json) {
     }
     free(values);
     free(bench->encode_us);
-    free(bench->decode_us);
     return status;
 }
 

@@ -319,7 +319,12 @@ static void summarise(const select_plan *plan, select_result *result) {
 }
 
 static int run_steps(select_run *run, int64_t *progress) {
+    bench_device *device = run->plan->device;
     int64_t end = SELECT_WARM_STEPS + run->plan->steps;
+    TW_TRY(check_memory(run));
+    /* The sums of the bare pass start anew, so that they stay small whatever ran before. */
+    TW_TRY(device->kind->bare_clear(device));
+    TW_TRY(renew_selector(run));
     for (int64_t t = 0; t < end; t++) {
         double us[TIMES] = {0};
         tw_select_info info;
@@ -329,6 +334,7 @@ static int run_steps(select_run *run, int64_t *progress) {
             note_step(run, t - SELECT_WARM_STEPS, &info, us);
         progress_to(++*progress);
     }
+    summarise(run->plan, run->result);
     TW_TRY(follow_steps(run, end));
     return check_last_step(run);
 }
@@ -337,17 +343,7 @@ int select_measure(const select_plan *plan, const tw_select_params *params, sele
                    int64_t *progress) {
     select_run run = {.plan = plan, .params = params, .result = result};
     *result = (select_result){0};
-    int status = check_memory(&run);
-    if (status == STATUS_OK) {
-        /* The sums of the bare pass start anew, so that they stay small whatever ran before. */
-        status = plan->device->kind->bare_clear(plan->device);
-    }
-    if (status == STATUS_OK)
-        status = renew_selector(&run);
-    if (status == STATUS_OK)
-        status = run_steps(&run, progress);
-    if (status == STATUS_OK)
-        summarise(plan, result);
+    int status = run_steps(&run, progress);
     tw_selector_free(run.selector);
     selection_copy_free(&run.sent);
     return status;

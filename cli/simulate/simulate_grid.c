@@ -77,33 +77,28 @@ static int best_fixed(grid *g, int nranks, simulate_result *best) {
     return STATUS_OK;
 }
 
-static void report_cell(grid *g, int nranks, const simulate_result *best,
-                        const simulate_result *chosen) {
-    const simulate_settings *s = &g->settings;
-    double ratio = chosen->time / best->time;
-    char fixed[32], own[32];
-    name_plan(fixed, best);
-    name_plan(own, chosen);
-    table_row(&g->rows, "%s|%" PRId64 "|%.4g|%d|%s|%.4f|%s|%.4f|%" PRId64 "|%.3f", s->network_name,
-              s->n, s->density, nranks, fixed, best->time * 1e3, own, chosen->time * 1e3,
-              chosen->trials, ratio);
-    jsonl_set(g->json, J_TEXT("best_exchange", best->exchange), J_TEXT("best_wire", best->wire),
-              J_REAL("best_s", best->time), J_REAL("ratio", ratio));
-    simulate_row row = simulate_row_of(names_find_scheme("auto"), nranks, s->n, s->k);
-    simulate_write_json(g->json, s, &row, chosen, 0.0);
-    if (ratio > g->worst) {
-        g->worst = ratio;
-        snprintf(g->where, sizeof g->where, "%s, n %" PRId64 ", density %g, P %d", s->network_name,
-                 s->n, s->density, nranks);
-    }
-}
-
 static int one_cell(grid *g, int nranks) {
     simulate_result best, chosen;
     TW_TRY(best_fixed(g, nranks, &best));
     TW_TRY(run_one(g, "auto", NULL, nranks, &chosen));
     progress_clear();
-    report_cell(g, nranks, &best, &chosen);
+    const simulate_settings *s = &g->settings;
+    double ratio = chosen.time / best.time;
+    char fixed[32], own[32];
+    name_plan(fixed, &best);
+    name_plan(own, &chosen);
+    table_row(&g->rows, "%s|%" PRId64 "|%.4g|%d|%s|%.4f|%s|%.4f|%" PRId64 "|%.3f", s->network_name,
+              s->n, s->density, nranks, fixed, best.time * 1e3, own, chosen.time * 1e3,
+              chosen.trials, ratio);
+    jsonl_set(g->json, J_TEXT("best_exchange", best.exchange), J_TEXT("best_wire", best.wire),
+              J_REAL("best_s", best.time), J_REAL("ratio", ratio));
+    simulate_row row = simulate_row_of(names_find_scheme("auto"), nranks, s->n, s->k);
+    simulate_write_json(g->json, s, &row, &chosen, 0.0);
+    if (ratio > g->worst) {
+        g->worst = ratio;
+        snprintf(g->where, sizeof g->where, "%s, n %" PRId64 ", density %g, P %d", s->network_name,
+                 s->n, s->density, nranks);
+    }
     return STATUS_OK;
 }
 

@@ -45,38 +45,27 @@ void simulate_take_network(simulate_settings *settings, const char *name) {
     settings->network.bandwidth = networks[position].bandwidth;
 }
 
-/* A number with a unit. */
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit;
+
+static const unit times[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {0}};
+static const unit rates[] = {{"", 1},       {"bit", 1},    {"Kbit", 1e3},  {"kbit", 1e3},
+                             {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}, {0}};
+
+/* A number with a unit: the range that is accepted, in words too, and the factor to tw_network's. */
 typedef struct quantity {
-    double low, high; /* that are accepted */
-    double factor;    /* to what tw_network has */
+    const unit *units;
+    double low, high, factor;
     const char *accepted;
-    struct {
-        const char *name;
-        double factor;
-    } units[8]; /* to a NULL */
 } quantity;
 
-static const quantity seconds = {
-    0,
-    100,
-    1,
-    "a time from 0 to 100 s, as 50us, 0.4ms or 2e-5 (seconds)",
-    {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}},
-};
-
+static const quantity seconds = {times, 0, 100, 1,
+                                 "a time from 0 to 100 s, as 50us, 0.4ms or 2e-5 (seconds)"};
 static const quantity bits = {
-    1e3,
-    1e15,
-    0.125,
-    "a rate from 1Kbit to 1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10",
-    {{"", 1},
-     {"bit", 1},
-     {"Kbit", 1e3},
-     {"kbit", 1e3},
-     {"Mbit", 1e6},
-     {"Gbit", 1e9},
-     {"Tbit", 1e12}},
-};
+    rates, 1e3, 1e15, 0.125,
+    "a rate from 1Kbit to 1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10"};
 
 /* A plain number followed by one of the units, nothing else around. text NULL: the option is not
  * given. */
@@ -203,7 +192,8 @@ static int read_straggler(const char *text, tw_network *network) {
     return STATUS_OK;
 }
 
-static int read_links(simulate_settings *settings, const typed *given) {
+static int settle_network(simulate_settings *settings, const typed *given) {
+    tw_network *network = &settings->network;
     if (given->network >= 0 && (given->latency != NULL || given->bandwidth != NULL))
         return error_usage("simulate: give --network, or --latency and --bandwidth, not both");
     if ((given->latency != NULL) != (given->bandwidth != NULL))
@@ -216,13 +206,7 @@ static int read_links(simulate_settings *settings, const typed *given) {
     simulate_take_network(settings, network_name(given->network >= 0 ? given->network : 0));
     if (given->latency != NULL)
         settings->network_name = "custom";
-    settings->network.host_ranks = (int)given->host_ranks;
-    return STATUS_OK;
-}
-
-static int settle_network(simulate_settings *settings, const typed *given) {
-    tw_network *network = &settings->network;
-    TW_TRY(read_links(settings, given));
+    network->host_ranks = (int)given->host_ranks;
     TW_TRY(read_quantity(&seconds, "latency", given->latency, &network->latency));
     TW_TRY(read_quantity(&bits, "bandwidth", given->bandwidth, &network->bandwidth));
     TW_TRY(read_quantity(&seconds, "overhead", given->overhead, &network->overhead));
@@ -283,18 +267,14 @@ static void settle_schemes(simulate_settings *settings) {
     }
 }
 
-static bool goes_with_paper(const char *argument) {
-    static const char *const names[] = {"--paper", "--json", "--steps", "--seed"};
-    for (int i = 0; i < COUNT_OF(names); i++)
-        if (strncmp(argument, names[i], strlen(names[i])) == 0)
-            return true;
-    return strncmp(argument, "--", 2) != 0; /* a value */
-}
-
 /* A published experiment brings its own of everything else. */
 static int check_paper(int argc, char **argv) {
+    static const char *const names[] = {"--paper", "--json", "--steps", "--seed"};
     for (int i = 1; i < argc; i++) {
-        if (!goes_with_paper(argv[i])) {
+        bool fits = strncmp(argv[i], "--", 2) != 0; /* a value */
+        for (int j = 0; j < COUNT_OF(names); j++)
+            fits = fits || strncmp(argv[i], names[j], strlen(names[j])) == 0;
+        if (!fits) {
             return error_usage("simulate: '%s' does not go with --paper, which brings its own "
                                "network, sizes and schemes; only --steps, --seed and --json do",
                                argv[i]);
