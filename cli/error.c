@@ -28,13 +28,6 @@ static const struct {
     {TW_ERR_DEVICE, "`thinwire info` lists the GPUs that can be used"},
 };
 
-static const char *hint_for(int error) {
-    for (int i = 0; i < COUNT_OF(hints); i++)
-        if (hints[i].error == error)
-            return hints[i].text;
-    return "this looks like a bug in thinwire: please report the command line";
-}
-
 static bool is_silent;
 static _Thread_local error_capture *captured;
 
@@ -46,7 +39,9 @@ void error_capture_in(error_capture *capture) {
     captured = capture;
 }
 
-static void put_line(const char *format, va_list arguments) {
+int error_line(int status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
     if (captured != NULL) {
         if (captured->text[0] == '\0')
             vsnprintf(captured->text, sizeof captured->text, format, arguments);
@@ -56,22 +51,8 @@ static void put_line(const char *format, va_list arguments) {
         vfprintf(stderr, format, arguments);
         fputc('\n', stderr);
     }
-}
-
-int error_usage(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    put_line(format, arguments);
     va_end(arguments);
-    return STATUS_USAGE;
-}
-
-int error_report(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    put_line(format, arguments);
-    va_end(arguments);
-    return STATUS_FAILED;
+    return status;
 }
 
 /* Collective calls give these to all ranks at once, with the group whole or not yet made. After any
@@ -87,6 +68,9 @@ int error_check(const char *doing, int error) {
     if (captured != NULL && !is_shared(error))
         captured->broken = true;
     const char *cause = tw_last_error();
+    const char *hint = "this looks like a bug in thinwire: please report the command line";
+    for (int i = 0; i < COUNT_OF(hints); i++)
+        hint = hints[i].error == error ? hints[i].text : hint;
     return error_report("%s: %s (hint: %s)", doing, cause[0] != '\0' ? cause : tw_error_text(error),
-                        hint_for(error));
+                        hint);
 }

@@ -21,11 +21,10 @@ enum {
     STATUS_HELP = 3,   /* --help was shown and nothing is left to do; the command exits with 0 */
 };
 
-/* The command line is wrong. Returns STATUS_USAGE. */
-int error_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* The work failed. Returns STATUS_FAILED. */
-int error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The command line is wrong; the work failed. */
+#define error_usage(...) error_line(STATUS_USAGE, __VA_ARGS__)
+#define error_report(...) error_line(STATUS_FAILED, __VA_ARGS__)
+int error_line(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* What a call of the library returned while `doing` ("selecting", ...). STATUS_OK for TW_OK; else
  * reports tw_last_error() with a hint on what to do and returns STATUS_FAILED. */

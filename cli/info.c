@@ -52,34 +52,22 @@ static int scheme_row(int position, const char **name, const char **description)
     return tw_scheme(position, name, NULL, NULL, description);
 }
 
-/* The transports, of which the library has no table. */
-static int transport_row(int position, const char **name, const char **description) {
-    static const struct {
-        const char *name;
-        const char *description;
-    } rows[] = {
-        {"self", "the only rank of a job of one"},
-        {"threads", "ranks as threads of one process"},
-        {"sockets", "ranks as processes with connected sockets between them"},
-        {"custom", "functions of the caller's own"},
-        {"mpi", "one rank per process, started by mpirun"},
-    };
-    if (position >= COUNT_OF(rows) - !job_mpi_available())
-        return TW_ERR_NAME;
-    *name = rows[position].name;
-    *description = rows[position].description;
-    return TW_OK;
-}
-
 static const struct {
     const char *title;
     const char *key; /* of the JSON array */
     int (*row)(int position, const char **name, const char **description);
 } tables[] = {
-    {"select", "methods", tw_select_method},    {"exchange", "exchanges", tw_exchange},
-    {"scheme", "schemes", scheme_row},          {"wire", "wires", tw_wire},
-    {"transport", "transports", transport_row},
+    {"select", "methods", tw_select_method},
+    {"exchange", "exchanges", tw_exchange},
+    {"scheme", "schemes", scheme_row},
+    {"wire", "wires", tw_wire},
+    {"transport", "transports", tw_transport_kind},
 };
+
+/* The library's table has MPI also where the build lacks it. */
+static bool is_missing(const char *name) {
+    return strcmp(name, "mpi") == 0 && !job_mpi_available();
+}
 
 /* ---- Text and JSON -------------------------------------------------------------------------- */
 
@@ -141,11 +129,9 @@ static void print_info(FILE *stream, const char *cpu_model) {
     print_gpus(stream);
     for (int t = 0; t < COUNT_OF(tables); t++)
         for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
-            fprintf(stream, "%-10s %-10s %s\n", i == 0 ? tables[t].title : "", name, description);
-    if (!job_mpi_available()) {
-        fprintf(stream, "%-10s %-10s %s\n", "", "mpi",
-                "not in this build: install libopenmpi-dev and rebuild");
-    }
+            fprintf(stream, "%-10s %-10s %s\n", i == 0 ? tables[t].title : "", name,
+                    is_missing(name) ? "not in this build: install libopenmpi-dev and rebuild"
+                                     : description);
     fprintf(stream, "%-10s %s\n", "json",
             jsonl_available() ? "yes" : "no: install libjansson-dev and rebuild");
 }
@@ -156,16 +142,17 @@ static void write_json(jsonl *json, const char *cpu_model) {
     jsonl_set(json, J_TEXT("version", tw_version()), J_TEXT("cpu", cpu_model),
               J_TEXT("kernels", tw_kernels()));
     for (int i = 0; tw_kernels_at(i, &name, &usable) == TW_OK; i++) {
-        jsonl_append(json, "kernels_built", name);
+        jsonl_append(json, J_TEXT("kernels_built", name));
         if (usable)
-            jsonl_append(json, "kernels_usable", name);
+            jsonl_append(json, J_TEXT("kernels_usable", name));
     }
     jsonl_set(json, J_INT("threads", tw_default_threads()));
     for (int i = 0; tw_cuda_device(i, &name) == TW_OK; i++)
-        jsonl_append(json, "gpus", name);
+        jsonl_append(json, J_TEXT("gpus", name));
     for (int t = 0; t < COUNT_OF(tables); t++)
         for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
-            jsonl_append(json, tables[t].key, name);
+            if (!is_missing(name))
+                jsonl_append(json, J_TEXT(tables[t].key, name));
     jsonl_write(json);
 }
 

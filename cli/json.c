@@ -116,21 +116,13 @@ void jsonl_set_fields(jsonl *out, const jsonl_field *fields, int count) {
         set(out, fields[i].key, value_of(&fields[i]));
 }
 
-static void append_value(jsonl *out, const char *key, json_t *value) {
-    if (json_object_get(out->record, key) == NULL)
-        set(out, key, json_array());
-    if (json_array_append_new(json_object_get(out->record, key), value) != 0)
+void jsonl_append(jsonl *out, jsonl_field field) {
+    if (out == NULL)
+        return;
+    if (json_object_get(out->record, field.key) == NULL)
+        set(out, field.key, json_array());
+    if (json_array_append_new(json_object_get(out->record, field.key), value_of(&field)) != 0)
         note_error(out, ENOMEM);
-}
-
-void jsonl_append(jsonl *out, const char *key, const char *value) {
-    if (out != NULL)
-        append_value(out, key, json_string(value));
-}
-
-void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
-    if (out != NULL)
-        append_value(out, key, json_integer(value));
 }
 
 void jsonl_write(jsonl *out) {
@@ -181,9 +173,7 @@ FILE *jsonl_table_stream(const jsonl *out) {
 
 void jsonl_set_fields(jsonl *out, const jsonl_field *fields, int count) {
 }
-void jsonl_append(jsonl *out, const char *key, const char *value) {
-}
-void jsonl_append_integer(jsonl *out, const char *key, int64_t value) {
+void jsonl_append(jsonl *out, jsonl_field field) {
 }
 void jsonl_write(jsonl *out) {
 }

@@ -44,9 +44,8 @@ typedef struct jsonl_field {
                      (int)(sizeof((const jsonl_field[]){__VA_ARGS__}) / sizeof(jsonl_field)))
 void jsonl_set_fields(jsonl *out, const jsonl_field *fields, int count);
 
-/* Add a string or a number to the array under key, which starts empty. */
-void jsonl_append(jsonl *out, const char *key, const char *value);
-void jsonl_append_integer(jsonl *out, const char *key, int64_t value);
+/* Add the field's value to the array under its key, which starts empty. */
+void jsonl_append(jsonl *out, jsonl_field field);
 
 /* Write the object as one line and begin the next. */
 void jsonl_write(jsonl *out);

@@ -84,10 +84,6 @@ static bool starts_like_number(const char *text) {
     return text[0] >= '0' && text[0] <= '9';
 }
 
-static bool in_range(const cli_option *option, double value) {
-    return value >= option->min && value <= option->max;
-}
-
 /* The power of 1000 that a suffix stands for, 0 if it is none. */
 static int64_t suffix_factor(const char *suffix) {
     static const char letters[] = "KMG";
@@ -111,13 +107,14 @@ static bool read_integer(const cli_option *option, const char *text, int64_t *va
         number < INT64_MIN / factor)
         return false;
     *value = number * factor;
-    return in_range(option, (double)*value);
+    return (double)*value >= option->min && (double)*value <= option->max;
 }
 
 static bool read_real(const cli_option *option, const char *text, double *value) {
     char *end;
     *value = strtod(text, &end);
-    return starts_like_number(text) && *end == '\0' && in_range(option, *value);
+    return starts_like_number(text) && *end == '\0' && *value >= option->min &&
+           *value <= option->max;
 }
 
 static bool read_choice(const cli_option *option, const char *text, int *position) {
@@ -130,21 +127,21 @@ static bool read_choice(const cli_option *option, const char *text, int *positio
     return false;
 }
 
-/* Copy the text up to the next comma into item; returns what follows, NULL at the end. An item
- * that does not fit comes back empty, which no reader accepts. */
-static const char *split_item(const char *text, char item[TEXT_SIZE]) {
-    size_t length = strcspn(text, ",");
-    snprintf(item, TEXT_SIZE, "%.*s", length < TEXT_SIZE ? (int)length : 0, text);
-    return text[length] == ',' ? text + length + 1 : NULL;
-}
-
-static bool read_reals(const cli_option *option, const char *text, real_list *list) {
-    char item[TEXT_SIZE];
-    for (list->count = 0; text != NULL && list->count < OPTION_LIST_MAX;) {
-        text = split_item(text, item);
-        if (!read_real(option, item, &list->at[list->count++]))
+/* Items separated by commas. One that does not fit becomes empty, which no reader accepts. */
+static bool read_list(const cli_option *option, const char *text) {
+    real_list *reals = option->kind == KIND_REALS ? option->to.reals : NULL;
+    choice_list *choices = reals == NULL ? option->to.choices : NULL;
+    int count = 0;
+    for (; text != NULL && count < OPTION_LIST_MAX; count++) {
+        char item[TEXT_SIZE];
+        size_t length = strcspn(text, ",");
+        snprintf(item, TEXT_SIZE, "%.*s", length < TEXT_SIZE ? (int)length : 0, text);
+        text = text[length] == ',' ? text + length + 1 : NULL;
+        if (reals != NULL ? !read_real(option, item, &reals->at[count])
+                          : !read_choice(option, item, &choices->at[count]))
             return false;
     }
+    *(reals != NULL ? &reals->count : &choices->count) = count;
     return text == NULL;
 }
 
@@ -154,32 +151,22 @@ void options_take_all(const char *(*choice_at)(int position), choice_list *list)
         list->at[list->count] = list->count;
 }
 
-static bool read_choices(const cli_option *option, const char *text, choice_list *list) {
-    if (strcmp(text, "all") == 0) {
-        options_take_all(option->choice_at, list);
-        return true;
-    }
-    char item[TEXT_SIZE];
-    for (list->count = 0; text != NULL && list->count < OPTION_LIST_MAX;) {
-        text = split_item(text, item);
-        if (!read_choice(option, item, &list->at[list->count++]))
-            return false;
-    }
-    return text == NULL;
-}
-
 static bool read_value(const cli_option *option, const char *text) {
     switch (option->kind) {
     case KIND_INTEGER:
         return read_integer(option, text, option->to.integer);
     case KIND_REAL:
         return read_real(option, text, option->to.real);
-    case KIND_REALS:
-        return read_reals(option, text, option->to.reals);
     case KIND_CHOICE:
         return read_choice(option, text, option->to.choice);
     case KIND_CHOICES:
-        return read_choices(option, text, option->to.choices);
+        if (strcmp(text, "all") == 0) {
+            options_take_all(option->choice_at, option->to.choices);
+            return true;
+        }
+        return read_list(option, text);
+    case KIND_REALS:
+        return read_list(option, text);
     case KIND_TEXT:
         *option->to.text = text;
         return text[0] != '\0';
@@ -221,12 +208,6 @@ static void print_words(paragraph *text, const char *words) {
     }
 }
 
-static void print_choices(paragraph *text, const cli_option *option) {
-    print_words(text, "One of:");
-    for (int i = 0; option->choice_at(i) != NULL; i++)
-        print_words(text, option->choice_at(i));
-}
-
 static void print_option(const cli_option *option) {
     char usage[64];
     const char *placeholder = option->placeholder != NULL ? option->placeholder : "";
@@ -235,7 +216,9 @@ static void print_option(const cli_option *option) {
     paragraph text = {.indent = NAME_WIDTH + 3, .column = NAME_WIDTH + 3};
     print_words(&text, option->help);
     if (option->choice_at != NULL)
-        print_choices(&text, option);
+        print_words(&text, "One of:");
+    for (int i = 0; option->choice_at != NULL && option->choice_at(i) != NULL; i++)
+        print_words(&text, option->choice_at(i));
     putchar('\n');
 }
 
@@ -297,13 +280,8 @@ static int parse_argument(const option_set *set, int argc, char **argv, int *at)
     return read_value(option, value) ? STATUS_OK : refuse_value(set, option, value);
 }
 
-/* All that follows a "--" alone is an operand. */
-static bool is_operand(const option_set *set, const char *argument, bool ended) {
-    return set->operands != NULL && (ended || argument[0] != '-' || argument[1] == '\0');
-}
-
 int options_parse(const option_set *set, int argc, char **argv) {
-    bool ended = false;
+    bool ended = false; /* all that follows a "--" alone is an operand */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(set);
@@ -311,10 +289,11 @@ int options_parse(const option_set *set, int argc, char **argv) {
         }
     }
     for (int at = 1; at < argc;) {
-        if (set->operands != NULL && !ended && strcmp(argv[at], "--") == 0) {
+        const char *argument = argv[at];
+        if (set->operands != NULL && !ended && strcmp(argument, "--") == 0) {
             ended = true;
             at++;
-        } else if (is_operand(set, argv[at], ended)) {
+        } else if (set->operands != NULL && (ended || argument[0] != '-' || argument[1] == '\0')) {
             set->paths[(*set->npaths)++] = argv[at++];
         } else {
             TW_TRY(parse_argument(set, argc, argv, &at));

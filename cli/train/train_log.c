@@ -60,7 +60,7 @@ void train_log_snapshot(jsonl *log, const trainer_snapshot *snapshot) {
     jsonl_set(log, J_TEXT("kind", "snapshot"), J_INT("step", snapshot->step),
               J_REAL("low", snapshot->low), J_REAL("high", snapshot->high));
     for (int i = 0; i < TRAINER_BINS; i++)
-        jsonl_append_integer(log, "counts", snapshot->counts[i]);
+        jsonl_append(log, J_INT("counts", snapshot->counts[i]));
     jsonl_set(log, J_INT("n", snapshot->n), J_INT("k", snapshot->k),
               J_REAL("contraction", snapshot->contraction), J_REAL("bound_topk", rest * rest),
               J_REAL("bound_random", rest));
