@@ -51,11 +51,11 @@ static const part parts[] = {
 
 /* Mean milliseconds of each part of a run's steps. */
 static void measure(const run_log *run, double ms[PARTS]) {
-    double rest = series_mean(run, series_time) * MILLISECONDS;
+    double rest = series_mean(run, offsetof(run_step, time_s)) * MILLISECONDS;
     for (int p = 0; p < PARTS; p++) {
         double mean = NAN;
         if (parts[p].offset != NOWHERE)
-            mean = series_mean_member(run, parts[p].offset) * MILLISECONDS;
+            mean = series_mean(run, parts[p].offset) * MILLISECONDS;
         ms[p] = isnan(mean) ? 0.0 : mean;
         rest -= parts[p].behind ? 0.0 : ms[p];
     }
@@ -109,9 +109,10 @@ static void write_table(report_page *page, const double *ms) {
     html_table_begin(page->out, headers, PARTS + 2);
     for (int i = 0; i < page->nruns; i++) {
         page_row_begin(page, i);
-        html_cell_real(page->out, series_mean(&page->runs[i], series_time) * MILLISECONDS, 3);
+        html_cell(page->out, HTML_REAL3,
+                  series_mean(&page->runs[i], offsetof(run_step, time_s)) * MILLISECONDS);
         for (int p = 0; p < PARTS; p++)
-            html_cell_real(page->out, page->runs[i].nsteps > 0 ? ms[i * PARTS + p] : NAN, 3);
+            html_cell(page->out, HTML_REAL3, page->runs[i].nsteps > 0 ? ms[i * PARTS + p] : NAN);
         fputs("</tr>\n", page->out);
     }
     html_table_end(page->out);

@@ -134,11 +134,11 @@ static void write_row(report_page *page, int i) {
     if (last == NULL)
         return;
     page_row_begin(page, i);
-    html_cell_general(page->out, last->k / last->n);
-    html_cell_real(page->out, first->contraction, 4);
-    html_cell_real(page->out, last->contraction, 4);
-    html_cell_real(page->out, last->bound_topk, 4);
-    html_cell_real(page->out, last->bound_random, 4);
+    html_cell(page->out, HTML_GENERAL, last->k / last->n);
+    html_cell(page->out, HTML_REAL4, first->contraction);
+    html_cell(page->out, HTML_REAL4, last->contraction);
+    html_cell(page->out, HTML_REAL4, last->bound_topk);
+    html_cell(page->out, HTML_REAL4, last->bound_random);
     fprintf(page->out, "<td>%lld of %lld</td></tr>\n", (long long)held, (long long)count);
 }
 

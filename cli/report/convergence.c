@@ -29,7 +29,7 @@ static void make_curve(const report_page *page, int i, series_axis axis, bool ac
     if (accuracy)
         series_accuracy(curve, &page->runs[i], axis);
     else
-        series_smoothed(curve, &page->runs[i], axis, series_loss, page->window);
+        series_loss(curve, &page->runs[i], axis, page->window);
 }
 
 /* Whether the finite positive x of all curves differ enough for a logarithmic axis. */

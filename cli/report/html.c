@@ -73,68 +73,37 @@ static void put_scaled(FILE *out, double value, const char *const *units, int nu
     fprintf(out, "%.*f %s", decimals, value, units[unit]);
 }
 
-/* Begins a cell. A value that is not finite becomes a dash; returns false then. */
-static bool cell_begin(FILE *out, double value) {
+static void put_seconds(FILE *out, double seconds) {
+    static const char *const units[] = {"\xc2\xb5s", "ms", "s"};
+    if (seconds >= 999.5)
+        fprintf(out, "%.0f s", seconds);
+    else
+        put_scaled(out, seconds * 1e6, units, COUNT_OF(units));
+}
+
+void html_cell(FILE *out, html_number form, double value) {
+    static const char *const bytes[] = {"B", "kB", "MB", "GB", "TB"};
     fputs("<td>", out);
-    if (!isfinite(value)) {
+    if (!isfinite(value))
         fputs(dash, out);
-        return false;
-    }
-    return true;
+    else if (form == HTML_COUNT)
+        html_count(out, value);
+    else if (form == HTML_GENERAL)
+        fprintf(out, "%.4g", value);
+    else if (form == HTML_PERCENT)
+        fprintf(out, "%.1f %%", round(1000.0 * value) / 10.0 + 0.0); /* + 0.0: never "-0.0" */
+    else if (form == HTML_BYTES)
+        put_scaled(out, value, bytes, COUNT_OF(bytes));
+    else if (form == HTML_SECONDS)
+        put_seconds(out, value);
+    else
+        fprintf(out, fabs(value) < 1e6 ? "%.*f" : "%.*g", form == HTML_REAL3 ? 3 : 4, value);
+    fputs("</td>", out);
 }
 
 void html_cell_text(FILE *out, const char *text) {
     fputs("<td>", out);
     html_text(out, text[0] != '\0' ? text : dash);
-    fputs("</td>", out);
-}
-
-void html_cell_count(FILE *out, double value) {
-    if (cell_begin(out, value))
-        html_count(out, value);
-    fputs("</td>", out);
-}
-
-void html_cell_real(FILE *out, double value, int decimals) {
-    if (cell_begin(out, value))
-        fprintf(out, fabs(value) < 1e6 ? "%.*f" : "%.*g", decimals, value);
-    fputs("</td>", out);
-}
-
-void html_cell_general(FILE *out, double value) {
-    if (cell_begin(out, value))
-        fprintf(out, "%.4g", value);
-    fputs("</td>", out);
-}
-
-void html_difference(FILE *out, double value) {
-    if (fabs(value) < 0.05)
-        fputs("&plusmn;0.0", out);
-    else
-        fprintf(out, "%+.1f", value);
-}
-
-void html_cell_percent(FILE *out, double share) {
-    if (cell_begin(out, share))
-        fprintf(out, "%.1f %%", round(1000.0 * share) / 10.0 + 0.0); /* + 0.0: never "-0.0" */
-    fputs("</td>", out);
-}
-
-void html_cell_bytes(FILE *out, double bytes) {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    if (cell_begin(out, bytes))
-        put_scaled(out, bytes, units, COUNT_OF(units));
-    fputs("</td>", out);
-}
-
-void html_cell_seconds(FILE *out, double seconds) {
-    static const char *const units[] = {"\xc2\xb5s", "ms", "s"};
-    if (cell_begin(out, seconds)) {
-        if (seconds >= 999.5)
-            fprintf(out, "%.0f s", seconds);
-        else
-            put_scaled(out, seconds * 1e6, units, COUNT_OF(units));
-    }
     fputs("</td>", out);
 }
 

@@ -31,7 +31,6 @@ typedef struct field {
 typedef struct reader {
     run_log *run;
     int64_t line;
-    int64_t step_room, evaluation_room, snapshot_room; /* allocated elements */
     double elapsed_before;    /* of the runs that this one resumes, where its clock started anew */
     char reason[REASON_SIZE]; /* why the line is refused */
 } reader;
@@ -143,17 +142,18 @@ static bool read_element(reader *in, const json_t *object, const field *rows, in
            (!isnan(element[0]) || refuse(in, "\"step\" is missing"));
 }
 
-/* array with room for one more than its count elements of the size; NULL if there is no memory. */
-static void *grown(reader *in, void *array, int64_t count, int64_t *room, size_t size) {
-    if (count < *room)
-        return array;
-    int64_t larger = *room > 0 ? 2 * *room : 64;
-    void *moved = reallocarray(array, (size_t)larger, size);
-    if (moved != NULL)
-        *room = larger;
-    else
-        (void)refuse(in, "out of memory");
-    return moved;
+/* Append the element to the array at *array, whose room doubles at powers of two. */
+static bool append(reader *in, void *array, int64_t *count, const void *element, size_t size) {
+    void *at;
+    memcpy(&at, array, sizeof at);
+    if ((*count & (*count - 1)) == 0) {
+        at = reallocarray(at, *count > 0 ? 2 * (size_t)*count : 1, size);
+        if (at == NULL)
+            return refuse(in, "out of memory");
+        memcpy(array, &at, sizeof at);
+    }
+    memcpy((char *)at + (size_t)(*count)++ * size, element, size);
+    return true;
 }
 
 /* ---- Kinds of lines ------------------------------------------------------------------------- */
@@ -195,12 +195,9 @@ static bool read_step(reader *in, const json_t *object) {
     if (step.elapsed_s + in->elapsed_before < before)
         in->elapsed_before = before;
     step.elapsed_s += in->elapsed_before;
-    run_step *steps = grown(in, run->steps, run->nsteps, &in->step_room, sizeof step);
-    if (steps == NULL)
-        return false;
-    run->steps = steps;
-    run->steps[run->nsteps++] = step;
-    return true;
+    step.sent = step.payload_sent + (isnan(step.control) ? 0.0 : step.control);
+    step.share = step.k > 0 ? step.selected / step.k : NAN;
+    return append(in, &run->steps, &run->nsteps, &step, sizeof step);
 }
 
 static bool read_evaluation(reader *in, const json_t *object) {
@@ -209,13 +206,7 @@ static bool read_evaluation(reader *in, const json_t *object) {
     if (!read_element(in, object, evaluation_fields, COUNT_OF(evaluation_fields), &evaluation.step))
         return false;
     evaluation.elapsed_s += in->elapsed_before;
-    run_evaluation *all =
-        grown(in, run->evaluations, run->nevaluations, &in->evaluation_room, sizeof evaluation);
-    if (all == NULL)
-        return false;
-    run->evaluations = all;
-    run->evaluations[run->nevaluations++] = evaluation;
-    return true;
+    return append(in, &run->evaluations, &run->nevaluations, &evaluation, sizeof evaluation);
 }
 
 /* The array of a snapshot into its counts, if it has a range. */
@@ -241,19 +232,12 @@ static bool read_counts(reader *in, const json_t *array, run_snapshot *snapshot)
 static bool read_snapshot(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_snapshot snapshot = {0};
-    if (!read_element(in, object, snapshot_fields, COUNT_OF(snapshot_fields), &snapshot.step))
-        return false;
-    run_snapshot *all =
-        grown(in, run->snapshots, run->nsnapshots, &in->snapshot_room, sizeof snapshot);
-    if (all == NULL)
-        return false;
-    run->snapshots = all;
-    if (!read_counts(in, json_object_get(object, "counts"), &snapshot)) {
-        free(snapshot.counts);
-        return false;
-    }
-    run->snapshots[run->nsnapshots++] = snapshot;
-    return true;
+    if (read_element(in, object, snapshot_fields, COUNT_OF(snapshot_fields), &snapshot.step) &&
+        read_counts(in, json_object_get(object, "counts"), &snapshot) &&
+        append(in, &run->snapshots, &run->nsnapshots, &snapshot, sizeof snapshot))
+        return true;
+    free(snapshot.counts);
+    return false;
 }
 
 static bool read_end(reader *in, const json_t *object) {

@@ -28,6 +28,8 @@ typedef struct run_step {
     double select_s, wait_s, exchange_s, apply_s; /* partly hidden by the backward pass */
     double elapsed_s;                             /* since the start, at the end of the step */
     double skipped;
+    double sent;  /* bytes: payload and control */
+    double share; /* selected / k */
 } run_step;
 
 typedef struct run_evaluation {

@@ -9,13 +9,20 @@
 #define WINDOW_SHARE 40 /* of the run's steps */
 #define LOSS_LIMIT 2.0  /* times the first: beyond, a run diverges */
 
+double series_member(const void *record, size_t offset) {
+    double value;
+    memcpy(&value, (const char *)record + offset, sizeof value);
+    return value;
+}
+
 /* A mean over steps under way. */
 typedef struct mean {
     double sum;
     double steps;
 } mean;
 
-static void mean_add(mean *of, const run_step *step, double value) {
+static void mean_add(mean *of, const run_step *step, size_t offset) {
+    double value = series_member(step, offset);
     if (!isnan(value)) {
         of->sum += value * step->stands_for;
         of->steps += step->stands_for;
@@ -26,54 +33,23 @@ static double mean_value(const mean *of) {
     return of->steps > 0 ? of->sum / of->steps : NAN;
 }
 
-/* ---- Values of a step ----------------------------------------------------------------------- */
-
-double series_loss(const run_step *step) {
-    return step->loss;
-}
-
-double series_sent(const run_step *step) {
-    return step->payload_sent + (isnan(step->control) ? 0.0 : step->control);
-}
-
-double series_selected(const run_step *step) {
-    return step->k > 0 ? step->selected / step->k : NAN;
-}
-
-double series_time(const run_step *step) {
-    return step->time_s;
-}
-
-double series_member(const void *record, size_t offset) {
-    double value;
-    memcpy(&value, (const char *)record + offset, sizeof value);
-    return value;
-}
-
 /* ---- Values of a run ------------------------------------------------------------------------ */
 
 /* Of the `window` steps up to that of line `last`. */
-static double mean_until(const run_log *run, int64_t last, step_value value, double window) {
+static double mean_until(const run_log *run, int64_t last, size_t offset, double window) {
     mean of = {0};
     const run_step *steps = run->steps;
     for (int64_t i = last; i >= 0 && steps[i].step > steps[last].step - window; i--)
-        mean_add(&of, &steps[i], value(&steps[i]));
+        mean_add(&of, &steps[i], offset);
     return mean_value(&of);
 }
 
-double series_last(const run_log *run, step_value value, double window) {
-    return mean_until(run, run->nsteps - 1, value, window);
+double series_last(const run_log *run, size_t offset, double window) {
+    return mean_until(run, run->nsteps - 1, offset, window);
 }
 
-double series_mean(const run_log *run, step_value value) {
-    return series_last(run, value, INFINITY);
-}
-
-double series_mean_member(const run_log *run, size_t offset) {
-    mean of = {0};
-    for (int64_t i = 0; i < run->nsteps; i++)
-        mean_add(&of, &run->steps[i], series_member(&run->steps[i], offset));
-    return mean_value(&of);
+double series_mean(const run_log *run, size_t offset) {
+    return series_last(run, offset, INFINITY);
 }
 
 double series_steps(const run_log *run) {
@@ -142,41 +118,35 @@ static int64_t step_of_point(int64_t p, int64_t points, int64_t steps) {
     return points > 1 ? p * (steps - 1) / (points - 1) : steps - 1;
 }
 
-/* What the axis says at the end of a step, given the bytes sent until then. */
-static double axis_value(const run_step *step, series_axis axis, double bytes) {
-    switch (axis) {
-    case AXIS_MEGABYTES:
-        return bytes / MEGABYTE;
-    case AXIS_SECONDS:
-        return step->elapsed_s;
-    case AXIS_STEP:
-        break;
-    }
-    return step->step;
+/* Add y at what the axis says of a step, its end and the bytes sent until then. */
+static void add_point(series *curve, series_axis axis, double step, double bytes, double seconds,
+                      double y) {
+    const double x[] = {
+        [AXIS_STEP] = step, [AXIS_MEGABYTES] = bytes / MEGABYTE, [AXIS_SECONDS] = seconds};
+    curve->x[curve->count] = x[axis];
+    curve->y[curve->count++] = y;
 }
 
-void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
-                     double window) {
+void series_loss(series *curve, const run_log *run, series_axis axis, double window) {
     int64_t points = run->nsteps < SERIES_POINTS ? run->nsteps : SERIES_POINTS;
     mean bytes = {0};
     curve->count = 0;
     for (int64_t i = 0; i < run->nsteps; i++) {
-        mean_add(&bytes, &run->steps[i], series_sent(&run->steps[i]));
-        if (i == step_of_point(curve->count, points, run->nsteps)) {
-            curve->x[curve->count] = axis_value(&run->steps[i], axis, bytes.sum);
-            curve->y[curve->count++] = mean_until(run, i, value, window);
-        }
+        mean_add(&bytes, &run->steps[i], offsetof(run_step, sent));
+        if (i == step_of_point(curve->count, points, run->nsteps))
+            add_point(curve, axis, run->steps[i].step, bytes.sum, run->steps[i].elapsed_s,
+                      mean_until(run, i, offsetof(run_step, loss), window));
     }
 }
 
-void series_binned(series *curve, const run_log *run, step_value value, double bin) {
+void series_binned(series *curve, const run_log *run, size_t offset, double bin) {
     const run_step *end = run->steps + run->nsteps;
     curve->count = 0;
     for (const run_step *at = run->steps; at < end && curve->count < SERIES_POINTS;) {
         mean of = {0};
         double first = at->step;
         for (; at < end && at->step < first + bin; at++)
-            mean_add(&of, at, value(at));
+            mean_add(&of, at, offset);
         curve->x[curve->count] = first;
         curve->y[curve->count++] = mean_value(&of);
     }
@@ -189,14 +159,10 @@ void series_accuracy(series *curve, const run_log *run, series_axis axis) {
     curve->count = 0;
     for (int64_t i = 0; i < run->nevaluations; i++) {
         const run_evaluation *evaluation = &run->evaluations[i];
-        while (at < run->nsteps && run->steps[at].step < evaluation->step) {
-            mean_add(&bytes, &run->steps[at], series_sent(&run->steps[at]));
-            at++;
-        }
-        if (i == step_of_point(curve->count, points, run->nevaluations)) {
-            run_step then = {.step = evaluation->step, .elapsed_s = evaluation->elapsed_s};
-            curve->x[curve->count] = axis_value(&then, axis, bytes.sum);
-            curve->y[curve->count++] = 100.0 * evaluation->accuracy;
-        }
+        for (; at < run->nsteps && run->steps[at].step < evaluation->step; at++)
+            mean_add(&bytes, &run->steps[at], offsetof(run_step, sent));
+        if (i == step_of_point(curve->count, points, run->nevaluations))
+            add_point(curve, axis, evaluation->step, bytes.sum, evaluation->elapsed_s,
+                      100.0 * evaluation->accuracy);
     }
 }

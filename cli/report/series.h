@@ -23,23 +23,12 @@ typedef struct series {
     double y[SERIES_POINTS];
 } series;
 
-typedef double (*step_value)(const run_step *step);
-
-/* Values of a step. */
-double series_loss(const run_step *step);
-double series_sent(const run_step *step);     /* bytes: payload and control of rank 0 */
-double series_selected(const run_step *step); /* count/k */
-double series_time(const run_step *step);
-
 /* The double at an offset in a record of the log: offsetof(run_step, ...). */
 double series_member(const void *record, size_t offset);
 
-/* Means over all steps of the run; NaN if there are none. */
-double series_mean(const run_log *run, step_value value);
-double series_mean_member(const run_log *run, size_t offset);
-
-/* The mean of the last `window` steps. */
-double series_last(const run_log *run, step_value value, double window);
+/* The mean of a member of run_step over all steps, or the last `window`; NaN if there are none. */
+double series_mean(const run_log *run, size_t offset);
+double series_last(const run_log *run, size_t offset, double window);
 
 /* Steps that the log tells of. */
 double series_steps(const run_log *run);
@@ -68,12 +57,11 @@ double series_loss_limit(const run_log *runs, int nruns);
 /* Steps that one point of series_binned stands for, in the longest run. */
 double series_bin(const run_log *runs, int nruns);
 
-/* value over the axis, each point the mean of the `window` steps that end there. */
-void series_smoothed(series *curve, const run_log *run, series_axis axis, step_value value,
-                     double window);
+/* The loss over the axis, each point the mean of the `window` steps that end there. */
+void series_loss(series *curve, const run_log *run, series_axis axis, double window);
 
-/* value over steps, each point the mean of its own steps; the bin of series_bin. */
-void series_binned(series *curve, const run_log *run, step_value value, double bin);
+/* A member over steps, each point the mean of its own steps; the bin of series_bin. */
+void series_binned(series *curve, const run_log *run, size_t offset, double bin);
 
 /* Test accuracy in percent over the axis. */
 void series_accuracy(series *curve, const run_log *run, series_axis axis);

@@ -85,7 +85,7 @@ static void write_saved(FILE *out, const run_log *run, double sent) {
         fprintf(out, "<td>%.1f %% <small>(%.*f&times; less)</small></td>",
                 100.0 * (1.0 - sent / dense), dense / sent < 10 ? 1 : 0, dense / sent);
     } else {
-        html_cell_percent(out, dense > 0 ? 1.0 - sent / dense : NAN);
+        html_cell(out, HTML_PERCENT, dense > 0 ? 1.0 - sent / dense : NAN);
     }
 }
 
@@ -96,10 +96,10 @@ static void write_accuracy(const report_page *page, const run_log *run) {
         dense = series_is_dense(&page->runs[i]) ? series_last_accuracy(&page->runs[i]) : NAN;
     double points = 100.0 * (accuracy - dense);
     if (series_is_dense(run) || !isfinite(points)) {
-        html_cell_percent(page->out, accuracy);
+        html_cell(page->out, HTML_PERCENT, accuracy);
     } else {
         fprintf(page->out, "<td>%.1f %% <small>(", 100.0 * accuracy);
-        html_difference(page->out, points);
+        fprintf(page->out, fabs(points) < 0.05 ? "&plusmn;0.0" : "%+.1f", points);
         fputs(")</small></td>", page->out);
     }
 }
@@ -107,18 +107,18 @@ static void write_accuracy(const report_page *page, const run_log *run) {
 static void write_run(const report_page *page, int i) {
     const run_log *run = &page->runs[i];
     FILE *out = page->out;
-    double sent = series_mean(run, series_sent);
+    double sent = series_mean(run, offsetof(run_step, sent));
     page_row_begin(page, i);
     html_cell_text(out, run->scheme);
-    html_cell_count(out, run->nranks);
-    html_cell_general(out, series_is_dense(run) ? 1.0 : run->density);
-    html_cell_real(out, series_last(run, series_loss, page->window), 4);
+    html_cell(out, HTML_COUNT, run->nranks);
+    html_cell(out, HTML_GENERAL, series_is_dense(run) ? 1.0 : run->density);
+    html_cell(out, HTML_REAL4, series_last(run, offsetof(run_step, loss), page->window));
     write_accuracy(page, run);
-    html_cell_bytes(out, sent);
-    html_cell_bytes(out, series_mean_member(run, offsetof(run_step, control)));
+    html_cell(out, HTML_BYTES, sent);
+    html_cell(out, HTML_BYTES, series_mean(run, offsetof(run_step, control)));
     write_saved(out, run, sent);
-    html_cell_seconds(out, series_seconds(run));
-    html_cell_seconds(out, series_mean(run, series_time));
+    html_cell(out, HTML_SECONDS, series_seconds(run));
+    html_cell(out, HTML_SECONDS, series_mean(run, offsetof(run_step, time_s)));
     fputs("</tr>\n", out);
 }
 
@@ -127,18 +127,18 @@ static void write_settings(const report_page *page, int i) {
     FILE *out = page->out;
     page_row_begin(page, i);
     html_cell_text(out, run->model);
-    html_cell_count(out, run->parameters);
+    html_cell(out, HTML_COUNT, run->parameters);
     html_cell_text(out, run->data);
     html_cell_text(out, run->select);
     html_cell_text(out, run->exchange);
     html_cell_text(out, run->transport);
-    html_cell_count(out, run->batch);
-    html_cell_count(out, series_steps(run));
+    html_cell(out, HTML_COUNT, run->batch);
+    html_cell(out, HTML_COUNT, series_steps(run));
     html_cell_text(out, run->optimizer);
-    html_cell_general(out, run->lr);
-    html_cell_general(out, run->momentum);
-    html_cell_general(out, run->weight_decay);
-    html_cell_count(out, run->seed);
+    html_cell(out, HTML_GENERAL, run->lr);
+    html_cell(out, HTML_GENERAL, run->momentum);
+    html_cell(out, HTML_GENERAL, run->weight_decay);
+    html_cell(out, HTML_COUNT, run->seed);
     html_cell_text(out, run->path);
     fputs("</tr>\n", out);
 }

@@ -52,7 +52,7 @@ static void write_bytes(report_page *page) {
     add_dense(page, &drawing);
     for (int i = 0; i < page->nruns; i++) {
         series curve;
-        series_binned(&curve, &page->runs[i], series_sent, page->bin);
+        series_binned(&curve, &page->runs[i], offsetof(run_step, sent), page->bin);
         plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
     }
     page_figure_end(
@@ -81,7 +81,7 @@ static void write_counts(report_page *page) {
     for (int i = 0; i < page->nruns; i++) {
         series curve;
         if (!series_is_dense(&page->runs[i])) {
-            series_binned(&curve, &page->runs[i], series_selected, page->bin);
+            series_binned(&curve, &page->runs[i], offsetof(run_step, share), page->bin);
             plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
             high = fmax(high, highest(&curve));
         }
