@@ -8,7 +8,6 @@
 #include "report/page.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "names.h"
 #include "report/html.h"
@@ -53,34 +52,33 @@ static const part parts[] = {
 static void measure(const run_log *run, double ms[PARTS]) {
     double rest = series_mean(run, offsetof(run_step, time_s)) * MILLISECONDS;
     for (int p = 0; p < PARTS; p++) {
-        double mean = NAN;
-        if (parts[p].offset != NOWHERE)
-            mean = series_mean(run, parts[p].offset) * MILLISECONDS;
+        /* What is left over comes after all that is subtracted from it. */
+        double mean = parts[p].offset == NOWHERE ? fmax(rest, 0.0)
+                                                 : series_mean(run, parts[p].offset) * MILLISECONDS;
         ms[p] = isnan(mean) ? 0.0 : mean;
         rest -= parts[p].behind ? 0.0 : ms[p];
     }
-    for (int p = 0; p < PARTS; p++)
-        if (parts[p].offset == NOWHERE)
-            ms[p] = rest > 0 ? rest : 0.0;
 }
 
 /* ---- The bars ------------------------------------------------------------------------------- */
 
 /* Boxes of part p: one for each run, where the parts before it on the same bar end. */
-static void add_boxes(plot *drawing, const double *ms, int nruns, int p, double *room) {
-    double *low = room, *high = room + nruns, *bottom = room + 2 * nruns, *top = room + 3 * nruns;
+static void add_boxes(plot *drawing, double ms[][PARTS], int nruns, int p) {
+    plot_box boxes[MAX_RUNS];
+    bool behind = parts[p].behind;
     for (int i = 0; i < nruns; i++) {
-        low[i] = 0.0;
+        double low = 0.0;
         for (int q = 0; q < p; q++)
-            low[i] += parts[q].behind == parts[p].behind ? ms[i * PARTS + q] : 0.0;
-        high[i] = low[i] + ms[i * PARTS + p];
-        bottom[i] = i * ROW + (parts[p].behind ? LOWER_FROM : UPPER_FROM);
-        top[i] = i * ROW + (parts[p].behind ? LOWER_TO : UPPER_TO);
+            low += parts[q].behind == behind ? ms[i][q] : 0.0;
+        boxes[i] = (plot_box){.low = low,
+                              .high = low + ms[i][p],
+                              .bottom = i * ROW + (behind ? LOWER_FROM : UPPER_FROM),
+                              .top = i * ROW + (behind ? LOWER_TO : UPPER_TO)};
     }
-    plot_boxes(drawing, low, high, bottom, top, nruns, parts[p].fill);
+    plot_boxes(drawing, boxes, nruns, parts[p].fill);
 }
 
-static void write_bars(report_page *page, const double *ms, double *room) {
+static void write_bars(report_page *page, double ms[][PARTS]) {
     plot drawing;
     int height = (int)(page->nruns * ROW) + 52;
     if (!page_figure_begin(page, &drawing, height, "mean time of an iteration, ms", ""))
@@ -90,7 +88,7 @@ static void write_bars(report_page *page, const double *ms, double *room) {
     plot_set(&drawing, "unset ytics; set grid xtics");
     plot_set(&drawing, "set xrange [0:*]; set yrange [%g:0]", page->nruns * ROW);
     for (int p = 0; p < PARTS; p++)
-        add_boxes(&drawing, ms, page->nruns, p, room);
+        add_boxes(&drawing, ms, page->nruns, p);
     for (int i = 0; i < page->nruns; i++)
         plot_label(&drawing, i, i * ROW + NAME_AT);
     page_figure_end(
@@ -102,7 +100,7 @@ static void write_bars(report_page *page, const double *ms, double *room) {
 
 /* ---- The table ------------------------------------------------------------------------------ */
 
-static void write_table(report_page *page, const double *ms) {
+static void write_table(report_page *page, double ms[][PARTS]) {
     const char *headers[PARTS + 2] = {"mean ms<br>per step", "whole<br>iteration"};
     for (int p = 0; p < PARTS; p++)
         headers[p + 2] = parts[p].header;
@@ -112,19 +110,19 @@ static void write_table(report_page *page, const double *ms) {
         html_cell(page->out, HTML_REAL3,
                   series_mean(&page->runs[i], offsetof(run_step, time_s)) * MILLISECONDS);
         for (int p = 0; p < PARTS; p++)
-            html_cell(page->out, HTML_REAL3, page->runs[i].nsteps > 0 ? ms[i * PARTS + p] : NAN);
+            html_cell(page->out, HTML_REAL3, page->runs[i].nsteps > 0 ? ms[i][p] : NAN);
         fputs("</tr>\n", page->out);
     }
     html_table_end(page->out);
 }
 
 static void write_legend(report_page *page, bool behind) {
-    fprintf(page->out, "<ul class=\"legend\"><li><strong>%s</strong></li>",
+    fprintf(page->out, LEGEND_BEGIN "<li><strong>%s</strong></li>",
             behind ? "background" : "iteration");
     for (int p = 0; p < PARTS; p++)
         if (parts[p].behind == behind)
             page_legend_item(page, parts[p].fill, "block", parts[p].name);
-    fputs("</ul>\n", page->out);
+    fputs(LEGEND_END, page->out);
 }
 
 void breakdown_section(report_page *page) {
@@ -132,22 +130,15 @@ void breakdown_section(report_page *page) {
         page, "breakdown", "Where the time goes",
         "Means over all steps. Gradients are exchanged in the background: what of it "
         "falls into the backward pass is hidden, the rest is exposed.");
-    size_t nruns = (size_t)page->nruns;
-    double *ms = calloc(nruns, PARTS * sizeof *ms); /* [nruns][PARTS] */
-    double *room = calloc(nruns, 4 * sizeof *room);
-    if (ms != NULL && room != NULL) {
-        for (int i = 0; i < page->nruns; i++)
-            measure(&page->runs[i], ms + i * PARTS);
-        if (page->has_gnuplot) {
-            write_legend(page, false);
-            write_legend(page, true);
-        }
-        int before = page_plots_begin(page, 1);
-        write_bars(page, ms, room);
-        page_plots_end(page, before);
-        write_table(page, ms);
+    double ms[MAX_RUNS][PARTS];
+    for (int i = 0; i < page->nruns; i++)
+        measure(&page->runs[i], ms[i]);
+    if (page->has_gnuplot) {
+        write_legend(page, false);
+        write_legend(page, true);
     }
-    free(ms);
-    free(room);
-    page_section_end(page);
+    int before = page_plots_begin(page, 1);
+    write_bars(page, ms);
+    page_plots_end(page, before);
+    write_table(page, ms);
 }

@@ -7,9 +7,7 @@
 #include "report/page.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-#include "error.h"
 #include "names.h"
 #include "report/html.h"
 #include "report/series.h"
@@ -108,11 +106,11 @@ static void write_figure(report_page *page, bool caught) {
         add_runs(page, &drawing, false);
     }
     if (page_figure_draw(page, &drawing, title)) {
-        fputs("<ul class=\"legend\">", page->out);
+        fputs(LEGEND_BEGIN, page->out);
         for (int b = 0; b < BOUNDS; b++)
             page_legend_item(page, COLOR_SOFT, bounds[b].dash,
                              caught ? bounds[b].caught : bounds[b].name);
-        fputs("</ul>\n", page->out);
+        fputs(LEGEND_END, page->out);
         page_figure_caption(page, title, caught ? text_caught : text_contraction);
     }
 }
@@ -177,13 +175,10 @@ void contraction_section(report_page *page) {
             write_row(page, i);
         html_table_end(page->out);
     }
-    page_section_end(page);
 }
 
 int contraction_write(report_page *page) {
-    const char **labels = calloc((size_t)page->nruns + BOUNDS, sizeof *labels);
-    if (labels == NULL)
-        return error_report("report: out of memory");
+    const char *labels[MAX_RUNS + BOUNDS];
     for (int i = 0; i < page->nruns; i++)
         labels[i] = page->labels[i];
     for (int b = 0; b < BOUNDS; b++)
@@ -196,7 +191,5 @@ int contraction_write(report_page *page) {
                                  .labels = labels,
                                  .nlabels = page->nruns + BOUNDS,
                                  .add = add_caught};
-    int status = page_picture_write(page, &caught);
-    free(labels);
-    return status;
+    return page_picture_write(page, &caught);
 }

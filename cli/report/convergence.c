@@ -49,8 +49,9 @@ static bool spread_out(const report_page *page, series_axis axis, bool accuracy)
 static void add_curves(const report_page *page, plot *drawing, series_axis axis, bool accuracy,
                        bool points) {
     series curve;
-    if (!accuracy)
-        plot_limit(drawing, series_loss_limit(page->runs, page->nruns));
+    double limit = series_loss_limit(page->runs, page->nruns);
+    if (!accuracy && limit > 0) /* or before; lines beyond leave the plot */
+        plot_set(drawing, "set yrange [*:*<%.7g]", limit);
     for (int i = 0; i < page->nruns; i++) {
         plot_style style = page->styles[i];
         style.points = points;
@@ -96,7 +97,6 @@ void convergence_section(report_page *page) {
         for (int axis = AXIS_STEP; axis <= AXIS_SECONDS; axis++)
             write_figure(page, (series_axis)axis, accuracy == 1);
     page_plots_end(page, before);
-    page_section_end(page);
 }
 
 /* ---- As pictures ---------------------------------------------------------------------------- */
@@ -118,8 +118,6 @@ int convergence_write_loss(report_page *page) {
                                                     .x = "step",
                                                     .y = y,
                                                     .key = "top right",
-                                                    .labels = (const char *const *)page->labels,
-                                                    .nlabels = page->nruns,
                                                     .add = add_losses});
 }
 
@@ -129,7 +127,5 @@ int convergence_write_accuracy(report_page *page) {
                                                     .x = "step",
                                                     .y = "test accuracy, %",
                                                     .key = "bottom right",
-                                                    .labels = (const char *const *)page->labels,
-                                                    .nlabels = page->nruns,
                                                     .add = add_accuracies});
 }

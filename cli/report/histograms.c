@@ -101,12 +101,12 @@ static void describe_step(const selection *chosen, int s, char *text) {
 /* "step 0, 100, ..." with the colours of the lines. */
 static void write_steps(report_page *page, const selection *chosen) {
     char text[LABEL_SIZE];
-    fputs("<ul class=\"legend\">", page->out);
+    fputs(LEGEND_BEGIN, page->out);
     for (int s = 0; s < chosen->count; s++) {
         describe_step(chosen, s, text);
         page_legend_item(page, shade(s, chosen->count), "solid", text);
     }
-    fputs("</ul>\n", page->out);
+    fputs(LEGEND_END, page->out);
 }
 
 static void write_figure(report_page *page, int i) {
@@ -136,7 +136,6 @@ void histograms_section(report_page *page) {
     for (int i = 0; i < page->nruns; i++)
         write_figure(page, i);
     page_plots_end(page, before);
-    page_section_end(page);
 }
 
 /* ---- The only run's, as a picture ----------------------------------------------------------- */

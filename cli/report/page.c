@@ -65,10 +65,6 @@ void page_section_begin(report_page *page, const char *id, const char *title, co
     fprintf(page->out, "<section id=\"%s\">\n<h2>%s</h2>\n<p>%s</p>\n", id, title, text);
 }
 
-void page_section_end(report_page *page) {
-    fputs("</section>\n", page->out);
-}
-
 void page_row_begin(const report_page *page, int i) {
     fprintf(page->out,
             "<tr><th scope=\"row\"><span class=\"name\"><i style=\"background:var(--%s)\"></i>"
@@ -89,14 +85,14 @@ void page_legend_item(report_page *page, color mark, const char *style, const ch
 void page_legend(report_page *page, bool (*shows)(const run_log *run)) {
     if (!page->has_gnuplot)
         return;
-    fputs("<ul class=\"legend\">", page->out);
+    fputs(LEGEND_BEGIN, page->out);
     for (int i = 0; i < page->nruns; i++) {
         if (shows == NULL || shows(&page->runs[i])) {
             page_legend_item(page, page->styles[i].line,
                              page->styles[i].dash > 0 ? "dashed" : "solid", page->labels[i]);
         }
     }
-    fputs("</ul>\n", page->out);
+    fputs(LEGEND_END, page->out);
 }
 
 /* ---- Figures -------------------------------------------------------------------------------- */
@@ -185,13 +181,15 @@ static void write_head(report_page *page) {
 }
 
 int page_write(report_page *page) {
+    static void (*const sections[])(report_page * page) = {convergence_section, breakdown_section,
+                                                           traffic_section, contraction_section,
+                                                           histograms_section};
     write_head(page);
     summary_section(page);
-    convergence_section(page);
-    breakdown_section(page);
-    traffic_section(page);
-    contraction_section(page);
-    histograms_section(page);
+    for (int i = 0; i < COUNT_OF(sections); i++) {
+        sections[i](page);
+        fputs("</section>\n", page->out);
+    }
     fprintf(page->out,
             "<footer>Made by thinwire %s from %d run log%s. Bytes are decimal (1 kB = 1000 B). "
             "Colours follow your browser's choice of light or dark.</footer>\n"
@@ -208,10 +206,11 @@ int page_picture_write(report_page *page, const page_picture *what) {
     int status = STATUS_OK;
     if (!page->has_gnuplot)
         return error_report("report: plots need gnuplot; install gnuplot-nox");
-    const svg_settings settings = {.description = page->title,
-                                   .labels = what->labels,
-                                   .nlabels = what->nlabels,
-                                   .is_file = true};
+    const svg_settings settings = {
+        .description = page->title,
+        .labels = what->labels != NULL ? what->labels : (const char *const *)page->labels,
+        .nlabels = what->labels != NULL ? what->nlabels : page->nruns,
+        .is_file = true};
     if (plot_begin(&drawing, PLOT_FILE_WIDTH, PLOT_FILE_HEIGHT, what->x, what->y)) {
         plot_key(&drawing);
         plot_set(&drawing, "set key %s", what->key);

@@ -14,6 +14,8 @@
 #include "report/plot.h"
 #include "report/run_log.h"
 
+#define MAX_RUNS 64
+
 typedef struct report_page {
     FILE *out;
     const run_log *runs; /* [nruns] */
@@ -41,7 +43,6 @@ int histograms_write(report_page *page);
 /* ---- For the sections */
 
 void page_section_begin(report_page *page, const char *id, const char *title, const char *text);
-void page_section_end(report_page *page);
 
 /* Begin the row of run i in a table: its name and colour. */
 void page_row_begin(const report_page *page, int i);
@@ -50,7 +51,9 @@ void page_row_begin(const report_page *page, int i);
  * there are no lines. */
 void page_legend(report_page *page, bool (*shows)(const run_log *run));
 
-/* One entry of a legend of its own, between <ul class="legend"> and </ul>. */
+/* A legend of its own: its entries stand between LEGEND_BEGIN and LEGEND_END. */
+#define LEGEND_BEGIN "<ul class=\"legend\">"
+#define LEGEND_END "</ul>\n"
 void page_legend_item(report_page *page, color mark, const char *style, const char *text);
 
 /* Figures stand between page_plots_begin and page_plots_end, `across` of them in a row on a wide
@@ -71,7 +74,7 @@ void page_figure_caption(report_page *page, const char *title, const char *capti
 void page_figure_end(report_page *page, plot *drawing, const char *title, const char *caption, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* ---- The sections */
+/* ---- The sections: page_write closes what each begins */
 
 void summary_section(report_page *page);
 void convergence_section(report_page *page);
@@ -89,7 +92,7 @@ typedef struct page_picture {
     const char *hint;          /* after it: how a run gets some, or why it has none */
     const char *x, *y;         /* what the axes show */
     const char *key;           /* where lines leave room for their names, as gnuplot says it */
-    const char *const *labels; /* [nlabels] */
+    const char *const *labels; /* [nlabels]; NULL: the page's */
     int nlabels;
     void (*add)(const report_page *page, plot *drawing);
 } page_picture;

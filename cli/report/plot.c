@@ -55,11 +55,6 @@ void plot_logarithmic(plot *drawing, char axis) {
     drawing->log_y = drawing->log_y || axis == 'y';
 }
 
-void plot_limit(plot *drawing, double highest) {
-    if (highest > 0)
-        plot_set(drawing, "set yrange [*:*<%.7g]", highest);
-}
-
 void plot_key(plot *drawing) {
     plot_set(drawing, "set key top right samplen 2 spacing 1.2 tc rgb '" SVG_COLOR "'", COLOR_INK);
     drawing->has_key = true;
@@ -73,6 +68,13 @@ void plot_label(plot *drawing, int label, double y) {
 
 static bool can_show(double value, bool logarithmic) {
     return isfinite(value) && !(logarithmic && value <= 0);
+}
+
+static void put_number(FILE *out, double value, bool logarithmic) {
+    if (can_show(value, logarithmic))
+        fprintf(out, " %.7g", value);
+    else
+        fputs(" NaN", out);
 }
 
 /* The smallest of 1, 2 and 5 times a power of ten that splits the width into at most 6. */
@@ -93,13 +95,6 @@ static void set_range(plot *drawing) {
         plot_set(drawing, "set xtics %.7g", nice_step(right - left));
     }
     plot_set(drawing, "set xrange [%.7g:%.7g]", left, right);
-}
-
-static void put_number(FILE *out, double value) {
-    if (isfinite(value))
-        fprintf(out, " %.7g", value);
-    else
-        fputs(" NaN", out);
 }
 
 static void begin_series(plot *drawing) {
@@ -134,8 +129,8 @@ void plot_line(plot *drawing, const double *x, const double *y, int count, plot_
         return;
     begin_series(drawing);
     for (int i = 0; i < count; i++) {
-        put_number(drawing->script, can_show(x[i], drawing->log_x) ? x[i] : NAN);
-        put_number(drawing->script, can_show(y[i], drawing->log_y) ? y[i] : NAN);
+        put_number(drawing->script, x[i], drawing->log_x);
+        put_number(drawing->script, y[i], drawing->log_y);
         fputc('\n', drawing->script);
     }
     plot_set(drawing, "EOD");
@@ -151,13 +146,12 @@ void plot_key_entry(plot *drawing, plot_style style) {
     }
 }
 
-void plot_boxes(plot *drawing, const double *low, const double *high, const double *bottom,
-                const double *top, int count, color fill) {
+void plot_boxes(plot *drawing, const plot_box *boxes, int count, color fill) {
     begin_series(drawing);
-    for (int i = 0; i < count; i++) {
-        const double row[] = {low[i], bottom[i], low[i], high[i], bottom[i], top[i]};
+    for (const plot_box *b = boxes; b < boxes + count; b++) {
+        const double row[] = {b->low, b->bottom, b->low, b->high, b->bottom, b->top};
         for (int column = 0; column < 6; column++)
-            put_number(drawing->script, row[column]);
+            put_number(drawing->script, row[column], false);
         fputc('\n', drawing->script);
     }
     plot_set(drawing, "EOD");

@@ -91,9 +91,6 @@ void plot_set(plot *drawing, const char *format, ...) __attribute__((format(prin
 /* Make an axis, 'x' or 'y', logarithmic; before its lines. */
 void plot_logarithmic(plot *drawing, char axis);
 
-/* The axis of y ends at `highest`, if that is positive, or before; lines beyond leave the plot. */
-void plot_limit(plot *drawing, double highest);
-
 /* Name the lines at the top right, where falling curves leave room; before its lines. */
 void plot_key(plot *drawing);
 
@@ -107,9 +104,12 @@ void plot_label(plot *drawing, int label, double y);
  * other is left out. The axis of x fits the lines, from 0 where they are positive. */
 void plot_line(plot *drawing, const double *x, const double *y, int count, plot_style style);
 
-/* One colour's boxes of a bar chart: [count] each. */
-void plot_boxes(plot *drawing, const double *low, const double *high, const double *bottom,
-                const double *top, int count, color fill);
+typedef struct plot_box {
+    double low, high, bottom, top;
+} plot_box;
+
+/* boxes[count] of one colour in a bar chart. */
+void plot_boxes(plot *drawing, const plot_box *boxes, int count, color fill);
 
 /* Free what the plot holds. */
 void plot_end(plot *drawing);

@@ -14,7 +14,6 @@
 #include "report/plot.h"
 #include "report/series.h"
 
-#define MAX_RUNS 64
 #define DEFAULT_OUT "report.html"
 #define LINE_WIDTH 2.0
 
@@ -73,6 +72,20 @@ static int parse(report_settings *settings, int argc, char **argv) {
                     "  thinwire report oktopk.jsonl --histograms histograms.svg\n");
 }
 
+/* A page in place of a log that it was made from would lose the log. */
+static int refuse_own_log(const report_settings *settings) {
+    struct stat out, log;
+    bool exists = stat(settings->out, &out) == 0;
+    for (int i = 0; i < settings->npaths && exists; i++) {
+        if (stat(settings->paths[i], &log) == 0 && log.st_dev == out.st_dev &&
+            log.st_ino == out.st_ino) {
+            return error_usage("report: %s is one of the logs; write to another file",
+                               settings->out);
+        }
+    }
+    return STATUS_OK;
+}
+
 /* Which product it is; fills in what was not given. */
 static int settle(report_settings *settings) {
     int given = 0;
@@ -97,21 +110,7 @@ static int settle(report_settings *settings) {
         return error_usage("report: --histograms shows one run over time; give one log");
     if (settings->title == NULL)
         settings->title = products[settings->wanted].title;
-    return STATUS_OK;
-}
-
-/* A page in place of a log that it was made from would lose the log. */
-static int refuse_own_log(const report_settings *settings) {
-    struct stat out, log;
-    bool exists = stat(settings->out, &out) == 0;
-    for (int i = 0; i < settings->npaths && exists; i++) {
-        if (stat(settings->paths[i], &log) == 0 && log.st_dev == out.st_dev &&
-            log.st_ino == out.st_ino) {
-            return error_usage("report: %s is one of the logs; write to another file",
-                               settings->out);
-        }
-    }
-    return STATUS_OK;
+    return refuse_own_log(settings);
 }
 
 /* ---- Runs ----------------------------------------------------------------------------------- */
@@ -125,9 +124,9 @@ static char *make_label(const run_log *runs, int i) {
     for (int j = 0; j < i; j++)
         earlier += strcmp(runs[j].name, runs[i].name) == 0;
     char *label = NULL;
-    int length =
-        earlier > 0 ? asprintf(&label, "%s (%d)", name, earlier + 1) : asprintf(&label, "%s", name);
-    return length >= 0 ? label : NULL;
+    if (earlier == 0)
+        return strdup(name);
+    return asprintf(&label, "%s (%d)", name, earlier + 1) >= 0 ? label : NULL;
 }
 
 /* The first dense run is drawn in ink, the others in the palette, with other dashes each time that
@@ -211,17 +210,15 @@ static int report_runs(const report_settings *settings) {
     return status;
 }
 
-static int run(report_settings *settings, int argc, char **argv) {
-    TW_TRY(parse(settings, argc, argv));
-    TW_TRY(settle(settings));
-    TW_TRY(refuse_own_log(settings));
-    return report_runs(settings);
-}
-
 int command_report(int argc, char **argv) {
     report_settings settings = {.out = DEFAULT_OUT, .paths = calloc((size_t)argc, sizeof(char *))};
-    int status =
-        settings.paths != NULL ? run(&settings, argc, argv) : error_report("report: out of memory");
+    if (settings.paths == NULL)
+        return error_report("report: out of memory");
+    int status = parse(&settings, argc, argv);
+    if (status == STATUS_OK)
+        status = settle(&settings);
+    if (status == STATUS_OK)
+        status = report_runs(&settings);
     free(settings.paths);
     return status;
 }

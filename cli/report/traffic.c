@@ -103,13 +103,12 @@ void traffic_section(report_page *page) {
                        "take for the k that they were asked for. Dense does not select.");
     page_legend(page, NULL);
     if (page->has_gnuplot) {
-        fputs("<ul class=\"legend\">", page->out);
+        fputs(LEGEND_BEGIN, page->out);
         page_legend_item(page, COLOR_SOFT, "dashed", "what dense costs; count = k");
-        fputs("</ul>\n", page->out);
+        fputs(LEGEND_END, page->out);
     }
     int before = page_plots_begin(page, 2);
     write_bytes(page);
     write_counts(page);
     page_plots_end(page, before);
-    page_section_end(page);
 }
