@@ -13,6 +13,8 @@
 #include "base/clock.h"
 
 #define BAR_WIDTH 30
+static const char full_bar[] = "##############################";
+static const char empty_bar[] = "..............................";
 #define REDRAW_NS (TW__SECOND / 4)
 #define PLAIN_LINE_NS (10 * TW__SECOND)
 
@@ -23,17 +25,6 @@ static struct {
     bool visible;  /* a bar is on the line now */
     int64_t due;   /* tw__clock() from which the next bar or line may appear */
 } bar;
-
-static void draw_bar(int64_t done, int percent) {
-    int filled = (int)(done * BAR_WIDTH / bar.total);
-    char cells[BAR_WIDTH + 1];
-    for (int i = 0; i < BAR_WIDTH; i++)
-        cells[i] = i < filled ? '#' : '.';
-    cells[BAR_WIDTH] = '\0';
-    fprintf(stderr, "\r%s [%s] %3d %%", bar.label, cells, percent);
-    fflush(stderr);
-    bar.visible = true;
-}
 
 void progress_begin(const char *label, int64_t total) {
     bar.label = label;
@@ -53,10 +44,15 @@ void progress_to(int64_t done) {
         return;
     bar.due = now + (bar.terminal ? REDRAW_NS : PLAIN_LINE_NS);
     int percent = (int)(done * 100 / bar.total);
-    if (bar.terminal)
-        draw_bar(done, percent);
-    else
+    if (!bar.terminal) {
         fprintf(stderr, "%s: %d %%\n", bar.label, percent);
+        return;
+    }
+    int filled = (int)(done * BAR_WIDTH / bar.total);
+    fprintf(stderr, "\r%s [%.*s%.*s] %3d %%", bar.label, filled, full_bar, BAR_WIDTH - filled,
+            empty_bar, percent);
+    fflush(stderr);
+    bar.visible = true;
 }
 
 void progress_clear(void) {

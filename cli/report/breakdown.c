@@ -91,11 +91,13 @@ static void write_bars(report_page *page, double ms[][PARTS]) {
         add_boxes(&drawing, ms, page->nruns, p);
     for (int i = 0; i < page->nruns; i++)
         plot_label(&drawing, i, i * ROW + NAME_AT);
-    page_figure_end(
-        page, &drawing, "Breakdown of an iteration",
-        "Upper bar: what the iteration waits for, from data to optimiser. Lower, thinner bar: "
-        "work of the exchange, in the background, hidden or not. Look at the exposed "
-        "communication: it is all that a better exchange can still save.");
+    static const char title[] = "Breakdown of an iteration";
+    if (page_figure_draw(page, &drawing, title))
+        page_figure_caption(
+            page, title,
+            "Upper bar: what the iteration waits for, from data to optimiser. Lower, thinner bar: "
+            "work of the exchange, in the background, hidden or not. Look at the exposed "
+            "communication: it is all that a better exchange can still save.");
 }
 
 /* ---- The table ------------------------------------------------------------------------------ */

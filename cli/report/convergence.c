@@ -84,8 +84,9 @@ static void write_figure(report_page *page, series_axis axis, bool accuracy) {
     add_curves(page, &drawing, axis, accuracy, accuracy);
     snprintf(title, sizeof title, "%s %s", accuracy ? "Accuracy" : "Loss", axes[axis].title);
     describe(page, accuracy, what, sizeof what);
-    page_figure_end(page, &drawing, title, "%s %s%s", what, axes[axis].look,
-                    logarithmic ? " Logarithmic axis." : "");
+    if (page_figure_draw(page, &drawing, title))
+        page_figure_caption(page, title, "%s %s%s", what, axes[axis].look,
+                            logarithmic ? " Logarithmic axis." : "");
 }
 
 void convergence_section(report_page *page) {

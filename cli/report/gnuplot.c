@@ -19,7 +19,7 @@
 
 /* Run gnuplot with one argument and the files in place of stdin, stdout and stderr. Returns 0, or
  * an errno; *exit_status is as of waitpid. */
-static int run_child(const char *argument, const int files[3], int *exit_status) {
+static int run_child(char *argument, const int files[3], int *exit_status) {
     posix_spawn_file_actions_t actions;
     int error = posix_spawn_file_actions_init(&actions);
     if (error != 0)
@@ -27,17 +27,13 @@ static int run_child(const char *argument, const int files[3], int *exit_status)
     for (int i = 0; i < 3 && error == 0; i++)
         error = posix_spawn_file_actions_adddup2(&actions, files[i], i);
     char name[] = "gnuplot";
-    char *copy = strdup(argument);
-    char *arguments[] = {name, copy, NULL};
+    char *arguments[] = {name, argument, NULL};
     pid_t child = 0;
-    if (error == 0) {
-        error =
-            copy != NULL ? posix_spawnp(&child, name, &actions, NULL, arguments, environ) : ENOMEM;
-    }
+    if (error == 0)
+        error = posix_spawnp(&child, name, &actions, NULL, arguments, environ);
     while (error == 0 && waitpid(child, exit_status, 0) < 0)
         error = errno == EINTR ? 0 : errno;
     posix_spawn_file_actions_destroy(&actions);
-    free(copy);
     return error;
 }
 
@@ -46,8 +42,9 @@ bool gnuplot_available(void) {
     if (null < 0)
         return false;
     const int files[3] = {null, null, null};
+    char option[] = "--version";
     int exit_status = 0;
-    int error = run_child("--version", files, &exit_status);
+    int error = run_child(option, files, &exit_status);
     close(null);
     return error == 0 && WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 0;
 }
@@ -59,10 +56,8 @@ static char *read_back(FILE *file) {
     long size = ftell(file);
     rewind(file);
     char *text = size >= 0 ? malloc((size_t)size + 1) : NULL;
-    if (text != NULL) {
-        size_t length = fread(text, 1, (size_t)size, file);
-        text[length] = '\0';
-    }
+    if (text != NULL)
+        text[fread(text, 1, (size_t)size, file)] = '\0';
     return text;
 }
 
@@ -80,8 +75,9 @@ static void complaint(FILE *errors, char *reason, size_t size) {
 
 static char *draw(FILE *in, FILE *drawn, FILE *errors, char *reason, size_t size) {
     const int files[3] = {fileno(in), fileno(drawn), fileno(errors)};
+    char option[] = "-d";
     int exit_status = 0;
-    int error = run_child("-d", files, &exit_status);
+    int error = run_child(option, files, &exit_status);
     if (error != 0) {
         snprintf(reason, size, "cannot run gnuplot: %s", strerror(error));
         return NULL;
@@ -117,16 +113,12 @@ static int refuse(const char *path, int error) {
     return error_report("report: %s: cannot write: %s", path, strerror(error));
 }
 
-/* What mkstemp made is for its owner alone; a page is for whoever may read a new file here. */
-static int set_mode(int file) {
-    mode_t mask = umask(0);
-    (void)umask(mask);
-    return fchmod(file, 0666 & ~mask);
-}
-
 /* Returns 0 or an errno; closes the file in either case. */
 static int fill(int file, const char *text, size_t size) {
-    int error = set_mode(file) == 0 ? 0 : errno;
+    /* What mkstemp made is for its owner alone; a page is for whoever may read a new file here. */
+    mode_t mask = umask(0);
+    (void)umask(mask);
+    int error = fchmod(file, 0666 & ~mask) == 0 ? 0 : errno;
     while (size > 0 && error == 0) {
         ssize_t written = write(file, text, size);
         if (written < 0 && errno != EINTR) {

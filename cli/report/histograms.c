@@ -12,6 +12,7 @@
 #include "report/series.h"
 
 #define VALUE "value of acc = gradient + residual"
+#define PER_BIN "entries per %.2g of value" /* of the widest bin */
 #define FLOOR 0.5
 #define LABEL_SIZE 48
 
@@ -90,35 +91,21 @@ static void add_histograms(const selection *chosen, plot *drawing) {
         add_histogram(drawing, chosen, s);
 }
 
-static void describe_bins(const selection *chosen, char *text) {
-    snprintf(text, LABEL_SIZE, "entries per %.2g of value", chosen->width);
-}
-
-static void describe_step(const selection *chosen, int s, char *text) {
-    snprintf(text, LABEL_SIZE, "step %.0f", chosen->at[s]->step);
-}
-
-/* "step 0, 100, ..." with the colours of the lines. */
-static void write_steps(report_page *page, const selection *chosen) {
-    char text[LABEL_SIZE];
-    fputs(LEGEND_BEGIN, page->out);
-    for (int s = 0; s < chosen->count; s++) {
-        describe_step(chosen, s, text);
-        page_legend_item(page, shade(s, chosen->count), "solid", text);
-    }
-    fputs(LEGEND_END, page->out);
-}
-
 static void write_figure(report_page *page, int i) {
     selection chosen = choose(&page->runs[i]);
     plot drawing;
-    char y[LABEL_SIZE];
-    describe_bins(&chosen, y);
+    char y[LABEL_SIZE], step[LABEL_SIZE];
+    snprintf(y, sizeof y, PER_BIN, chosen.width);
     if (chosen.count == 0 || !page_figure_begin(page, &drawing, PLOT_HEIGHT, VALUE, y))
         return;
     add_histograms(&chosen, &drawing);
     if (page_figure_draw(page, &drawing, page->labels[i])) {
-        write_steps(page, &chosen);
+        fputs(LEGEND_BEGIN, page->out);
+        for (int s = 0; s < chosen.count; s++) {
+            snprintf(step, sizeof step, "step %.0f", chosen.at[s]->step);
+            page_legend_item(page, shade(s, chosen.count), "solid", step);
+        }
+        fputs(LEGEND_END, page->out);
         page_figure_caption(page, page->labels[i],
                             "A bell that widens means that the residual holds back more and more; "
                             "corners or gaps would break the assumption of the bound.");
@@ -149,9 +136,9 @@ int histograms_write(report_page *page) {
     char y[LABEL_SIZE], steps[SNAPSHOT_COLORS][LABEL_SIZE];
     const char *labels[SNAPSHOT_COLORS];
     selection chosen = choose(&page->runs[0]);
-    describe_bins(&chosen, y);
+    snprintf(y, sizeof y, PER_BIN, chosen.width);
     for (int s = 0; s < chosen.count; s++) {
-        describe_step(&chosen, s, steps[s]);
+        snprintf(steps[s], LABEL_SIZE, "step %.0f", chosen.at[s]->step);
         labels[s] = steps[s];
     }
     const page_picture histograms = {.name = "histograms",

@@ -10,7 +10,6 @@
 #include "report/html.h"
 
 #define REASON_SIZE 256
-#define CAPTION_SIZE 1024
 
 static const char style_sheet[] =
     "*{box-sizing:border-box}\n"
@@ -124,47 +123,35 @@ bool page_figure_begin(report_page *page, plot *drawing, int height, const char 
     return true;
 }
 
-/* The plot, or why there is none. */
-static void draw(report_page *page, plot *drawing, const char *title) {
+bool page_figure_draw(report_page *page, plot *drawing, const char *title) {
     char reason[REASON_SIZE];
     const svg_settings settings = {
         .description = title, .labels = (const char *const *)page->labels, .nlabels = page->nruns};
-    if (plot_draw(drawing, page->out, settings, reason, sizeof reason)) {
-        page->nplots++;
-        return;
-    }
-    fputs("<p>This plot could not be drawn: ", page->out);
-    html_text(page->out, reason);
-    fputs("</p>\n", page->out);
-    page->nfailed++;
-    (void)error_report("report: warning: a plot could not be drawn: %s", reason);
-}
-
-bool page_figure_draw(report_page *page, plot *drawing, const char *title) {
     bool worth_it = drawing->nseries > 0;
-    if (worth_it) {
+    if (worth_it)
         fputs("<figure>\n", page->out);
-        draw(page, drawing, title);
+    if (worth_it && plot_draw(drawing, page->out, settings, reason, sizeof reason)) {
+        page->nplots++;
+    } else if (worth_it) {
+        fputs("<p>This plot could not be drawn: ", page->out);
+        html_text(page->out, reason);
+        fputs("</p>\n", page->out);
+        page->nfailed++;
+        (void)error_report("report: warning: a plot could not be drawn: %s", reason);
     }
     plot_end(drawing);
     return worth_it;
 }
 
-void page_figure_caption(report_page *page, const char *title, const char *caption) {
+void page_figure_caption(report_page *page, const char *title, const char *caption, ...) {
     fputs("<figcaption><strong>", page->out);
     html_text(page->out, title);
-    fprintf(page->out, "</strong> %s</figcaption>\n</figure>\n", caption);
-}
-
-void page_figure_end(report_page *page, plot *drawing, const char *title, const char *caption,
-                     ...) {
-    char text[CAPTION_SIZE];
+    fputs("</strong> ", page->out);
     va_list arguments;
     va_start(arguments, caption);
-    vsnprintf(text, sizeof text, caption, arguments);
+    vfprintf(page->out, caption, arguments);
     va_end(arguments);
-    if (page_figure_draw(page, drawing, title))
-        page_figure_caption(page, title, text);
+    fputs("</figcaption>\n</figure>\n", page->out);
 }
 
 /* ---- The page ------------------------------------------------------------------------------- */

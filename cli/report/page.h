@@ -64,15 +64,13 @@ void page_plots_end(report_page *page, int before);
 /* Begin a figure's plot. Returns false if it cannot be drawn: then it has no end either. */
 bool page_figure_begin(report_page *page, plot *drawing, int height, const char *x, const char *y);
 
-/* The two halves of page_figure_end, for a legend of the figure's own in between. page_figure_draw
- * returns false for a figure without a line, which has no caption either. */
+/* Draw it and free the plot. Returns false for a figure without a line, which is left out and has
+ * no caption either. */
 bool page_figure_draw(report_page *page, plot *drawing, const char *title);
-void page_figure_caption(report_page *page, const char *title, const char *caption);
 
-/* Draw it. The title is text and gets escaped; the caption, format and all, is HTML. A figure
- * without a line in it is left out. */
-void page_figure_end(report_page *page, plot *drawing, const char *title, const char *caption, ...)
-    __attribute__((format(printf, 4, 5)));
+/* End the figure. The title is text and gets escaped; the caption, format and all, is HTML. */
+void page_figure_caption(report_page *page, const char *title, const char *caption, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* ---- The sections: page_write closes what each begins */
 

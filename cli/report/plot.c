@@ -170,22 +170,17 @@ static bool close_stream(FILE **stream) {
     return good;
 }
 
-/* Close the script. Returns it, owned by the plot, or NULL if there was no memory. */
-static const char *close_script(plot *drawing) {
-    if (drawing->has_range)
-        set_range(drawing);
-    bool good = close_stream(&drawing->command);
-    if (good && drawing->script != NULL)
-        fprintf(drawing->script, "%s\n", drawing->command_text);
-    return close_stream(&drawing->script) && good ? drawing->text : NULL;
-}
-
 bool plot_draw(plot *drawing, FILE *out, svg_settings settings, char *reason, size_t size) {
     snprintf(reason, size, "out of memory");
     settings.width = drawing->width;
     settings.height = drawing->height;
-    const char *script = close_script(drawing);
-    char *svg = script != NULL ? gnuplot_run(script, reason, size) : NULL;
+    if (drawing->has_range)
+        set_range(drawing);
+    bool good = close_stream(&drawing->command);
+    if (good)
+        plot_set(drawing, "%s", drawing->command_text);
+    good = close_stream(&drawing->script) && good;
+    char *svg = good ? gnuplot_run(drawing->text, reason, size) : NULL;
     if (svg == NULL)
         return false;
     svg_write(out, svg, &settings);

@@ -39,32 +39,27 @@ static void write_subject(report_page *page) {
 
 /* ---- Notices -------------------------------------------------------------------------------- */
 
-static void write_cut_off(report_page *page, int i) {
-    const run_log *run = &page->runs[i];
-    fputs("<p class=\"notice\"><strong>", page->out);
-    html_text(page->out, page->labels[i]);
-    fputs("</strong> did not run to its end: the log stops after ", page->out);
-    html_count(page->out, series_steps(run));
-    if (isfinite(run->planned_steps)) {
-        fputs(" of ", page->out);
-        html_count(page->out, run->planned_steps);
-    }
-    fprintf(page->out, " steps%s. What is there is shown.</p>\n",
-            run->half_line ? ", in the middle of a line" : "");
-}
-
 static void write_notices(report_page *page) {
     for (int i = 0; i < page->nruns; i++) {
         const run_log *run = &page->runs[i];
-        if (!run->has_end) {
-            write_cut_off(page, i);
-        } else if (run->end_skipped > 0) {
-            fputs("<p class=\"notice\"><strong>", page->out);
-            html_text(page->out, page->labels[i]);
+        if (run->has_end && !(run->end_skipped > 0))
+            continue;
+        fputs("<p class=\"notice\"><strong>", page->out);
+        html_text(page->out, page->labels[i]);
+        if (run->has_end) {
             fputs("</strong> skipped ", page->out);
             html_count(page->out, run->end_skipped);
             fputs(" steps because of NaN or infinity.</p>\n", page->out);
+            continue;
         }
+        fputs("</strong> did not run to its end: the log stops after ", page->out);
+        html_count(page->out, series_steps(run));
+        if (isfinite(run->planned_steps)) {
+            fputs(" of ", page->out);
+            html_count(page->out, run->planned_steps);
+        }
+        fprintf(page->out, " steps%s. What is there is shown.</p>\n",
+                run->half_line ? ", in the middle of a line" : "");
     }
     if (!page->has_gnuplot) {
         fputs(

@@ -6,14 +6,6 @@
 
 #include "report/series.h"
 
-/* What each point stands for, in words. */
-static const char *point_text(const report_page *page, char *text, size_t size) {
-    if (page->bin == 1)
-        return "";
-    snprintf(text, size, " Each point is the mean of %.0f steps.", page->bin);
-    return text;
-}
-
 /* A level line over all steps. */
 static void add_level(const report_page *page, plot *drawing, double y, plot_style style) {
     double last = 1.0;
@@ -42,9 +34,9 @@ static void add_dense(const report_page *page, plot *drawing) {
     }
 }
 
-static void write_bytes(report_page *page) {
+static void write_bytes(report_page *page, const char *points) {
+    static const char title[] = "Bytes per step";
     plot drawing;
-    char text[64];
     if (!page_figure_begin(page, &drawing, PLOT_HEIGHT, "step", "sent by rank 0 per step"))
         return;
     plot_logarithmic(&drawing, 'y');
@@ -55,26 +47,20 @@ static void write_bytes(report_page *page) {
         series_binned(&curve, &page->runs[i], offsetof(run_step, sent), page->bin);
         plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
     }
-    page_figure_end(
-        page, &drawing, "Bytes per step",
-        "Payload and control bytes, logarithmic. The dashed line is what dense costs, "
-        "2n(P&minus;1)/P words: the distance below it is the traffic saved; peaks are steps "
-        "that re-partition or take thresholds anew.%s",
-        point_text(page, text, sizeof text));
+    if (page_figure_draw(page, &drawing, title))
+        page_figure_caption(
+            page, title,
+            "Payload and control bytes, logarithmic. The dashed line is what dense costs, "
+            "2n(P&minus;1)/P words: the distance below it is the traffic saved; peaks are steps "
+            "that re-partition or take thresholds anew.%s",
+            points);
 }
 
 /* ---- Counts --------------------------------------------------------------------------------- */
 
-static double highest(const series *curve) {
-    double high = 0.0;
-    for (int i = 0; i < curve->count; i++)
-        high = curve->y[i] > high ? curve->y[i] : high;
-    return high;
-}
-
-static void write_counts(report_page *page) {
+static void write_counts(report_page *page, const char *points) {
+    static const char title[] = "Count over k";
     plot drawing;
-    char text[64];
     if (!page_figure_begin(page, &drawing, PLOT_HEIGHT, "step", "selected entries / k"))
         return;
     double high = 1.4;
@@ -83,18 +69,21 @@ static void write_counts(report_page *page) {
         if (!series_is_dense(&page->runs[i])) {
             series_binned(&curve, &page->runs[i], offsetof(run_step, share), page->bin);
             plot_line(&drawing, curve.x, curve.y, curve.count, page->styles[i]);
-            high = fmax(high, highest(&curve));
+            for (int p = 0; p < curve.count; p++)
+                high = fmax(high, curve.y[p]);
         }
     }
     if (drawing.nseries > 0)
         add_level(page, &drawing, 1.0, (plot_style){.line = COLOR_SOFT, .dash = 1, .width = 1});
     plot_set(&drawing, "set yrange [0:%g]", high * 1.05);
-    page_figure_end(
-        page, &drawing, "Count over k",
-        "1 is the k of the step. Exact selection stays there, or below where fewer values are not "
-        "zero, as can be while k falls from much of n; thresholds that are estimated or reused "
-        "drift, and the further from 1, the more of the wire or of the gradient is wasted.%s",
-        point_text(page, text, sizeof text));
+    if (page_figure_draw(page, &drawing, title))
+        page_figure_caption(
+            page, title,
+            "1 is the k of the step. Exact selection stays there, or below where fewer values are "
+            "not "
+            "zero, as can be while k falls from much of n; thresholds that are estimated or reused "
+            "drift, and the further from 1, the more of the wire or of the gradient is wasted.%s",
+            points);
 }
 
 void traffic_section(report_page *page) {
@@ -107,8 +96,11 @@ void traffic_section(report_page *page) {
         page_legend_item(page, COLOR_SOFT, "dashed", "what dense costs; count = k");
         fputs(LEGEND_END, page->out);
     }
+    char points[64] = "";
+    if (page->bin != 1)
+        snprintf(points, sizeof points, " Each point is the mean of %.0f steps.", page->bin);
     int before = page_plots_begin(page, 2);
-    write_bytes(page);
-    write_counts(page);
+    write_bytes(page, points);
+    write_counts(page, points);
     page_plots_end(page, before);
 }
