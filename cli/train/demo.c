@@ -31,14 +31,6 @@ typedef struct demo {
     const char *page;
 } demo;
 
-static const char help_summary[] =
-    "Train a small network on the embedded images with 4 workers under six schemes: dense, topka, "
-    "gaussiank, gtopk, oktopk and randomk. Prints accuracy, traffic and where the time goes, and "
-    "writes a page with the curves. Takes under a minute on 2 cores.";
-
-static const char help_examples[] = "  thinwire demo\n"
-                                    "  thinwire demo --density 0.001 --epochs 4\n";
-
 static int parse(demo *d, int argc, char **argv) {
     const cli_option options[] = {
         OPTION_REAL("density", "D", &d->density, 1e-6, 1,
@@ -48,8 +40,14 @@ static int parse(demo *d, int argc, char **argv) {
         OPTION_TEXT("logs", "DIR", &d->directory, "where run logs go (default demo-runs)"),
         OPTION_TEXT("out", "FILE", &d->page, "the page (default report.html)"),
     };
-    return OPTIONS_PARSE(options, argc, argv, .command = "demo", .summary = help_summary,
-                         .examples = help_examples);
+    return OPTIONS_PARSE(
+        options, argc, argv, .command = "demo",
+        .summary = "Train a small network on the embedded images with 4 workers under six schemes: "
+                   "dense, topka, gaussiank, gtopk, oktopk and randomk. Prints accuracy, traffic "
+                   "and where the time goes, and writes a page with the curves. Takes under a "
+                   "minute on 2 cores.",
+        .examples = "  thinwire demo\n"
+                    "  thinwire demo --density 0.001 --epochs 4\n");
 }
 
 static const table_column columns[] = {
@@ -100,10 +98,8 @@ static int prepare_logs(const demo *d, char logs[][PATH_MAX]) {
 static int run_all(const demo *d, const job_handle *job, char logs[][PATH_MAX]) {
     table out;
     double dense = 0.0;
-    int status = job_prints(job) ? prepare_logs(d, logs) : STATUS_OK;
-    status = job_worst(job, status);
-    if (status != STATUS_OK)
-        return status;
+    int status = job_worst(job, job_prints(job) ? prepare_logs(d, logs) : STATUS_OK);
+    TW_TRY(status);
     printf("thinwire demo: cnn on the embedded Fashion-MNIST, %d workers, density %g, %" PRId64
            " epochs\n\n",
            job->nranks, d->density, d->epochs);
@@ -114,7 +110,6 @@ static int run_all(const demo *d, const job_handle *job, char logs[][PATH_MAX]) 
         if (status == STATUS_OK) {
             dense = i == 0 ? outcome.bytes_per_step : dense;
             print_row(&out, demo_schemes[i], &outcome, dense);
-            fflush(stdout);
         }
     }
     return status;
@@ -124,13 +119,12 @@ static int run_all(const demo *d, const job_handle *job, char logs[][PATH_MAX]) 
 static int write_page(const demo *d, char logs[][PATH_MAX]) {
     char name[] = "report", option[] = "--out";
     char *page = strdup(d->page);
-    char *arguments[DEMO_SCHEMES + 4] = {name};
+    if (page == NULL)
+        return error_report("out of memory");
+    char *arguments[DEMO_SCHEMES + 4] = {name, option, page};
     for (int i = 0; i < DEMO_SCHEMES; i++)
-        arguments[1 + i] = logs[i];
-    arguments[1 + DEMO_SCHEMES] = option;
-    arguments[2 + DEMO_SCHEMES] = page;
-    int status =
-        page == NULL ? error_report("out of memory") : command_report(DEMO_SCHEMES + 3, arguments);
+        arguments[3 + i] = logs[i];
+    int status = command_report(DEMO_SCHEMES + 3, arguments);
     free(page);
     return status;
 }

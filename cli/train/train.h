@@ -60,7 +60,6 @@ typedef struct train_outcome {
     trainer_end end;
     bool same; /* all replicas have bitwise the same parameters */
     int64_t parameters;
-    int64_t steps;
     double bytes_per_step; /* that rank 0 sent, payload and control */
     trainer_times times;   /* per step, mean */
 } train_outcome;

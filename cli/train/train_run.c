@@ -21,34 +21,20 @@ const char *train_model_name(int position) {
 
 /* ---- Settings to specification -------------------------------------------------------------- */
 
-/* What a model is usually trained with. */
-typedef struct model_defaults {
+/* What a model is usually trained with, by its input. */
+static const struct {
+    batch_form form;
     int batch;
     const char *optimizer;
     double rate;
-} model_defaults;
-
-static model_defaults defaults_of(const model_kind *kind) {
-    if (kind->input == MODEL_MASKED)
-        return (model_defaults){16, "adamw", 1e-3};
-    if (kind->input == MODEL_WORDS)
-        return (model_defaults){16, "adamw", 2e-3};
-    return (model_defaults){32, "sgd", 0.05};
-}
+} usual_for[] = {
+    [MODEL_IMAGES] = {BATCH_IMAGES, 32, "sgd", 0.05},
+    [MODEL_WORDS] = {BATCH_WORDS, 16, "adamw", 2e-3},
+    [MODEL_MASKED] = {BATCH_MASKED, 16, "adamw", 1e-3},
+};
 
 static int64_t first_of(int64_t given, int64_t otherwise) {
     return given > 0 ? given : otherwise;
-}
-
-static model_spec model_of(const train_settings *s, const dataset_info *info, int batch) {
-    return (model_spec){.name = train_model_name(s->model),
-                        .size = s->size,
-                        .max_batch = batch,
-                        .seed = (uint64_t)s->seed,
-                        .vocabulary = (int)info->vocabulary,
-                        .length = (int)s->length,
-                        .width = (int)s->width,
-                        .layers = (int)s->layers};
 }
 
 static tw_group_params group_of(const train_settings *s) {
@@ -87,25 +73,32 @@ static int count_steps(const train_settings *s, const dataset *data, trainer_spe
 
 static int settle(const train_settings *s, const dataset *data, int nranks, trainer_spec *spec) {
     const model_kind *kind = model_kind_named(train_model_name(s->model));
-    model_defaults usual = defaults_of(kind);
-    int batch = (int)first_of(s->batch, usual.batch);
+    const char *usual = usual_for[kind->input].optimizer;
+    int batch = (int)first_of(s->batch, usual_for[kind->input].batch);
+    int length = kind->input == MODEL_IMAGES ? 0 : (int)first_of(s->length, 32);
     *spec = (trainer_spec){
-        .model = model_of(s, dataset_get_info(data), batch),
-        .optimizer = {.name = s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual.optimizer,
+        .model = {.name = kind->name,
+                  .size = s->size,
+                  .max_batch = batch,
+                  .seed = (uint64_t)s->seed,
+                  .vocabulary = (int)dataset_get_info(data)->vocabulary,
+                  .length = length,
+                  .width = (int)s->width,
+                  .layers = (int)s->layers},
+        .optimizer = {.name = s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual,
                       .momentum = s->correct_momentum ? 0.0 : s->momentum,
                       .weight_decay = s->weight_decay,
                       .beta1 = 0.9,
                       .beta2 = 0.999,
                       .epsilon = 1e-8},
         .schedule = {.name = schedule_name(s->schedule),
-                     .rate = s->rate > 0.0 ? s->rate : usual.rate,
+                     .rate = s->rate > 0.0 ? s->rate : usual_for[kind->input].rate,
                      .warmup = s->warmup,
                      .drop_factor = s->drop_factor},
         .group = group_of(s),
-        .form = kind->input == MODEL_IMAGES  ? BATCH_IMAGES
-                : kind->input == MODEL_WORDS ? BATCH_WORDS
-                                             : BATCH_MASKED,
+        .form = usual_for[kind->input].form,
         .batch = batch,
+        .length = length,
         .augment = s->augment,
         .seed = (uint64_t)s->seed,
         .snapshot_every = s->snapshot_every,
@@ -113,8 +106,6 @@ static int settle(const train_settings *s, const dataset *data, int nranks, trai
         .checkpoints = s->checkpoints,
         .checkpoint_every = s->checkpoint_every,
         .resume = s->resume};
-    spec->length = kind->input == MODEL_IMAGES ? 0 : (int)first_of(s->length, 32);
-    spec->model.length = spec->length;
     return count_steps(s, data, spec, nranks);
 }
 
@@ -165,16 +156,12 @@ typedef struct train_rank {
 /* trainer_times holds doubles alone. */
 #define TIMES ((int)(sizeof(trainer_times) / sizeof(double)))
 
-static double *times_of(trainer_times *times) {
-    return (double *)times;
-}
-
 static void on_step(void *context, const trainer_step *step) {
     train_rank *self = context;
     self->steps++;
     self->bytes += (double)(step->traffic.payload_sent + step->traffic.control_sent);
     for (int i = 0; i < TIMES; i++)
-        times_of(&self->times)[i] += ((const double *)&step->times)[i];
+        ((double *)&self->times)[i] += ((const double *)&step->times)[i];
     if (self->rank == 0) {
         train_log_step(self->shared->log, step);
         progress_to(step->step + 1);
@@ -214,10 +201,10 @@ static void on_note(void *context, const char *text) {
 }
 
 /* Whether all ranks ended with the same parameters. Collective. */
-static int compare_replicas(job_rank *job, const train_settings *s, uint64_t hash, bool *same) {
+static int compare_replicas(job_rank *job, double timeout, uint64_t hash, bool *same) {
     gather_group gather;
     int64_t own = (int64_t)hash;
-    int status = gather_open(&gather, job, 0, s->timeout);
+    int status = gather_open(&gather, job, 0, timeout);
     if (status == STATUS_OK)
         status = gather_values(&gather, &own, 1);
     *same = status == STATUS_OK;
@@ -246,14 +233,13 @@ static int run_rank(job_rank *job, void *context) {
                             status == TW_ERR_PROTOCOL || status == TW_ERR_MEMORY;
         return error_report("%s", error.text);
     }
-    status = compare_replicas(job, shared->settings, end.hash, &same);
+    status = compare_replicas(job, shared->settings->timeout, end.hash, &same);
     if (job->rank == 0 && status == STATUS_OK) {
         double steps = fmax(1.0, (double)mine.steps);
         for (int i = 0; i < TIMES; i++)
-            times_of(&mine.times)[i] /= steps;
+            ((double *)&mine.times)[i] /= steps;
         shared->outcome->end = end;
         shared->outcome->same = same;
-        shared->outcome->steps = mine.steps;
         shared->outcome->bytes_per_step = mine.bytes / steps;
         shared->outcome->times = mine.times;
         train_log_end(shared->log, &end, same);
@@ -263,19 +249,14 @@ static int run_rank(job_rank *job, void *context) {
 
 /* ---- The run -------------------------------------------------------------------------------- */
 
-/* A run that starts at step 0 must not mix with what another saved. */
-static int check_directory(const train_settings *s) {
-    if (s->checkpoints == NULL || s->resume || trainer_checkpoints(s->checkpoints) == 0)
-        return STATUS_OK;
-    return error_report("'%s' holds checkpoints of another run; give --resume to go on with it, or "
-                        "another directory",
-                        s->checkpoints);
-}
-
 static int prepare(const train_settings *s, const job_handle *job, dataset **data,
                    trainer_spec *spec, train_outcome *outcome) {
     model_size size;
-    TW_TRY(check_directory(s));
+    /* A run that starts at step 0 must not mix with what another saved. */
+    if (s->checkpoints != NULL && !s->resume && trainer_checkpoints(s->checkpoints) > 0)
+        return error_report("'%s' holds checkpoints of another run; give --resume to go on with "
+                            "it, or another directory",
+                            s->checkpoints);
     TW_TRY(open_data(s, data));
     TW_TRY(settle(s, *data, job->nranks, spec));
     if (model_measure(&spec->model, &size) != TW_OK)
