@@ -15,7 +15,7 @@
 #include "names.h"
 #include "options.h"
 
-#define LINE_SIZE 256
+#define LINE_SIZE 256 /* one more than what sscanf reads */
 
 /* ---- Names ---------------------------------------------------------------------------------- */
 
@@ -78,14 +78,9 @@ static void read_cpu_model(char model[LINE_SIZE]) {
     if (file == NULL)
         return;
     char line[LINE_SIZE];
-    while (fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", strlen("model name")) == 0 && colon != NULL) {
-            line[strcspn(line, "\n")] = '\0';
-            snprintf(model, LINE_SIZE, "%s", colon + 1 + (colon[1] == ' '));
+    while (fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "model name : %255[^\n]", model) == 1)
             break;
-        }
-    }
     fclose(file);
 }
 

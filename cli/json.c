@@ -94,21 +94,15 @@ static void set(jsonl *out, const char *key, json_t *value) {
 }
 
 static json_t *value_of(const jsonl_field *field) {
-    json_t *number = NULL;
-    switch (field->type) {
-    case JSONL_TEXT:
+    if (field->type == JSONL_TEXT)
         return json_string(field->text);
-    case JSONL_INTEGER:
+    if (field->type == JSONL_INTEGER)
         return json_integer(field->integer);
-    case JSONL_REAL:
-        number = json_real(field->real); /* NULL for NaN and infinity, which JSON lacks */
-        return number != NULL ? number : json_null();
-    case JSONL_FLAG:
+    if (field->type == JSONL_FLAG)
         return json_boolean(field->integer);
-    case JSONL_NULL:
-        break;
-    }
-    return json_null();
+    /* NULL for NaN and infinity, which JSON lacks. */
+    json_t *number = field->type == JSONL_REAL ? json_real(field->real) : NULL;
+    return number != NULL ? number : json_null();
 }
 
 void jsonl_set_fields(jsonl *out, const jsonl_field *fields, int count) {

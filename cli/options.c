@@ -20,41 +20,28 @@
 
 /* ---- What is accepted, in words ------------------------------------------------------------- */
 
-static void append_choices(char text[TEXT_SIZE], const cli_option *option) {
-    for (int i = 0; option->choice_at(i) != NULL; i++)
-        text_append(text, TEXT_SIZE, "%s%s", i > 0 ? " " : "", option->choice_at(i));
-}
+/* Around the limits or the choices of an option. */
+static const struct {
+    const char *before, *after;
+} accepted_words[] = {
+    [KIND_FLAG] = {"no value", ""},
+    [KIND_INTEGER] = {"a whole number", " (suffixes K, M, G)"},
+    [KIND_REAL] = {"a number", ""},
+    [KIND_TEXT] = {"", ""}, /* the placeholder */
+    [KIND_CHOICE] = {"one of", ""},
+    [KIND_CHOICES] = {"all, or some of", " separated by commas"},
+    [KIND_REALS] = {"numbers", ", separated by commas"},
+};
 
 static void describe_accepted(char text[TEXT_SIZE], const cli_option *option) {
-    double min = option->min, max = option->max;
-    text[0] = '\0';
-    switch (option->kind) {
-    case KIND_FLAG:
-        text_append(text, TEXT_SIZE, "no value");
-        break;
-    case KIND_INTEGER:
-        text_append(text, TEXT_SIZE, "a whole number from %.15g to %.15g (suffixes K, M, G)", min,
-                    max);
-        break;
-    case KIND_REAL:
-        text_append(text, TEXT_SIZE, "a number from %.15g to %.15g", min, max);
-        break;
-    case KIND_REALS:
-        text_append(text, TEXT_SIZE, "numbers from %.15g to %.15g, separated by commas", min, max);
-        break;
-    case KIND_TEXT:
-        text_append(text, TEXT_SIZE, "%s", option->placeholder);
-        break;
-    case KIND_CHOICE:
-        text_append(text, TEXT_SIZE, "one of ");
-        append_choices(text, option);
-        break;
-    case KIND_CHOICES:
-        text_append(text, TEXT_SIZE, "all, or some of ");
-        append_choices(text, option);
-        text_append(text, TEXT_SIZE, " separated by commas");
-        break;
-    }
+    bool is_text = option->kind == KIND_TEXT;
+    snprintf(text, TEXT_SIZE, "%s",
+             is_text ? option->placeholder : accepted_words[option->kind].before);
+    if (option->max > option->min)
+        text_append(text, TEXT_SIZE, " from %.15g to %.15g", option->min, option->max);
+    for (int i = 0; option->choice_at != NULL && option->choice_at(i) != NULL; i++)
+        text_append(text, TEXT_SIZE, " %s", option->choice_at(i));
+    text_append(text, TEXT_SIZE, "%s", accepted_words[option->kind].after);
 }
 
 /* value NULL: there is none. */

@@ -7,7 +7,7 @@
 
 #define ROW_SIZE 1024
 
-/* Left-aligned last columns get no trailing blanks: they would wrap on narrow terminals. */
+/* length -1: all of the text. Left-aligned last columns get no trailing blanks: they would wrap on narrow terminals. */
 static void print_cell(const table *out, int column, const char *text, int length) {
     int gap = column > 0 ? out->gap : 0, width = out->columns[column].width;
     if (column + 1 == out->ncolumns && width < 0)
@@ -17,12 +17,11 @@ static void print_cell(const table *out, int column, const char *text, int lengt
 
 void table_begin(table *out, FILE *stream, const table_column *columns, int ncolumns, int gap) {
     *out = (table){.stream = stream, .columns = columns, .ncolumns = ncolumns, .gap = gap};
-    for (int i = 0; i < ncolumns; i++)
-        print_cell(out, i, columns[i].name, (int)strlen(columns[i].name));
-    fputc('\n', stream);
-    for (int i = 0; i < ncolumns; i++)
-        print_cell(out, i, columns[i].unit, (int)strlen(columns[i].unit));
-    fputc('\n', stream);
+    for (int unit = 0; unit <= 1; unit++) {
+        for (int i = 0; i < ncolumns; i++)
+            print_cell(out, i, unit ? columns[i].unit : columns[i].name, -1);
+        fputc('\n', stream);
+    }
     fflush(stream);
 }
 

@@ -1,6 +1,7 @@
 /* html.c - pieces of HTML: escaped text, numbers for people, tables */
 #include "report/html.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -10,19 +11,8 @@
 static const char dash[] = "\xe2\x80\x93";
 static const char ellipsis[] = "\xe2\x80\xa6";
 
-static void put_escaped(FILE *out, char letter) {
-    static const char letters[] = "&<>\"'";
-    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
-    const char *found = strchr(letters, letter);
-    if (found != NULL)
-        fputs(names[found - letters], out);
-    else
-        fputc(letter, out);
-}
-
 void html_text(FILE *out, const char *text) {
-    for (; *text != '\0'; text++)
-        put_escaped(out, *text);
+    html_text_cut(out, text, INT_MAX);
 }
 
 static bool begins_character(char byte) {
@@ -30,18 +20,23 @@ static bool begins_character(char byte) {
 }
 
 void html_text_cut(FILE *out, const char *text, int columns) {
-    int length = 0;
+    static const char letters[] = "&<>\"'";
+    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+    int length = 0, column = 0;
     for (const char *at = text; *at != '\0'; at++)
         length += begins_character(*at);
     int shown = length > columns ? columns - 1 : columns;
-    int column = 0;
     for (; *text != '\0'; text++) {
         column += begins_character(*text);
         if (column > shown) {
             fputs(ellipsis, out);
             return;
         }
-        put_escaped(out, *text);
+        const char *found = strchr(letters, *text);
+        if (found != NULL)
+            fputs(names[found - letters], out);
+        else
+            fputc(*text, out);
     }
 }
 

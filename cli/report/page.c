@@ -156,7 +156,10 @@ void page_figure_caption(report_page *page, const char *title, const char *capti
 
 /* ---- The page ------------------------------------------------------------------------------- */
 
-static void write_head(report_page *page) {
+int page_write(report_page *page) {
+    static void (*const sections[])(report_page * page) = {convergence_section, breakdown_section,
+                                                           traffic_section, contraction_section,
+                                                           histograms_section};
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
           page->out);
@@ -165,13 +168,6 @@ static void write_head(report_page *page) {
     color_write_css(page->out);
     fputs(style_sheet, page->out);
     fputs("</style>\n</head>\n<body>\n<main>\n", page->out);
-}
-
-int page_write(report_page *page) {
-    static void (*const sections[])(report_page * page) = {convergence_section, breakdown_section,
-                                                           traffic_section, contraction_section,
-                                                           histograms_section};
-    write_head(page);
     summary_section(page);
     for (int i = 0; i < COUNT_OF(sections); i++) {
         sections[i](page);

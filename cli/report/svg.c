@@ -111,23 +111,18 @@ static const char *element_end(const char *tag) {
 
 /* rgb(0, 0, number) becomes var(--name), with the light colour where there is no page around.
  * Few programs but browsers know variables, so a file names the colour itself. */
-static bool write_color(FILE *out, span value, const svg_settings *settings) {
-    int red, green, number;
-    if (!begins_with(value, "rgb(") ||
-        sscanf(value.at, "rgb( %d , %d , %d )", &red, &green, &number) != 3 || red != 0 ||
-        green != 0 || color_name(number) == NULL)
-        return false;
-    if (settings->is_file)
-        fputs(rows[number].light, out);
-    else
-        fprintf(out, "var(--%s,%s)", color_name(number), rows[number].light);
-    return true;
-}
-
 static void write_value(FILE *out, span value, const svg_settings *settings) {
+    int red, green, number;
+    bool is_color = begins_with(value, "rgb(") &&
+                    sscanf(value.at, "rgb( %d , %d , %d )", &red, &green, &number) == 3 &&
+                    red == 0 && green == 0 && color_name(number) != NULL;
     if (is_text(value, "black")) {
         fputs("currentColor", out);
-    } else if (!write_color(out, value, settings)) {
+    } else if (is_color && settings->is_file) {
+        fputs(rows[number].light, out);
+    } else if (is_color) {
+        fprintf(out, "var(--%s,%s)", rows[number].name, rows[number].light);
+    } else {
         for (size_t i = 0; i < value.length; i++) {
             char letter = value.at[i];
             fputc(isspace((unsigned char)letter) ? ' ' : letter == '"' ? '\'' : letter, out);

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +79,6 @@ void train_log_end(jsonl *log, const trainer_end *end, bool same) {
 struct train_trace {
     FILE *file;
     char *path;
-    pthread_mutex_t lock;
     double origin; /* time 0 of the timeline: the first span; negative before it */
 };
 
@@ -103,22 +101,21 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
     if (path == NULL)
         return STATUS_OK;
     train_trace *trace = calloc(1, sizeof *trace);
-    char *name = NULL;
-    int length =
-        job->first == 0 ? asprintf(&name, "%s", path) : asprintf(&name, "%s.%d", path, job->first);
-    int status = STATUS_OK;
-    if (trace == NULL || length < 0)
-        status = error_report("not enough memory for a trace");
-    else if ((trace->file = fopen(name, "w")) == NULL)
-        status = error_report("cannot write '%s': %s", name, strerror(errno));
-    if (status != STATUS_OK) {
+    char suffix[16] = "";
+    if (job->first > 0)
+        snprintf(suffix, sizeof suffix, ".%d", job->first);
+    if (trace == NULL || asprintf(&trace->path, "%s%s", path, suffix) < 0) {
         free(trace);
-        free(length >= 0 ? name : NULL);
+        return error_report("not enough memory for a trace");
+    }
+    trace->origin = -1.0;
+    trace->file = fopen(trace->path, "w");
+    if (trace->file == NULL) {
+        int status = error_report("cannot write '%s': %s", trace->path, strerror(errno));
+        free(trace->path);
+        free(trace);
         return status;
     }
-    trace->path = name;
-    trace->origin = -1.0;
-    pthread_mutex_init(&trace->lock, NULL);
     fputs("[\n", trace->file);
     for (int r = job->first; r < (job->mpi ? job->first + 1 : job->nranks); r++)
         name_rows(trace, r);
@@ -129,7 +126,7 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
 void train_trace_span(train_trace *trace, int rank, const trainer_span *span) {
     if (trace == NULL)
         return;
-    pthread_mutex_lock(&trace->lock);
+    flockfile(trace->file);
     if (trace->origin < 0.0)
         trace->origin = span->begin;
     fprintf(trace->file,
@@ -137,7 +134,7 @@ void train_trace_span(train_trace *trace, int rank, const trainer_span *span) {
             "\"args\":{\"step\":%" PRId64 "}},\n",
             span->name, rank, span->background ? 1 : 0, (span->begin - trace->origin) * 1e6,
             (span->end - span->begin) * 1e6, span->step);
-    pthread_mutex_unlock(&trace->lock);
+    funlockfile(trace->file);
 }
 
 int train_trace_close(train_trace *trace, int status) {
@@ -150,7 +147,6 @@ int train_trace_close(train_trace *trace, int status) {
         int failed = error_report("cannot write all of '%s'", trace->path);
         status = status == STATUS_OK ? failed : status;
     }
-    pthread_mutex_destroy(&trace->lock);
     free(trace->path);
     free(trace);
     return status;

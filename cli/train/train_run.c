@@ -182,9 +182,8 @@ static void on_evaluation(void *context, const trainer_evaluation *e) {
 }
 
 static void on_snapshot(void *context, const trainer_snapshot *snapshot) {
-    train_rank *self = context;
-    if (self->rank == 0)
-        train_log_snapshot(self->shared->log, snapshot);
+    const train_rank *self = context; /* of rank 0 */
+    train_log_snapshot(self->shared->log, snapshot);
 }
 
 static void on_span(void *context, const trainer_span *span) {
