@@ -15,9 +15,12 @@
 #include "names.h"
 #include "options.h"
 
+#ifdef TW_HAVE_JANSSON
+#define JSON_STATE "yes"
+#else
+#define JSON_STATE "no: install libjansson-dev and rebuild"
+#endif
 #define LINE_SIZE 256 /* one more than what sscanf reads */
-
-/* ---- Names ---------------------------------------------------------------------------------- */
 
 const char *names_method(int position) {
     const char *name;
@@ -46,8 +49,6 @@ int names_find_scheme(const char *name) {
     return position;
 }
 
-/* ---- The library's tables ------------------------------------------------------------------- */
-
 static int scheme_row(int position, const char **name, const char **description) {
     return tw_scheme(position, name, NULL, NULL, description);
 }
@@ -68,8 +69,6 @@ static const struct {
 static bool is_missing(const char *name) {
     return strcmp(name, "mpi") == 0 && !job_mpi_available();
 }
-
-/* ---- Text and JSON -------------------------------------------------------------------------- */
 
 /* The CPU's name as Linux tells it, "unknown" elsewhere. */
 static void read_cpu_model(char model[LINE_SIZE]) {
@@ -127,8 +126,7 @@ static void print_info(FILE *stream, const char *cpu_model) {
             fprintf(stream, "%-10s %-10s %s\n", i == 0 ? tables[t].title : "", name,
                     is_missing(name) ? "not in this build: install libopenmpi-dev and rebuild"
                                      : description);
-    fprintf(stream, "%-10s %s\n", "json",
-            jsonl_available() ? "yes" : "no: install libjansson-dev and rebuild");
+    fprintf(stream, "%-10s %s\n", "json", JSON_STATE);
 }
 
 static void write_json(jsonl *json, const char *cpu_model) {

@@ -25,10 +25,6 @@ struct jsonl {
     int error;      /* errno of the first failure, 0 if none */
 };
 
-bool jsonl_available(void) {
-    return true;
-}
-
 static void note_error(jsonl *out, int error) {
     if (out->error == 0)
         out->error = error;
@@ -149,10 +145,6 @@ int jsonl_close(jsonl *out, int status) {
 
 /* jsonl_open never makes a handle, so the functions after it have nothing to do. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-
-bool jsonl_available(void) {
-    return false;
-}
 
 int jsonl_open(jsonl **out, const char *path, bool append) {
     *out = NULL;

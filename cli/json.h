@@ -12,9 +12,6 @@
 
 typedef struct jsonl jsonl;
 
-/* Whether this build can write JSON. */
-bool jsonl_available(void);
-
 /* Open path ("-": stdout) for writing; path NULL: *out is NULL, which is fine to use. append: after
  * what an earlier run wrote there, less a line that it left unfinished.
  * Returns STATUS_OK, or prints why not and returns another status. */

@@ -171,27 +171,17 @@ typedef struct paragraph {
     int column;
 } paragraph;
 
-static void print_word(paragraph *text, const char *word, int length) {
-    if (text->column > text->indent) {
-        if (text->column + 1 + length > LINE_WIDTH) {
-            printf("\n%*s", text->indent, "");
-            text->column = text->indent;
-        } else {
-            putchar(' ');
-            text->column++;
-        }
-    }
-    printf("%.*s", length, word);
-    text->column += length;
-}
-
 static void print_words(paragraph *text, const char *words) {
-    while (*words != '\0') {
-        int length = (int)strcspn(words, " ");
-        if (length > 0)
-            print_word(text, words, length);
-        words += length;
-        words += *words == ' ';
+    int length;
+    for (; *words != '\0'; words += length + (words[length] == ' ')) {
+        length = (int)strcspn(words, " ");
+        if (length > 0 && text->column > text->indent) {
+            bool fits = text->column + 1 + length <= LINE_WIDTH;
+            printf(fits ? " " : "\n%*s", text->indent, "");
+            text->column = fits ? text->column + 1 : text->indent;
+        }
+        printf("%.*s", length, words);
+        text->column += length;
     }
 }
 

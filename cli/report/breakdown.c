@@ -60,8 +60,6 @@ static void measure(const run_log *run, double ms[PARTS]) {
     }
 }
 
-/* ---- The bars ------------------------------------------------------------------------------- */
-
 /* Boxes of part p: one for each run, where the parts before it on the same bar end. */
 static void add_boxes(plot *drawing, double ms[][PARTS], int nruns, int p) {
     plot_box boxes[MAX_RUNS];
@@ -99,8 +97,6 @@ static void write_bars(report_page *page, double ms[][PARTS]) {
             "work of the exchange, in the background, hidden or not. Look at the exposed "
             "communication: it is all that a better exchange can still save.");
 }
-
-/* ---- The table ------------------------------------------------------------------------------ */
 
 static void write_table(report_page *page, double ms[][PARTS]) {
     const char *headers[PARTS + 2] = {"mean ms<br>per step", "whole<br>iteration"};

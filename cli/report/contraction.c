@@ -115,8 +115,6 @@ static void write_figure(report_page *page, bool caught) {
     }
 }
 
-/* ---- The table ------------------------------------------------------------------------------ */
-
 static void write_row(report_page *page, int i) {
     const run_log *run = &page->runs[i];
     const run_snapshot *first = NULL, *last = NULL;

@@ -100,8 +100,6 @@ void convergence_section(report_page *page) {
     page_plots_end(page, before);
 }
 
-/* ---- As pictures ---------------------------------------------------------------------------- */
-
 static void add_losses(const report_page *page, plot *drawing) {
     add_curves(page, drawing, AXIS_STEP, false, false);
 }

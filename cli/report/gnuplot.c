@@ -73,8 +73,8 @@ static void complaint(FILE *errors, char *reason, size_t size) {
     free(text);
 }
 
-static char *draw(FILE *in, FILE *drawn, FILE *errors, char *reason, size_t size) {
-    const int files[3] = {fileno(in), fileno(drawn), fileno(errors)};
+static char *draw(FILE *const streams[3], char *reason, size_t size) {
+    const int files[3] = {fileno(streams[0]), fileno(streams[1]), fileno(streams[2])};
     char option[] = "-d";
     int exit_status = 0;
     int error = run_child(option, files, &exit_status);
@@ -82,28 +82,27 @@ static char *draw(FILE *in, FILE *drawn, FILE *errors, char *reason, size_t size
         snprintf(reason, size, "cannot run gnuplot: %s", strerror(error));
         return NULL;
     }
-    char *svg = read_back(drawn);
+    char *svg = read_back(streams[1]);
     if (exit_status == 0 && svg != NULL && strstr(svg, "</svg>") != NULL)
         return svg;
-    complaint(errors, reason, size);
+    complaint(streams[2], reason, size);
     free(svg);
     return NULL;
 }
 
 char *gnuplot_run(const char *script, char *reason, size_t size) {
     char *svg = NULL;
-    FILE *in = tmpfile(), *drawn = tmpfile(), *errors = tmpfile();
-    if (in == NULL || drawn == NULL || errors == NULL || fputs(script, in) == EOF ||
-        fflush(in) != 0) {
+    FILE *streams[3] = {tmpfile(), tmpfile(), tmpfile()}; /* script, drawing, errors */
+    if (streams[0] == NULL || streams[1] == NULL || streams[2] == NULL ||
+        fputs(script, streams[0]) == EOF || fflush(streams[0]) != 0) {
         snprintf(reason, size, "no temporary file: %s", strerror(errno));
     } else {
-        rewind(in);
-        svg = draw(in, drawn, errors, reason, size);
+        rewind(streams[0]);
+        svg = draw(streams, reason, size);
     }
-    FILE *files[] = {in, drawn, errors};
     for (int i = 0; i < 3; i++)
-        if (files[i] != NULL)
-            (void)fclose(files[i]);
+        if (streams[i] != NULL)
+            (void)fclose(streams[i]);
     return svg;
 }
 

@@ -125,8 +125,6 @@ void histograms_section(report_page *page) {
     page_plots_end(page, before);
 }
 
-/* ---- The only run's, as a picture ----------------------------------------------------------- */
-
 static void add_first(const report_page *page, plot *drawing) {
     selection chosen = choose(&page->runs[0]);
     add_histograms(&chosen, drawing);

@@ -40,8 +40,6 @@ void html_text_cut(FILE *out, const char *text, int columns) {
     }
 }
 
-/* ---- Numbers -------------------------------------------------------------------------------- */
-
 void html_count(FILE *out, double value) {
     char digits[64];
     if (!(fabs(value) < 1e15)) {
@@ -101,8 +99,6 @@ void html_cell_text(FILE *out, const char *text) {
     html_text(out, text[0] != '\0' ? text : dash);
     fputs("</td>", out);
 }
-
-/* ---- Tables --------------------------------------------------------------------------------- */
 
 void html_table_begin(FILE *out, const char *const *headers, int nheaders) {
     fputs("<div class=\"table\" tabindex=\"0\"><table>\n<thead><tr>", out);

@@ -1,7 +1,7 @@
 /* report.c - `thinwire report RUN... --out report.html`: one page from the logs of runs
  *
- * Reads all logs, makes the page in memory, and writes it as a whole. The sections are in
- * report_*.c, in the order that report_page.h gives. Other options make one plot instead.
+ * Reads all logs, makes the page in memory, and writes it as a whole. page.h lists the sections.
+ * Other options make one plot instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +39,6 @@ typedef struct report_settings {
     char **paths;                /* [npaths] */
     int npaths;
 } report_settings;
-
-/* ---- Options -------------------------------------------------------------------------------- */
 
 static int parse(report_settings *settings, int argc, char **argv) {
     const cli_option options[] = {
@@ -113,8 +111,6 @@ static int settle(report_settings *settings) {
     return refuse_own_log(settings);
 }
 
-/* ---- Runs ----------------------------------------------------------------------------------- */
-
 /* The run's name, or its file's; the second of a name gets a number. */
 static char *make_label(const run_log *runs, int i) {
     const char *slash = strrchr(runs[i].path, '/');
@@ -160,8 +156,6 @@ static int read_runs(const report_settings *settings, run_log *runs, char **labe
     }
     return status;
 }
-
-/* ---- The file ------------------------------------------------------------------------------- */
 
 static int write_file(const report_settings *settings, report_page *page) {
     char *text = NULL;

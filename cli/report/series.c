@@ -33,8 +33,6 @@ static double mean_value(const mean *of) {
     return of->steps > 0 ? of->sum / of->steps : NAN;
 }
 
-/* ---- Values of a run ------------------------------------------------------------------------ */
-
 /* Of the `window` steps up to that of line `last`. */
 static double mean_until(const run_log *run, int64_t last, size_t offset, double window) {
     mean of = {0};
@@ -77,8 +75,6 @@ double series_last_accuracy(const run_log *run) {
         return run->evaluations[run->nevaluations - 1].accuracy;
     return run->has_end ? run->end_accuracy : NAN;
 }
-
-/* ---- Curves --------------------------------------------------------------------------------- */
 
 static double longest(const run_log *runs, int nruns) {
     double steps = 0.0;

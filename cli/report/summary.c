@@ -37,8 +37,6 @@ static void write_subject(report_page *page) {
     fputs(": how well they learn, what they send, and where the time goes.</p>\n", page->out);
 }
 
-/* ---- Notices -------------------------------------------------------------------------------- */
-
 static void write_notices(report_page *page) {
     for (int i = 0; i < page->nruns; i++) {
         const run_log *run = &page->runs[i];
@@ -69,8 +67,6 @@ static void write_notices(report_page *page) {
             page->out);
     }
 }
-
-/* ---- Tables --------------------------------------------------------------------------------- */
 
 static void write_saved(FILE *out, const run_log *run, double sent) {
     double dense = series_dense_bytes(run);

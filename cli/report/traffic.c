@@ -18,8 +18,6 @@ static void add_level(const report_page *page, plot *drawing, double y, plot_sty
     plot_line(drawing, xs, ys, 2, style);
 }
 
-/* ---- Bytes ---------------------------------------------------------------------------------- */
-
 /* The cost of dense, once for each size that occurs. */
 static void add_dense(const report_page *page, plot *drawing) {
     for (int i = 0; i < page->nruns; i++) {
@@ -55,8 +53,6 @@ static void write_bytes(report_page *page, const char *points) {
             "that re-partition or take thresholds anew.%s",
             points);
 }
-
-/* ---- Counts --------------------------------------------------------------------------------- */
 
 static void write_counts(report_page *page, const char *points) {
     static const char title[] = "Count over k";
