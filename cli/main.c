@@ -93,14 +93,6 @@ static void print_help(const command_set *set, FILE *stream) {
             set->name, set->examples);
 }
 
-static int refuse_command(const command_set *set, const char *given) {
-    char names[256] = "";
-    for (int i = 0; i < set->ncommands; i++)
-        text_append(names, sizeof names, " %s", set->commands[i].name);
-    return error_usage("unknown command '%s'; accepted after `%s`:%s %s", given, set->name, names,
-                       set->others);
-}
-
 /* "help bench select" becomes "bench select --help". */
 static void turn_help_around(int argc, char **argv) {
     static char help_flag[] = "--help";
@@ -120,10 +112,14 @@ static int dispatch(const command_set *set, int argc, char **argv) {
         print_help(set, stdout);
         return STATUS_OK;
     }
-    for (int i = 0; i < set->ncommands; i++)
+    char names[256] = "";
+    for (int i = 0; i < set->ncommands; i++) {
         if (strcmp(set->commands[i].name, argv[1]) == 0)
             return set->commands[i].run(argc - 1, argv + 1);
-    return refuse_command(set, argv[1]);
+        text_append(names, sizeof names, " %s", set->commands[i].name);
+    }
+    return error_usage("unknown command '%s'; accepted after `%s`:%s %s", argv[1], set->name, names,
+                       set->others);
 }
 
 static int command_bench(int argc, char **argv) {

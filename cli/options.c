@@ -284,11 +284,9 @@ int options_parse(const option_set *set, int argc, char **argv) {
 int options_check_k(const char *command, int64_t k, int64_t n, bool given) {
     if (k > 0 && given)
         return error_usage("%s: give --k or --density, not both", command);
-    if (k > n) {
-        return error_usage("%s: --k %" PRId64 " is more than --n %" PRId64 "; give at most n",
-                           command, k, n);
-    }
-    return STATUS_OK;
+    return k <= n ? STATUS_OK
+                  : error_usage("%s: --k %" PRId64 " is more than --n %" PRId64 "; give at most n",
+                                command, k, n);
 }
 
 int options_settle_k(const char *command, int64_t k, int64_t n, real_list *densities,

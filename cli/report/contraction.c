@@ -85,14 +85,6 @@ static void add_caught(const report_page *page, plot *drawing) {
     }
 }
 
-static const char text_contraction[] =
-    "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual on rank 0, where "
-    "less is better. For bell-shaped u theory promises less than (1&minus;k/n)&sup2;.";
-
-static const char text_caught[] =
-    "The same as one minus the ratio, logarithmic, where the bounds come apart: higher is better, "
-    "and the curves should stay above both.";
-
 static void write_figure(report_page *page, bool caught) {
     plot drawing;
     const char *title = caught ? "What the k largest catch" : "Contraction";
@@ -111,7 +103,13 @@ static void write_figure(report_page *page, bool caught) {
             page_legend_item(page, COLOR_SOFT, bounds[b].dash,
                              caught ? bounds[b].caught : bounds[b].name);
         fputs(LEGEND_END, page->out);
-        page_figure_caption(page, title, caught ? text_caught : text_contraction);
+        page_figure_caption(
+            page, title, "%s",
+            caught ? "The same as one minus the ratio, logarithmic, where the bounds come apart: "
+                     "higher is better, and the curves should stay above both."
+                   : "|u &minus; Top<sub>k</sub>(u)|&sup2; / |u|&sup2; of u = gradient + residual "
+                     "on rank 0, where less is better. For bell-shaped u theory promises less than "
+                     "(1&minus;k/n)&sup2;.");
     }
 }
 
