@@ -93,21 +93,16 @@ static void print_help(const command_set *set, FILE *stream) {
             set->name, set->examples);
 }
 
-/* "help bench select" becomes "bench select --help". */
-static void turn_help_around(int argc, char **argv) {
-    static char help_flag[] = "--help";
-    for (int i = 1; i + 1 < argc; i++)
-        argv[i] = argv[i + 1];
-    argv[argc - 1] = help_flag;
-}
-
 static int dispatch(const command_set *set, int argc, char **argv) {
     if (argc < 2) {
         print_help(set, stderr);
         return STATUS_USAGE;
     }
-    if (strcmp(argv[1], "help") == 0)
-        turn_help_around(argc, argv);
+    if (strcmp(argv[1], "help") == 0) { /* "help bench select" becomes "bench select --help" */
+        static char help_flag[] = "--help";
+        memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = help_flag;
+    }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help(set, stdout);
         return STATUS_OK;

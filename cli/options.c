@@ -199,24 +199,19 @@ static void print_option(const cli_option *option) {
     putchar('\n');
 }
 
-static void print_paragraph(const char *words) {
-    paragraph text = {.indent = 0, .column = 0};
-    print_words(&text, words);
-    putchar('\n');
-}
-
 static void print_help(const option_set *set) {
     static const cli_option help = {.name = "help", .help = "show this text", .kind = KIND_FLAG};
     printf("Usage: thinwire %s%s%s [options]\n\n", set->command, set->operands != NULL ? " " : "",
            set->operands != NULL ? set->operands : "");
-    print_paragraph(set->summary);
-    printf("\nOptions:\n");
+    print_words(&(paragraph){.indent = 0}, set->summary);
+    printf("\n\nOptions:\n");
     for (int i = 0; i < set->noptions; i++)
         print_option(&set->options[i]);
     print_option(&help);
     if (set->notes != NULL) {
         putchar('\n');
-        print_paragraph(set->notes);
+        print_words(&(paragraph){.indent = 0}, set->notes);
+        putchar('\n');
     }
     printf("\nExamples:\n%s", set->examples);
 }

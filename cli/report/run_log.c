@@ -24,8 +24,9 @@
 
 typedef struct field {
     const char *key;
-    enum { REAL, COUNT, TEXT } type; /* a number; one of at least 0; a text, "" if missing */
-    size_t offset;                   /* of the double, NaN if null or missing, or the char * */
+    /* A number; one of at least 0; such a one that must be there; a text, "" if missing. */
+    enum { REAL, COUNT, REQUIRED, TEXT } type;
+    size_t offset; /* of the double, NaN if null or missing, or the char * */
 } field;
 
 typedef struct reader {
@@ -55,7 +56,7 @@ static const field run_fields[] = {
 
 #define STEP(kind, member) FIELD(run_step, kind, member)
 static const field step_fields[] = {
-    STEP(COUNT, step),         STEP(COUNT, epoch),      STEP(REAL, loss),
+    STEP(REQUIRED, step),      STEP(COUNT, epoch),      STEP(REAL, loss),
     STEP(REAL, accuracy),      STEP(REAL, lr),          STEP(COUNT, k),
     STEP(COUNT, selected),     STEP(COUNT, applied),    STEP(COUNT, payload_sent),
     STEP(COUNT, payload_recv), STEP(COUNT, control),    STEP(COUNT, time_s),
@@ -67,13 +68,13 @@ static const field step_fields[] = {
 
 #define EVALUATION(kind, member) FIELD(run_evaluation, kind, member)
 static const field evaluation_fields[] = {
-    EVALUATION(COUNT, step),    EVALUATION(COUNT, epoch),     EVALUATION(REAL, loss),
+    EVALUATION(REQUIRED, step), EVALUATION(COUNT, epoch),     EVALUATION(REAL, loss),
     EVALUATION(REAL, accuracy), EVALUATION(COUNT, elapsed_s),
 };
 
 #define SNAPSHOT(kind, member) FIELD(run_snapshot, kind, member)
 static const field snapshot_fields[] = {
-    SNAPSHOT(COUNT, step),       SNAPSHOT(COUNT, n),
+    SNAPSHOT(REQUIRED, step),    SNAPSHOT(COUNT, n),
     SNAPSHOT(COUNT, k),          SNAPSHOT(REAL, low),
     SNAPSHOT(REAL, high),        SNAPSHOT(COUNT, contraction),
     SNAPSHOT(COUNT, bound_topk), SNAPSHOT(COUNT, bound_random),
@@ -115,11 +116,11 @@ static bool read_text(reader *in, const field *what, const json_t *value, char *
 static bool read_number(reader *in, const field *what, const json_t *value, double *to) {
     *to = NAN;
     if (value == NULL || json_is_null(value))
-        return true;
+        return what->type != REQUIRED || refuse(in, "\"%s\" is missing", what->key);
     if (!json_is_number(value))
         return refuse(in, "\"%s\" is not a number", what->key);
     *to = json_number_value(value);
-    return what->type != COUNT || *to >= 0 || refuse(in, "\"%s\" is negative", what->key);
+    return what->type == REAL || *to >= 0 || refuse(in, "\"%s\" is negative", what->key);
 }
 
 /* Fill the members of *base that the rows name. */
@@ -133,13 +134,6 @@ static bool read_fields(reader *in, const json_t *object, const field *rows, int
                                     : read_number(in, &rows[i], value, to);
     }
     return good;
-}
-
-/* The same for an element whose first member is its step, which must be there. */
-static bool read_element(reader *in, const json_t *object, const field *rows, int nrows,
-                         double *element) {
-    return read_fields(in, object, rows, nrows, element) &&
-           (!isnan(element[0]) || refuse(in, "\"step\" is missing"));
 }
 
 /* Append the element to the array at *array, whose room doubles at powers of two. */
@@ -187,7 +181,7 @@ static void rewind_to(run_log *run, double step) {
 static bool read_step(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_step step;
-    if (!read_element(in, object, step_fields, COUNT_OF(step_fields), &step.step))
+    if (!read_fields(in, object, step_fields, COUNT_OF(step_fields), &step))
         return false;
     if (run->has_end || (run->nsteps > 0 && run->steps[run->nsteps - 1].step >= step.step))
         rewind_to(run, step.step);
@@ -203,7 +197,7 @@ static bool read_step(reader *in, const json_t *object) {
 static bool read_evaluation(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_evaluation evaluation;
-    if (!read_element(in, object, evaluation_fields, COUNT_OF(evaluation_fields), &evaluation.step))
+    if (!read_fields(in, object, evaluation_fields, COUNT_OF(evaluation_fields), &evaluation))
         return false;
     evaluation.elapsed_s += in->elapsed_before;
     return append(in, &run->evaluations, &run->nevaluations, &evaluation, sizeof evaluation);
@@ -232,7 +226,7 @@ static bool read_counts(reader *in, const json_t *array, run_snapshot *snapshot)
 static bool read_snapshot(reader *in, const json_t *object) {
     run_log *run = in->run;
     run_snapshot snapshot = {0};
-    if (read_element(in, object, snapshot_fields, COUNT_OF(snapshot_fields), &snapshot.step) &&
+    if (read_fields(in, object, snapshot_fields, COUNT_OF(snapshot_fields), &snapshot) &&
         read_counts(in, json_object_get(object, "counts"), &snapshot) &&
         append(in, &run->snapshots, &run->nsnapshots, &snapshot, sizeof snapshot))
         return true;

@@ -82,19 +82,12 @@ struct train_trace {
     double origin; /* time 0 of the timeline: the first span; negative before it */
 };
 
-static void name_rows(const train_trace *trace, int rank) {
-    static const char *const rows[] = {"training", "exchange"};
-    for (int row = 0; row < COUNT_OF(rows); row++) {
-        fprintf(trace->file,
-                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                "\"args\":{\"name\":\"%s\"}},\n",
-                rank, row, rows[row]);
-    }
-    fprintf(trace->file,
-            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank "
-            "%d\"}},\n",
-            rank, rank);
-}
+static const char row_names[] =
+    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"training\"}},"
+    "\n"
+    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":1,\"args\":{\"name\":\"exchange\"}},"
+    "\n"
+    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n";
 
 int train_trace_open(train_trace **out, const char *path, const job_handle *job) {
     *out = NULL;
@@ -118,7 +111,7 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
     }
     fputs("[\n", trace->file);
     for (int r = job->first; r < (job->mpi ? job->first + 1 : job->nranks); r++)
-        name_rows(trace, r);
+        fprintf(trace->file, row_names, r, r, r, r);
     *out = trace;
     return STATUS_OK;
 }
