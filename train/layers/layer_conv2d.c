@@ -169,12 +169,8 @@ void conv2d_create(conv2d *c, layout *to, const char *name, conv2d_shape shape) 
         c->bias = layout_param(to, name, "bias", shape.out, INIT_ZERO, 0);
         layout_sums(to, shape.out);
     }
-    c->by_winograd =
-        winograd_suits(shape.height, shape.width, shape.in, shape.out, shape.kernel, shape.stride);
-    if (c->by_winograd) {
-        winograd_create(&c->minimal, to, shape.height, shape.width, shape.in, shape.out);
+    if (winograd_create(c, to))
         return;
-    }
     const patches forward = forward_patches(c), backward = backward_patches(c);
     layout_scratch(to, scratch_bytes(&forward));
     layout_scratch(to, scratch_bytes(&backward));
@@ -218,12 +214,13 @@ static void run_product(const pass *p, product_job *job) {
 }
 
 void conv2d_forward(const conv2d *c, const pass *p, int count, const real *x, real *y) {
-    const real *bias = c->bias.n ? c->bias.value : NULL;
-    if (c->by_winograd) {
-        winograd_forward(&c->minimal, p, count, x, c->weight.value, bias, y);
+    if (c->kernels) {
+        winograd_forward(c, p, count, x, y);
         return;
     }
-    product_job job = {forward_patches(c), x, c->weight.value, bias, y, .out = c->shape.out};
+    product_job job = {.g = forward_patches(c), .source = x, .kernel = c->weight.value, .y = y};
+    job.bias = c->bias.n ? c->bias.value : NULL;
+    job.out = c->shape.out;
     job.lines = (int64_t)count * c->out_height;
     run_product(p, &job);
 }
@@ -326,13 +323,13 @@ void conv2d_backward(const conv2d *c, const pass *p, int count, const real *x, c
                     c->bias.grad);
         pass_ready(p, &c->bias);
     }
-    if (c->by_winograd)
-        winograd_weight_gradient(&c->minimal, p, count, x, dy, c->weight.grad);
+    if (c->kernels)
+        winograd_weight_gradient(c, p, count, x, dy);
     else
         weight_gradient(c, p, count, x, dy);
     pass_ready(p, &c->weight);
-    if (dx && c->by_winograd)
-        winograd_input_gradient(&c->minimal, p, count, dy, dx);
+    if (dx && c->kernels)
+        winograd_input_gradient(c, p, count, dy, dx);
     else if (dx)
         input_gradient(c, p, count, dy, dx);
 }

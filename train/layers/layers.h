@@ -9,7 +9,6 @@
 #define TRAIN_LAYERS_H
 
 #include "layers/matrix.h"
-#include "layers/winograd.h"
 
 /* ---- Linear and embedding (layer_linear.c) ------------------------------------------------------ */
 
@@ -69,10 +68,9 @@ typedef struct conv2d_shape {
 typedef struct conv2d {
     conv2d_shape shape;
     int out_height, out_width;
-    bool by_winograd; /* instead of by patches */
-    winograd minimal;
-    param weight; /* [kernel][kernel][in][out] */
-    param bias;   /* [out]; n is 0 without */
+    param weight;  /* [kernel][kernel][in][out] */
+    param bias;    /* [out]; n is 0 without */
+    real *kernels; /* [16][in][out] Winograd's transform of weight; NULL: by patches */
 } conv2d;
 
 void conv2d_create(conv2d *c, layout *to, const char *name, conv2d_shape shape);
@@ -83,6 +81,14 @@ void conv2d_backward(const conv2d *c, const pass *p, int count,
                      const real *x,  /* [count][height][width][in] */
                      const real *dy, /* [count][out_height][out_width][out] */
                      real *dx);      /* [count][height][width][in], or NULL: not wanted */
+
+/* The same by Winograd's method, for conv2d. create returns false where the shape does not suit. The
+ * input gradient comes after a forward with the same weights. */
+bool winograd_create(conv2d *c, layout *to);
+void winograd_forward(const conv2d *c, const pass *p, int count, const real *x, real *y);
+void winograd_input_gradient(const conv2d *c, const pass *p, int count, const real *dy, real *dx);
+void winograd_weight_gradient(const conv2d *c, const pass *p, int count, const real *x,
+                              const real *dy);
 
 /* ---- Activations (layer_activations.c) ---------------------------------------------------------- */
 
