@@ -15,12 +15,13 @@ enum { MAX_BATCH = 65536 };
 
 /* What a model keeps to itself. */
 struct model_parts {
-    void *net;                  /* the layers, as the model's own file has them */
+    model m;
     char *memory;               /* activations, then the memory of passes */
     char (*names)[LAYOUT_NAME]; /* of tensors and states */
     pass pass;                  /* threads and memory to start a pass with */
     model_batch batch;          /* of the last forward */
     bool forwarded;             /* backward may follow */
+    max_align_t net[];          /* the layers, as the model's own file has them */
 };
 
 /* ---- Creation ----------------------------------------------------------------------------------- */
@@ -58,22 +59,22 @@ int model_measure(const model_spec *given, model_size *size) {
     return TW_OK;
 }
 
-/* The blocks that `measured` asks for. False: out of memory. */
-static bool allocate(model *m, const layout *measured) {
-    struct model_parts *parts = m->parts;
+/* All arrays of the model as parts of one block. memory NULL: only counts. Returns its bytes. */
+static size_t place(model *m, const layout *measured, char *memory) {
+    tw__arena arena = {memory, 0};
     m->n = measured->n;
     m->nstate = measured->nstate;
     m->ntensors = measured->ntensors;
     m->nstates = measured->nstates;
-    m->values = tw__alloc((size_t)m->n * sizeof(real));
-    m->grads = tw__alloc((size_t)m->n * sizeof(real));
-    m->state = tw__alloc((size_t)m->nstate * sizeof(real));
-    m->tensors = tw__alloc((size_t)m->ntensors * sizeof *m->tensors);
-    m->states = tw__alloc((size_t)m->nstates * sizeof *m->states);
-    parts->names = tw__alloc((size_t)(m->ntensors + m->nstates) * LAYOUT_NAME);
-    parts->memory = tw__alloc(measured->arena.used + pass_bytes(m->spec.threads, measured));
-    return m->values && m->grads && m->state && m->tensors && m->states && parts->names &&
-           parts->memory;
+    m->values = tw__arena_take(&arena, m->n, sizeof(real));
+    m->grads = tw__arena_take(&arena, m->n, sizeof(real));
+    m->state = tw__arena_take(&arena, m->nstate, sizeof(real));
+    m->tensors = tw__arena_take(&arena, m->ntensors, sizeof *m->tensors);
+    m->states = tw__arena_take(&arena, m->nstates, sizeof *m->states);
+    m->parts->names = tw__arena_take(&arena, m->ntensors + m->nstates, LAYOUT_NAME);
+    m->parts->memory =
+        tw__arena_take(&arena, 1, measured->arena.used + pass_bytes(m->spec.threads, measured));
+    return arena.used;
 }
 
 int model_create(model **out, const model_spec *spec) {
@@ -81,27 +82,23 @@ int model_create(model **out, const model_spec *spec) {
     const model_kind *kind;
     model_spec full = *spec;
     TW_TRY(complete(&full, &kind));
-    model *m = calloc(1, sizeof *m);
-    struct model_parts *parts = calloc(1, sizeof *parts);
-    void *net = calloc(1, kind->net_bytes);
-    if (!m || !parts || !net) {
-        free(m);
-        free(parts);
-        free(net);
+    struct model_parts *parts = calloc(1, sizeof *parts + kind->net_bytes);
+    if (!parts)
         return tw__fail(TW_ERR_MEMORY, "out of memory");
-    }
+    model *m = &parts->m;
     *m = (model){.kind = kind, .spec = full, .parts = parts};
     m->spec.name = kind->name; /* the caller's text may go */
-    parts->net = net;
-    gemm_on_calling_thread();
-    tw__pool_retain(full.threads);
-    layout measured = measure(kind, &m->spec, net);
-    if (!allocate(m, &measured)) {
-        model_free(m);
+    layout measured = measure(kind, &m->spec, parts->net);
+    char *memory = tw__alloc(place(m, &measured, NULL));
+    if (!memory) {
+        free(parts);
         return tw__fail(TW_ERR_MEMORY, "no memory for %lld parameters", (long long)measured.n);
     }
+    place(m, &measured, memory);
+    gemm_on_calling_thread();
+    tw__pool_retain(full.threads);
     layout l = {.m = m, .seed = full.seed, .names = parts->names, .arena = {parts->memory, 0}};
-    kind->build(net, &l, &m->spec);
+    kind->build(parts->net, &l, &m->spec);
     assert(l.n == m->n && l.nstate == m->nstate && l.arena.used == measured.arena.used);
     pass_set_memory(&parts->pass, full.threads, &l, parts->memory + l.arena.used);
     *out = m;
@@ -112,16 +109,8 @@ void model_free(model *m) {
     if (!m)
         return;
     tw__pool_release();
-    free(m->parts->memory);
-    free(m->parts->names);
-    free(m->parts->net);
+    free(m->values); /* the first part of the block */
     free(m->parts);
-    free(m->states);
-    free(m->tensors);
-    free(m->state);
-    free(m->grads);
-    free(m->values);
-    free(m);
 }
 
 /* ---- Batches ------------------------------------------------------------------------------------ */
@@ -130,52 +119,35 @@ void model_free(model *m) {
  * comparisons against the millions of products of a step. */
 
 /* values[samples][each] all in low .. high. */
-static int check_range(const int32_t *values, int samples, int each, int32_t low, int32_t high,
+static int check_range(const int32_t *values, int64_t samples, int each, int32_t low, int32_t high,
                        const char *what) {
-    for (int i = 0; i < samples; i++) {
-        for (int j = 0; j < each; j++) {
-            int32_t value = values[(int64_t)i * each + j];
-            if (value < low || value > high) {
-                return tw__fail(TW_ERR_PARAM, "%s of sample %d is %d; %d .. %d is accepted", what,
-                                i, (int)value, (int)low, (int)high);
-            }
-        }
-    }
+    for (int64_t i = 0; i < samples * each; i++)
+        if (values[i] < low || values[i] > high)
+            return tw__fail(TW_ERR_PARAM, "%s of sample %d is %d; %d .. %d is accepted", what,
+                            (int)(i / each), (int)values[i], (int)low, (int)high);
     return TW_OK;
 }
 
-static int check_images(const model *m, const model_batch *b) {
-    if (!b->images || !b->labels)
-        return tw__fail(TW_ERR_PARAM, "%s needs images and labels", m->kind->name);
-    return check_range(b->labels, b->count, 1, MODEL_IGNORE, m->kind->classes - 1, "label");
-}
-
-static int check_words(const model *m, const model_batch *b) {
-    const int length = m->spec.length, last = m->spec.vocabulary - 1;
-    if (!b->tokens || !b->labels)
-        return tw__fail(TW_ERR_PARAM, "%s needs tokens and labels", m->kind->name);
-    TW_TRY(check_range(b->tokens, b->count, length, 0, last, "token"));
-    return check_range(b->labels, b->count, length, MODEL_IGNORE, last, "label");
-}
-
-static int check_masked(const model *m, const model_batch *b) {
-    const int length = m->spec.length;
-    TW_TRY(check_words(m, b));
-    if (b->segments)
-        TW_TRY(check_range(b->segments, b->count, length, 0, 1, "segment"));
-    if (b->lengths)
-        TW_TRY(check_range(b->lengths, b->count, 1, 1, length, "length"));
-    return b->follows ? check_range(b->follows, b->count, 1, MODEL_IGNORE, 1, "follows") : TW_OK;
-}
-
-static int check_batch(const model *m, const model_batch *batch) {
-    if (batch->count < 1 || batch->count > m->spec.max_batch) {
-        return tw__fail(TW_ERR_PARAM, "a batch of %d; 1 .. %d is accepted", batch->count,
+static int check_batch(const model *m, const model_batch *b) {
+    const bool images = m->kind->input == MODEL_IMAGES, masked = m->kind->input == MODEL_MASKED;
+    const int length = images ? 1 : m->spec.length;
+    const int last = images ? m->kind->classes - 1 : m->spec.vocabulary - 1;
+    if (b->count < 1 || b->count > m->spec.max_batch)
+        return tw__fail(TW_ERR_PARAM, "a batch of %d; 1 .. %d is accepted", b->count,
                         m->spec.max_batch);
-    }
-    return m->kind->input == MODEL_IMAGES  ? check_images(m, batch)
-           : m->kind->input == MODEL_WORDS ? check_words(m, batch)
-                                           : check_masked(m, batch);
+    if (!b->labels || (images ? !b->images : !b->tokens))
+        return tw__fail(TW_ERR_PARAM, "%s needs %s and labels", m->kind->name,
+                        images ? "images" : "tokens");
+    if (!images)
+        TW_TRY(check_range(b->tokens, b->count, length, 0, last, "token"));
+    TW_TRY(check_range(b->labels, b->count, length, MODEL_IGNORE, last, "label"));
+    if (masked && b->segments)
+        TW_TRY(check_range(b->segments, b->count, length, 0, 1, "segment"));
+    if (masked && b->lengths)
+        TW_TRY(check_range(b->lengths, b->count, 1, 1, length, "length"));
+    if (masked && b->follows)
+        TW_TRY(check_range(b->follows, b->count, 1, MODEL_IGNORE, 1, "follows"));
+    return TW_OK;
 }
 
 /* ---- Passes ------------------------------------------------------------------------------------- */

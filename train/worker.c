@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
+
 int worker_fail(worker *w, int error, const char *format, ...) {
     va_list args;
     if (w->error->text[0] == '\0') {
@@ -90,28 +92,20 @@ static int specify_batches(worker *w) {
     return worker_check(w, "", dataset_steps(w->data, &w->train, &w->steps_per_epoch));
 }
 
-static void *zeros(int64_t count, size_t size) {
-    return calloc((size_t)(count > 0 ? count : 1), size);
-}
-
-static int allocate_buffers(worker *w) {
+/* The buffers of a batch as parts of one block. memory NULL: only counts. Returns its bytes. */
+static size_t place_buffers(worker *w, char *memory) {
     const dataset_info *info = dataset_get_info(w->data);
-    int64_t batch = w->spec->batch, tokens = batch * w->spec->length;
-    int64_t pixels = batch * info->height * info->width * info->channels;
-    bool snapshots = w->spec->snapshot_every > 0;
+    const int64_t batch = w->spec->batch, tokens = batch * w->spec->length;
+    const int64_t pixels = batch * info->height * info->width * info->channels;
+    tw__arena arena = {memory, 0};
     batch_buffers *b = &w->buffers;
-    b->images = zeros(pixels, sizeof *b->images);
-    b->tokens = zeros(tokens, sizeof *b->tokens);
-    b->labels = zeros(tokens > batch ? tokens : batch, sizeof *b->labels);
-    b->segments = zeros(tokens, sizeof *b->segments);
-    b->lengths = zeros(batch, sizeof *b->lengths);
-    b->follows = zeros(batch, sizeof *b->follows);
-    w->carry = zeros(w->model->n, sizeof *w->carry);
-    w->acc = snapshots ? zeros(w->model->n, sizeof *w->acc) : NULL;
-    if (!b->images || !b->tokens || !b->labels || !b->segments || !b->lengths || !b->follows ||
-        !w->carry || (snapshots && !w->acc))
-        return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the buffers of a worker");
-    return TW_OK;
+    b->images = tw__arena_take(&arena, pixels, sizeof *b->images);
+    b->tokens = tw__arena_take(&arena, tokens, sizeof *b->tokens);
+    b->labels = tw__arena_take(&arena, tokens > batch ? tokens : batch, sizeof *b->labels);
+    b->segments = tw__arena_take(&arena, tokens, sizeof *b->segments);
+    b->lengths = tw__arena_take(&arena, batch, sizeof *b->lengths);
+    b->follows = tw__arena_take(&arena, batch, sizeof *b->follows);
+    return arena.used;
 }
 
 int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
@@ -138,7 +132,12 @@ int worker_create(worker *w, tw_transport *transport, tw_transport *metrics) {
     (void)tw_transport_info(transport, NULL, &w->rank, &w->nranks, NULL);
     TW_TRY(make_model(w));
     TW_TRY(specify_batches(w));
-    TW_TRY(allocate_buffers(w));
+    w->memory = tw__alloc(place_buffers(w, NULL));
+    w->carry = calloc((size_t)w->model->n, sizeof *w->carry); /* few runs touch its pages */
+    w->acc = calloc(w->spec->snapshot_every > 0 ? (size_t)w->model->n : 1, sizeof *w->acc);
+    if (w->memory == NULL || w->carry == NULL || w->acc == NULL)
+        return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the buffers of a worker");
+    place_buffers(w, w->memory);
     TW_TRY(open_metrics(w, metrics));
     return open_group(w, transport);
 }
@@ -148,12 +147,7 @@ void worker_free(worker *w) {
     tw_group_free(w->metrics);
     optimizer_free(&w->optimizer);
     model_free(w->model);
-    free(w->buffers.images);
-    free(w->buffers.tokens);
-    free(w->buffers.labels);
-    free(w->buffers.segments);
-    free(w->buffers.lengths);
-    free(w->buffers.follows);
+    free(w->memory);
     free(w->carry);
     free(w->acc);
 }

@@ -29,7 +29,8 @@ typedef struct worker {
     float sums[SUMS];
 
     batch_spec train, test;
-    batch_buffers buffers;
+    batch_buffers buffers; /* in `memory` */
+    char *memory;
     int64_t steps_per_epoch;
 
     float *carry;  /* [n]: means of tensors that arrived in a step that was skipped */
