@@ -61,10 +61,7 @@ struct dataset {
 
 /* ---- Loaders ------------------------------------------------------------------------------------ */
 
-/* The embedded set. */
-int load_fashion(dataset *set, const dataset_options *options);
-
-/* Whether a path is for the loader; and the loader. */
+/* Whether a path is for the loader; and the loader. load_idx with path NULL: the embedded set. */
 bool is_idx(const char *path);
 int load_idx(dataset *set, const char *path, const dataset_options *options);
 bool is_cifar(const char *path);

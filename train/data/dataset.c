@@ -70,7 +70,7 @@ int dataset_open(dataset **out, const char *name, const dataset_options *options
     if (set == NULL)
         return TW_ERR_MEMORY;
     set->info.classes = given->classes ? given->classes : DEFAULT_CLASSES;
-    const int status = strcmp(name, DATASET_EMBEDDED) == 0 ? load_fashion(set, given)
+    const int status = strcmp(name, DATASET_EMBEDDED) == 0 ? load_idx(set, NULL, given)
                                                            : load_path(set, name, given);
     if (status == TW_OK)
         *out = set;

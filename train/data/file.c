@@ -42,10 +42,6 @@ static int too_much(const char *name) {
 
 /* ---- gzip ----------------------------------------------------------------------------------------- */
 
-static int is_gzip(const uint8_t *at, size_t size) {
-    return size >= 2 && at[0] == 0x1f && at[1] == 0x8b;
-}
-
 /* Room for at least one more byte after `used`, and for the 0 at the end. */
 static int grow(bytes *out, size_t used, const char *name) {
     if (used < out->size)
@@ -135,7 +131,7 @@ int bytes_read(bytes *out, const char *path) {
     bytes raw = {0};
     int status = read_open(&raw, path, file);
     fclose(file);
-    if (status == TW_OK && is_gzip(raw.at, raw.size)) {
+    if (status == TW_OK && raw.size >= 2 && raw.at[0] == 0x1f && raw.at[1] == 0x8b) {
         status = bytes_unpack(out, path, raw.at, raw.size);
     } else if (status == TW_OK) {
         *out = raw;

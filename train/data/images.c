@@ -41,16 +41,6 @@ int images_check_labels(const dataset *set, const char *name, const uint8_t *lab
     return TW_OK;
 }
 
-static void count_levels(const dataset *set, int64_t counts[DATASET_CHANNELS][PIXEL_LEVELS]) {
-    const image_split *images = &set->images[DATASET_TRAIN];
-    const int32_t channels = set->info.channels;
-    const int64_t pixels = images->count * set->info.height * set->info.width;
-    const uint8_t *at = images->pixels;
-    for (int64_t i = 0; i < pixels; i++)
-        for (int32_t c = 0; c < channels; c++)
-            counts[c][*at++]++;
-}
-
 /* Mean and std of one channel, in 0 .. 1. Images all of one colour have std 1. */
 static void measure(const int64_t counts[PIXEL_LEVELS], double *mean, double *std) {
     int64_t number = 0, sum = 0, squares = 0;
@@ -74,7 +64,11 @@ void images_finish(dataset *set, const dataset_options *options) {
     keep_first(&set->images[DATASET_TRAIN], options->train_limit);
     keep_first(&set->images[DATASET_TEST], options->test_limit);
     int64_t counts[DATASET_CHANNELS][PIXEL_LEVELS] = {0};
-    count_levels(set, counts);
+    const image_split *train = &set->images[DATASET_TRAIN];
+    const uint8_t *at = train->pixels;
+    for (int64_t i = 0; i < train->count * set->info.height * set->info.width; i++)
+        for (int32_t c = 0; c < set->info.channels; c++)
+            counts[c][*at++]++;
     for (int32_t c = 0; c < set->info.channels; c++) {
         double mean, std;
         measure(counts[c], &mean, &std);

@@ -216,7 +216,3 @@ int load_idx(dataset *set, const char *path, const dataset_options *options) {
     images_finish(set, options);
     return TW_OK;
 }
-
-int load_fashion(dataset *set, const dataset_options *options) {
-    return load_idx(set, NULL, options);
-}

@@ -18,21 +18,20 @@
 
 #include "data/data.h"
 
-static const char *const train_names[] = {"train.txt", "train.txt.gz", "wiki.train.tokens"};
+static const char *const train_names[] = {"train.txt", "train.txt.gz", "wiki.train.tokens", NULL};
 static const char *const test_names[] = {"test.txt",  "test.txt.gz",  "wiki.test.tokens",
-                                         "valid.txt", "valid.txt.gz", "wiki.valid.tokens"};
-#define COUNT(names) (sizeof(names) / sizeof *(names))
+                                         "valid.txt", "valid.txt.gz", "wiki.valid.tokens",
+                                         NULL};
 
 /* The first of the names that is a file, or NULL. */
-static const char *find(const char *directory, const char *const *names, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (data_is_file(directory, names[i]))
-            return names[i];
-    return NULL;
+static const char *find(const char *directory, const char *const *names) {
+    while (*names != NULL && !data_is_file(directory, *names))
+        names++;
+    return *names;
 }
 
 static bool is_directory(const char *path) {
-    return find(path, train_names, COUNT(train_names)) != NULL;
+    return find(path, train_names) != NULL;
 }
 
 bool is_text(const char *path) {
@@ -59,11 +58,11 @@ static int read_text(bytes *text, const char *path) {
 /* Two files. */
 static int read_directory(bytes text[DATASET_SPLITS], const char *path) {
     char file[PATH_ROOM];
-    const char *test_name = find(path, test_names, COUNT(test_names));
+    const char *test_name = find(path, test_names);
     if (test_name == NULL)
         return tw__fail(TW_ERR_FILE,
                         "%s: has a training text but no test.txt or valid.txt; add one", path);
-    data_path(file, path, find(path, train_names, COUNT(train_names)));
+    data_path(file, path, find(path, train_names));
     TW_TRY(read_text(&text[DATASET_TRAIN], file));
     data_path(file, path, test_name);
     return read_text(&text[DATASET_TEST], file);
@@ -89,16 +88,6 @@ static int read_file(bytes text[DATASET_SPLITS], const char *path) {
 /* ---- Sentences ----------------------------------------------------------------------------------- */
 
 enum { LEAST_SENTENCES = 3 }; /* two that make a pair, and one to replace the second */
-
-/* Which words end a sentence: [v->size], free() it; NULL after TW_ERR_MEMORY. */
-static bool *find_ends(const vocabulary *v, const char *name) {
-    bool *ends = data_alloc(name, v->size, sizeof *ends);
-    for (int32_t id = v->first_word; ends != NULL && id < v->size; id++) {
-        const size_t length = strlen(v->names[id]);
-        ends[id] = length > 0 && strchr(".!?", v->names[id][length - 1]) != NULL;
-    }
-    return ends;
-}
 
 /* Walks the stream; stores sentences unless NULL. Returns how many there are. */
 static int64_t walk(const token_split *split, const bool *ends, sentence *sentences) {
@@ -145,8 +134,14 @@ static int list_sentences(token_split *split, const bool *ends, const char *name
 
 /* The sentences and pairs of a split. */
 static int find_sentences(token_split *split, const vocabulary *v, const char *name) {
-    bool *ends = find_ends(v, name);
-    const int status = ends != NULL ? list_sentences(split, ends, name) : TW_ERR_MEMORY;
+    bool *ends = data_alloc(name, v->size, sizeof *ends); /* which words end a sentence */
+    if (ends == NULL)
+        return TW_ERR_MEMORY;
+    for (int32_t id = v->first_word; id < v->size; id++) {
+        const size_t length = strlen(v->names[id]);
+        ends[id] = length > 0 && strchr(".!?", v->names[id][length - 1]) != NULL;
+    }
+    const int status = list_sentences(split, ends, name);
     free(ends);
     return status;
 }

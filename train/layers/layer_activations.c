@@ -9,28 +9,21 @@ typedef struct job {
     real *y;       /* [n] that is written: y, or dy that becomes dx */
 } job;
 
-/* ---- Rectifier ---------------------------------------------------------------------------------- */
-
 enum { RELU_CHUNK = 65536, GELU_CHUNK = 8192 };
 
-VECTOR static void rectify(real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
+VECTOR static void rectify_task(const task *t) {
+    const int64_t end = t->r.end;
+    real *restrict x = ((const job *)t->job)->y;
+    for (int64_t i = t->r.begin; i < end; i++)
         x[i] = x[i] > 0 ? x[i] : (x[i] == x[i] ? 0 : x[i]); /* NaN stays, to be seen */
 }
 
-VECTOR static void mask(real *restrict dy, const real *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
+VECTOR static void mask_task(const task *t) {
+    const int64_t end = t->r.end;
+    const real *restrict y = ((const job *)t->job)->x;
+    real *restrict dy = ((const job *)t->job)->y;
+    for (int64_t i = t->r.begin; i < end; i++)
         dy[i] = y[i] > 0 ? dy[i] : 0;
-}
-
-static void rectify_task(const task *t) {
-    const job *j = t->job;
-    rectify(j->y + t->r.begin, t->r.end - t->r.begin);
-}
-
-static void mask_task(const task *t) {
-    const job *j = t->job;
-    mask(j->y + t->r.begin, j->x + t->r.begin, t->r.end - t->r.begin);
 }
 
 void relu_forward(const pass *p, int64_t n, real *x) {
@@ -40,8 +33,6 @@ void relu_forward(const pass *p, int64_t n, real *x) {
 void relu_backward(const pass *p, int64_t n, const real *y, real *dy) {
     pass_run(p, n, RELU_CHUNK, mask_task, &(job){y, dy});
 }
-
-/* ---- Gaussian error linear unit ----------------------------------------------------------------- */
 
 /* The share of a normal distribution below x. */
 static real below(real x) {

@@ -28,23 +28,9 @@ typedef struct entropy_job {
     int64_t count;         /* rows that count */
 } entropy_job;
 
-static int largest(const real *x, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        best = x[i] > x[best] ? i : best;
-    return best;
-}
-
 VECTOR static void exponentials(real *restrict x, int64_t n, real most) {
     for (int64_t i = 0; i < n; i++)
         x[i] = exponential(x[i] - most);
-}
-
-static double sum(const real *x, int n) {
-    double total = 0;
-    for (int i = 0; i < n; i++)
-        total += (double)x[i];
-    return total;
 }
 
 static row_loss one_row(real *x, int n, int32_t label, int64_t count) {
@@ -53,11 +39,15 @@ static row_loss one_row(real *x, int n, int32_t label, int64_t count) {
         return (row_loss){0};
     }
     assert(label >= 0 && label < n);
-    const int best = largest(x, n);
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
     const real most = x[best];
     const double of_label = (double)(x[label] - most);
     exponentials(x, n, most);
-    const double total = sum(x, n);
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += (double)x[i];
     vector_scale(x, (real)(1.0 / (total * (double)count)), n);
     x[label] -= (real)(1.0 / (double)count);
     return (row_loss){.loss = log(total) - of_label, .correct = best == label};

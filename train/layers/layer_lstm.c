@@ -106,8 +106,9 @@ const real *lstm_forward(const lstm *l, const pass *p, int count, const real *x)
     return l->h + step;
 }
 
-static void back_through_time(const lstm *l, const pass *p, int count, const real *dy) {
-    const int wide = 4 * l->width;
+void lstm_backward(const lstm *l, const pass *p, int count, const real *x, const real *dy,
+                   real *dx) {
+    const int wide = 4 * l->width, rows = l->length * count;
     const int64_t step = (int64_t)count * l->width;
     memset(l->dc, 0, (size_t)step * sizeof(real));
     for (int t = l->length - 1; t >= 0; t--) {
@@ -118,12 +119,6 @@ static void back_through_time(const lstm *l, const pass *p, int count, const rea
         }
         pass_run(p, count, CHUNK, cell_task, &(cell_job){l, t, count, true});
     }
-}
-
-void lstm_backward(const lstm *l, const pass *p, int count, const real *x, const real *dy,
-                   real *dx) {
-    const int wide = 4 * l->width, rows = l->length * count;
-    back_through_time(l, p, count, dy);
     const real *da = l->gates; /* [rows][4][width] */
     column_sums(p, da, rows, wide, l->bias.grad);
     pass_ready(p, &l->bias);

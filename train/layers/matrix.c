@@ -57,12 +57,6 @@ typedef struct product_job {
     int columns; /* of a block */
 } product_job;
 
-static int block_columns(int n) {
-    int each = (n + BLOCK_COUNT - 1) / BLOCK_COUNT;
-    each = (each + 15) / 16 * 16;
-    return each > BLOCK_LEAST ? each : BLOCK_LEAST;
-}
-
 static void product_task(const task *t) {
     const product_job *job = t->job;
     const int across = chunks(job->n, job->columns);
@@ -76,7 +70,8 @@ static void product_task(const task *t) {
 }
 
 void product(const pass *p, int m, int n, int k, matrix a, matrix b, real beta, real *c, int ldc) {
-    product_job job = {a, b, c, beta, m, n, k, ldc, block_columns(n)};
+    const int even = (chunks(n, BLOCK_COUNT) + 15) / 16 * 16;
+    product_job job = {a, b, c, beta, m, n, k, ldc, even > BLOCK_LEAST ? even : BLOCK_LEAST};
     pass_run(p, (int64_t)chunks(m, BLOCK_ROWS) * chunks(n, job.columns), 1, product_task, &job);
 }
 
@@ -115,17 +110,14 @@ typedef struct sum_job {
     int64_t width;
 } sum_job;
 
-VECTOR static void add_rows(double *restrict sum, const real *restrict x, int64_t rows,
-                            int64_t width) {
-    for (int64_t i = 0; i < rows; i++)
+VECTOR static void sum_task(const task *t) {
+    const sum_job *job = t->job;
+    const int64_t width = job->width;
+    double *restrict sum = job->partial + t->index * width;
+    const real *restrict x = job->x;
+    for (int64_t i = t->r.begin; i < t->r.end; i++)
         for (int64_t j = 0; j < width; j++)
             sum[j] += (double)x[i * width + j];
-}
-
-static void sum_task(const task *t) {
-    const sum_job *job = t->job;
-    add_rows(job->partial + t->index * job->width, job->x + t->r.begin * job->width,
-             t->r.end - t->r.begin, job->width);
 }
 
 void column_sums(const pass *p, const real *x, int64_t rows, int width, real *out) {

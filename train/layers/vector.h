@@ -37,33 +37,21 @@ void vector_scale(real *x, real factor, int64_t n);
 
 enum { LANES = 8 }; /* element i goes to lane i % 8; lanes are added in a fixed order at the end */
 
-static inline double lanes_total(const double lane[LANES]) {
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
-           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
-
-/* Sum of x[n]. */
-static inline double lanes_sum(const real *x, int64_t n) {
-    double lane[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            lane[j] += (double)x[i + j];
-    for (int j = 0; i + j < n; j++)
-        lane[j] += (double)x[i + j];
-    return lanes_total(lane);
-}
-
-/* Sum of x[n] y[n]. */
+/* Sum of x[n] y[n], or of x[n] where y is NULL. */
 static inline double lanes_dot(const real *x, const real *y, int64_t n) {
     double lane[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            lane[j] += (double)x[i + j] * (double)y[i + j];
+            lane[j] += (double)x[i + j] * (y ? (double)y[i + j] : 1.0);
     for (int j = 0; i + j < n; j++)
-        lane[j] += (double)x[i + j] * (double)y[i + j];
-    return lanes_total(lane);
+        lane[j] += (double)x[i + j] * (y ? (double)y[i + j] : 1.0);
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+static inline double lanes_sum(const real *x, int64_t n) {
+    return lanes_dot(x, NULL, n);
 }
 
 /* ---- e^x ---------------------------------------------------------------------------------------- */
