@@ -83,8 +83,6 @@ static int put(FILE *file, uint64_t *hash, const void *data, size_t bytes) {
 
 static int write_file(worker *w, const char *path, const vectors *v) {
     FILE *file = fopen(path, "wb");
-    if (file == NULL)
-        return worker_fail(w, TW_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
     uint64_t hash = 0;
     header h = {.step = w->step,
                 .optimizer_steps = w->optimizer.steps,
@@ -95,12 +93,12 @@ static int write_file(worker *w, const char *path, const vectors *v) {
                 .floats = total_floats(v),
                 .elapsed = w->elapsed};
     memcpy(h.magic, MAGIC, sizeof h.magic);
-    int fine = put(file, &hash, &h, sizeof h);
+    int fine = file != NULL && put(file, &hash, &h, sizeof h);
     for (int i = 0; i < v->count && fine; i++)
         fine = put(file, &hash, v->at[i], sizeof(float) * (size_t)v->n[i]);
-    fine = fine && fwrite(&hash, sizeof hash, 1, file) == 1;
-    fine = fflush(file) == 0 && fsync(fileno(file)) == 0 && fine;
-    if (fclose(file) != 0 || !fine)
+    fine = fine && fwrite(&hash, sizeof hash, 1, file) == 1 && fflush(file) == 0 &&
+           fsync(fileno(file)) == 0;
+    if ((file != NULL && fclose(file) != 0) || !fine)
         return worker_fail(w, TW_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
     return TW_OK;
 }
@@ -225,14 +223,14 @@ static int all_fine(worker *w, int status) {
 }
 
 static int make_directory(worker *w, const char *path) {
-    if (mkdir(w->spec->checkpoints, 0777) != 0 && errno != EEXIST)
-        return worker_fail(w, TW_ERR_FILE, "cannot make the directory '%s': %s",
-                           w->spec->checkpoints, strerror(errno));
-    remove_directory(path);
-    if (mkdir(path, 0777) != 0)
-        return worker_fail(w, TW_ERR_FILE, "cannot make the directory '%s': %s", path,
-                           strerror(errno));
-    return TW_OK;
+    const char *at = w->spec->checkpoints;
+    if (mkdir(at, 0777) == 0 || errno == EEXIST) {
+        at = path;
+        remove_directory(path);
+        if (mkdir(path, 0777) == 0)
+            return TW_OK;
+    }
+    return worker_fail(w, TW_ERR_FILE, "cannot make the directory '%s': %s", at, strerror(errno));
 }
 
 static int write_parts(worker *w, const char *directory) {

@@ -19,14 +19,16 @@
 
 #include "data/data.h"
 
-enum {
-    IMAGES_MAGIC = 0x00000803,
-    LABELS_MAGIC = 0x00000801,
-    IMAGES_HEADER = 16,
-    LABELS_HEADER = 8,
-    MOST_SIDE = 1024, /* rows or columns */
-    NAME_ROOM = 64,
-};
+enum { MOST_SIDE = 1024 /* rows or columns */, NAME_ROOM = 64 };
+
+/* A split is two files. */
+enum { IMAGES, LABELS, PARTS };
+static const struct part {
+    const char *name;
+    int dimensions;
+    uint32_t magic;
+    size_t header;
+} parts[PARTS] = {{"images", 3, 0x00000803, 16}, {"labels", 1, 0x00000801, 8}};
 
 /* ---- Files in memory ------------------------------------------------------------------------------ */
 
@@ -40,31 +42,30 @@ static uint32_t read_u32(const uint8_t at[4]) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-static int check_header(const char *name, const bytes *file, uint32_t magic, size_t header) {
-    if (file->size < header)
+static int check_header(const idx_file *file, const struct part *part) {
+    if (file->data.size < part->header)
         return tw__fail(TW_ERR_DAMAGED,
-                        "%s: %zu bytes, less than the header of %zu; get the file again", name,
-                        file->size, header);
-    const uint32_t found = read_u32(file->at);
-    if (found != magic)
+                        "%s: %zu bytes, less than the header of %zu; get the file again",
+                        file->name, file->data.size, part->header);
+    const uint32_t found = read_u32(file->data.at);
+    if (found != part->magic)
         return tw__fail(TW_ERR_DAMAGED,
                         "%s: magic 0x%08" PRIx32 "; IDX %s begin with 0x%08" PRIx32
                         "; is it another kind of file?",
-                        name, found, magic == IMAGES_MAGIC ? "images" : "labels", magic);
+                        file->name, found, part->name, part->magic);
     return TW_OK;
 }
 
-/* The header promises `count` times `each` bytes: exactly these must follow. */
-static int check_size(const char *name, const bytes *file, size_t header, uint64_t count,
-                      uint64_t each) {
-    const uint64_t present = file->size - header;
+/* The header promises a number of things of `each` bytes: exactly these must follow. */
+static int check_size(const idx_file *file, const struct part *part, uint64_t each) {
+    const uint64_t present = file->data.size - part->header, count = read_u32(file->data.at + 4);
     if (count == 0)
-        return tw__fail(TW_ERR_DAMAGED, "%s: holds nothing; get the file again", name);
+        return tw__fail(TW_ERR_DAMAGED, "%s: holds nothing; get the file again", file->name);
     if (present != count * each) /* below 2^32 * 2^20 */
         return tw__fail(TW_ERR_DAMAGED,
                         "%s: %" PRIu64 " bytes of data, but its header promises %" PRIu64
                         " x %" PRIu64 "; get the file again",
-                        name, present, count, each);
+                        file->name, present, count, each);
     return TW_OK;
 }
 
@@ -90,15 +91,16 @@ static int check_shape(dataset *set, const char *name, const bytes *images) {
     return TW_OK;
 }
 
-static int check_files(dataset *set, const idx_file *images, const idx_file *labels) {
-    TW_TRY(check_header(images->name, &images->data, IMAGES_MAGIC, IMAGES_HEADER));
+static int check_files(dataset *set, const idx_file files[PARTS]) {
+    const idx_file *images = &files[IMAGES], *labels = &files[LABELS];
+    TW_TRY(check_header(images, &parts[IMAGES]));
     TW_TRY(check_shape(set, images->name, &images->data));
-    TW_TRY(check_header(labels->name, &labels->data, LABELS_MAGIC, LABELS_HEADER));
+    TW_TRY(check_header(labels, &parts[LABELS]));
+    const uint64_t each = (uint64_t)set->info.height * (uint64_t)set->info.width;
+    TW_TRY(check_size(images, &parts[IMAGES], each));
+    TW_TRY(check_size(labels, &parts[LABELS], 1));
     const uint32_t count = read_u32(images->data.at + 4);
     const uint32_t label_count = read_u32(labels->data.at + 4);
-    const uint64_t each = (uint64_t)set->info.height * (uint64_t)set->info.width;
-    TW_TRY(check_size(images->name, &images->data, IMAGES_HEADER, count, each));
-    TW_TRY(check_size(labels->name, &labels->data, LABELS_HEADER, label_count, 1));
     if (count != label_count)
         return tw__fail(TW_ERR_DAMAGED,
                         "%s: %" PRIu32 " labels for the %" PRIu32
@@ -107,15 +109,15 @@ static int check_files(dataset *set, const idx_file *images, const idx_file *lab
     return TW_OK;
 }
 
-static int take_split(dataset *set, dataset_split split, const idx_file *images,
-                      const idx_file *labels) {
-    TW_TRY(check_files(set, images, labels));
-    const int64_t count = read_u32(labels->data.at + 4);
-    const uint8_t *label = labels->data.at + LABELS_HEADER;
-    TW_TRY(images_check_labels(set, labels->name, label, count));
-    TW_TRY(images_grow(set, split, images->name, count));
-    memcpy(set->images[split].pixels, images->data.at + IMAGES_HEADER,
-           images->data.size - IMAGES_HEADER);
+static int take_split(dataset *set, dataset_split split, const idx_file files[PARTS]) {
+    TW_TRY(check_files(set, files));
+    const bytes *images = &files[IMAGES].data, *labels = &files[LABELS].data;
+    const size_t pixels = images->size - parts[IMAGES].header;
+    const int64_t count = read_u32(labels->at + 4);
+    const uint8_t *label = labels->at + parts[LABELS].header;
+    TW_TRY(images_check_labels(set, files[LABELS].name, label, count));
+    TW_TRY(images_grow(set, split, files[IMAGES].name, count));
+    memcpy(set->images[split].pixels, images->at + parts[IMAGES].header, pixels);
     memcpy(set->images[split].labels, label, (size_t)count);
     return TW_OK;
 }
@@ -125,29 +127,27 @@ static int take_split(dataset *set, dataset_split split, const idx_file *images,
 static const char *const split_names[DATASET_SPLITS] = {"train", "t10k"};
 
 /* The name that the file really has, into name[NAME_ROOM]; false where there is none. */
-static bool find(char *name, const char *directory, dataset_split split, const char *what,
-                 int dimensions) {
+static bool find(char *name, const char *directory, dataset_split split, const struct part *part) {
     static const char *const forms[] = {"%s-%s-idx%d-ubyte", "%s-%s-idx%d-ubyte.gz",
                                         "%s-%s.idx%d-ubyte", "%s-%s.idx%d-ubyte.gz"};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        snprintf(name, NAME_ROOM, forms[i], split_names[split], what, dimensions);
+        snprintf(name, NAME_ROOM, forms[i], split_names[split], part->name, part->dimensions);
         if (data_is_file(directory, name))
             return true;
     }
-    snprintf(name, NAME_ROOM, forms[0], split_names[split], what, dimensions);
+    snprintf(name, NAME_ROOM, forms[0], split_names[split], part->name, part->dimensions);
     return false;
 }
 
 bool is_idx(const char *path) {
     char name[NAME_ROOM];
-    return find(name, path, DATASET_TRAIN, "images", 3) ||
-           find(name, path, DATASET_TRAIN, "labels", 1);
+    return find(name, path, DATASET_TRAIN, &parts[IMAGES]) ||
+           find(name, path, DATASET_TRAIN, &parts[LABELS]);
 }
 
-static int read_part(idx_file *file, const char *directory, dataset_split split, const char *what,
-                     int dimensions) {
+static int read_part(idx_file *file, const char *directory, dataset_split split, int part) {
     char name[NAME_ROOM];
-    const bool found = find(name, directory, split, what, dimensions);
+    const bool found = find(name, directory, split, &parts[part]);
     data_path(file->name, directory, name);
     if (!found)
         return tw__fail(TW_ERR_FILE,
@@ -174,39 +174,35 @@ EMBED(fashion_train_labels, "train-labels-idx1-ubyte.gz")
 EMBED(fashion_test_images, "t10k-images-idx3-ubyte.gz")
 EMBED(fashion_test_labels, "t10k-labels-idx1-ubyte.gz")
 
-typedef struct embedded_file {
-    const char *name;
-    const unsigned char *first, *end; /* gzip'd IDX */
-} embedded_file;
+#define RANGE(symbol)                                                                              \
+    { symbol, symbol##_end }
 
-#define PART(what, symbol)                                                                         \
-    { "the embedded " what, symbol, symbol##_end }
-
-/* By split: images, labels. */
-static const embedded_file embedded[DATASET_SPLITS][2] = {
-    {PART("training images", fashion_train_images), PART("training labels", fashion_train_labels)},
-    {PART("test images", fashion_test_images), PART("test labels", fashion_test_labels)},
+/* First byte and end of each, gzip'd IDX. */
+static const unsigned char *const embedded[DATASET_SPLITS][PARTS][2] = {
+    {RANGE(fashion_train_images), RANGE(fashion_train_labels)},
+    {RANGE(fashion_test_images), RANGE(fashion_test_labels)},
 };
 
-static int unpack_part(idx_file *file, const embedded_file *from) {
-    snprintf(file->name, sizeof file->name, "%s", from->name);
-    return bytes_unpack(&file->data, file->name, from->first, (size_t)(from->end - from->first));
+static int unpack_part(idx_file *file, dataset_split split, int part) {
+    const unsigned char *const *from = embedded[split][part];
+    snprintf(file->name, sizeof file->name, "the embedded %s %s",
+             split == DATASET_TRAIN ? "training" : "test", parts[part].name);
+    return bytes_unpack(&file->data, file->name, from[0], (size_t)(from[1] - from[0]));
 }
 
 /* ---- Both --------------------------------------------------------------------------------------- */
 
 /* directory NULL: the embedded files. */
 static int load_split(dataset *set, dataset_split split, const char *directory) {
-    idx_file images = {.data = {0}}, labels = {.data = {0}};
-    int status = directory ? read_part(&images, directory, split, "images", 3)
-                           : unpack_part(&images, &embedded[split][0]);
+    idx_file files[PARTS] = {{.data = {0}}};
+    int status = TW_OK;
+    for (int i = 0; i < PARTS && status == TW_OK; i++)
+        status = directory ? read_part(&files[i], directory, split, i)
+                           : unpack_part(&files[i], split, i);
     if (status == TW_OK)
-        status = directory ? read_part(&labels, directory, split, "labels", 1)
-                           : unpack_part(&labels, &embedded[split][1]);
-    if (status == TW_OK)
-        status = take_split(set, split, &images, &labels);
-    bytes_free(&images.data);
-    bytes_free(&labels.data);
+        status = take_split(set, split, files);
+    bytes_free(&files[IMAGES].data);
+    bytes_free(&files[LABELS].data);
     return status;
 }
 

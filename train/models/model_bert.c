@@ -51,24 +51,16 @@ typedef struct bert {
     real *grad[2];         /* [rows][width] each: gradients on their way back */
 } bert;
 
-/* ---- Sizes ---------------------------------------------------------------------------------------- */
-
-typedef struct bert_size {
+static const struct bert_size {
     const char *name;
     int width, layers, heads, inner;
-} bert_size;
-
-static const bert_size sizes[] = {{"tiny", 128, 2, 2, 512}, {"base", 768, 12, 12, 3072}};
-
-static const bert_size *find_size(const char *name) {
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (!name || strcmp(name, sizes[i].name) == 0)
-            return &sizes[i];
-    return NULL;
-}
+} sizes[] = {{"tiny", 128, 2, 2, 512}, {"base", 768, 12, 12, 3072}};
 
 static int complete(model_spec *spec) {
-    const bert_size *size = find_size(spec->size);
+    const struct bert_size *size = NULL;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !size; i++)
+        if (!spec->size || strcmp(spec->size, sizes[i].name) == 0)
+            size = &sizes[i];
     if (!size)
         return tw__fail(TW_ERR_NAME, "bert has no size '%s'; tiny or base is accepted", spec->size);
     spec->size = size->name;
@@ -78,64 +70,50 @@ static int complete(model_spec *spec) {
     TW_TRY(complete_field(&spec->layers, "layers", size->layers, 1, MOST_LAYERS));
     TW_TRY(complete_field(&spec->heads, "heads", size->heads, 1, 1024));
     TW_TRY(complete_field(&spec->inner, "inner", size->inner, 1, 65536));
-    if (spec->width % spec->heads != 0) {
+    if (spec->width % spec->heads != 0)
         return tw__fail(TW_ERR_PARAM, "width %d is not a multiple of heads %d", spec->width,
                         spec->heads);
-    }
     return TW_OK;
 }
 
-/* ---- Building ------------------------------------------------------------------------------------- */
-
-static void build_encoder(bert *net, layout *to, const model_spec *spec) {
-    const int width = spec->width, rows = spec->max_batch * spec->length;
+static void build(void *self, layout *to, const model_spec *spec) {
+    bert *net = self;
+    const int width = spec->width, most = spec->max_batch, rows = most * spec->length;
+    const int64_t all = (int64_t)rows * width;
+    net->nlayers = spec->layers;
+    net->length = spec->length;
+    net->width = width;
     embedding_create(&net->words, to, "words", spec->vocabulary, width, BOUND);
     embedding_create(&net->positions, to, "positions", POSITIONS, width, BOUND);
     embedding_create(&net->segments, to, "segments", SEGMENTS, width, BOUND);
     layer_norm_create(&net->norm, to, "norm", rows, width);
-    encoder_shape shape = {spec->max_batch, spec->length, width, spec->heads, spec->inner};
+    encoder_shape shape = {most, spec->length, width, spec->heads, spec->inner};
     for (int i = 0; i < net->nlayers; i++)
         encoder_create(&net->layers[i], to, name_part("layer%d", i + 1).text, shape, BOUND);
     net->position_ids = layout_memory(to, rows, sizeof *net->position_ids);
     net->segment_ids = layout_memory(to, rows, sizeof *net->segment_ids);
-    net->x = layout_reals(to, (int64_t)rows * width);
+    net->x = layout_reals(to, all);
     for (int i = 0; i < 2; i++)
-        net->grad[i] = layout_reals(to, (int64_t)rows * width);
-}
+        net->grad[i] = layout_reals(to, all);
 
-static void build_sentences(bert *net, layout *to, const model_spec *spec) {
-    const int64_t most = spec->max_batch;
-    linear_create(&net->pool, to, "pool", spec->width, spec->width, BOUND, true);
-    linear_create(&net->sentence, to, "sentence", spec->width, SENTENCES, BOUND, true);
-    cross_entropy_create(&net->sentence_loss, to, spec->max_batch, SENTENCES);
-    net->first = layout_reals(to, most * spec->width);
-    net->pooled = layout_reals(to, most * spec->width);
-    net->sentence_logits = layout_reals(to, most * SENTENCES);
+    linear_create(&net->pool, to, "pool", width, width, BOUND, true);
+    linear_create(&net->sentence, to, "sentence", width, SENTENCES, BOUND, true);
+    cross_entropy_create(&net->sentence_loss, to, most, SENTENCES);
+    net->first = layout_reals(to, (int64_t)most * width);
+    net->pooled = layout_reals(to, (int64_t)most * width);
+    net->sentence_logits = layout_reals(to, (int64_t)most * SENTENCES);
     net->follows = layout_memory(to, most, sizeof *net->follows);
-}
 
-static void build_words(bert *net, layout *to, const model_spec *spec) {
-    const int width = spec->width, rows = spec->max_batch * spec->length;
     linear_create(&net->transform, to, "transform", width, width, BOUND, true);
     layer_norm_create(&net->word_norm, to, "word_norm", rows, width);
     linear_create(&net->decoder, to, "decoder", width, spec->vocabulary, BOUND, true);
     cross_entropy_create(&net->word_loss, to, rows, spec->vocabulary);
     net->masked = layout_memory(to, rows, sizeof *net->masked);
     net->labels = layout_memory(to, rows, sizeof *net->labels);
-    net->chosen = layout_reals(to, (int64_t)rows * width);
-    net->transformed = layout_reals(to, (int64_t)rows * width);
-    net->bent = layout_reals(to, (int64_t)rows * width);
+    net->chosen = layout_reals(to, all);
+    net->transformed = layout_reals(to, all);
+    net->bent = layout_reals(to, all);
     net->word_logits = layout_reals(to, (int64_t)rows * spec->vocabulary);
-}
-
-static void build(void *self, layout *to, const model_spec *spec) {
-    bert *net = self;
-    net->nlayers = spec->layers;
-    net->length = spec->length;
-    net->width = spec->width;
-    build_encoder(net, to, spec);
-    build_sentences(net, to, spec);
-    build_words(net, to, spec);
 }
 
 /* ---- Forward -------------------------------------------------------------------------------------- */
