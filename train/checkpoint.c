@@ -317,12 +317,6 @@ static int load(worker *w, const char *directory, const char **why) {
     return status;
 }
 
-/* Whether the checkpoint is to blame, which all ranks know then: an older one may do. */
-static bool is_unusable(int status) {
-    return status == TW_ERR_FILE || status == TW_ERR_DAMAGED || status == TW_ERR_MISMATCH ||
-           status == TW_ERR_NUMBER;
-}
-
 int checkpoint_resume(worker *w) {
     int64_t steps[LISTED];
     int count = list_steps(w->spec->checkpoints, steps, LISTED);
@@ -337,7 +331,9 @@ int checkpoint_resume(worker *w) {
             worker_note(w, "resumed at step %lld from '%s'", (long long)w->step, directory);
             return TW_OK;
         }
-        if (!is_unusable(status))
+        /* errors that blame the checkpoint, which all ranks know then: an older one may do */
+        if (status != TW_ERR_FILE && status != TW_ERR_DAMAGED && status != TW_ERR_MISMATCH &&
+            status != TW_ERR_NUMBER)
             return worker_fail(w, status, "resuming from '%s': %s", directory, why);
         worker_note(w, "checkpoint '%s' is not used: %s", directory, why);
     }

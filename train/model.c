@@ -24,8 +24,6 @@ struct model_parts {
     max_align_t net[];          /* the layers, as the model's own file has them */
 };
 
-/* ---- Creation ----------------------------------------------------------------------------------- */
-
 static int complete(model_spec *spec, const model_kind **kind) {
     *kind = model_kind_named(spec->name);
     if (!*kind)
@@ -113,8 +111,6 @@ void model_free(model *m) {
     free(m->parts);
 }
 
-/* ---- Batches ------------------------------------------------------------------------------------ */
-
 /* An index out of range would read and write beyond tables, so all are looked at: a few thousand
  * comparisons against the millions of products of a step. */
 
@@ -149,8 +145,6 @@ static int check_batch(const model *m, const model_batch *b) {
         TW_TRY(check_range(b->follows, b->count, 1, MODEL_IGNORE, 1, "follows"));
     return TW_OK;
 }
-
-/* ---- Passes ------------------------------------------------------------------------------------- */
 
 static int run_forward(model *m, const model_batch *batch, model_result *result, bool training) {
     struct model_parts *parts = m->parts;

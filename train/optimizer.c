@@ -78,8 +78,6 @@ void optimizer_step(optimizer *o, model *m, double learning_rate) {
             sgd(o, &m->tensors[t], (float)learning_rate);
 }
 
-/* ---- the learning rate */
-
 static const char *const schedules[] = {"constant", "step", "cosine"};
 
 const char *schedule_name(int position) {

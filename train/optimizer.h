@@ -34,8 +34,6 @@ void optimizer_free(optimizer *o);
 /* One step with model->grads. */
 void optimizer_step(optimizer *o, model *m, double learning_rate);
 
-/* ---- the learning rate */
-
 typedef struct schedule_spec {
     const char *name;   /* "constant", "step" or "cosine" */
     double rate;        /* at its highest */

@@ -34,8 +34,6 @@ static int group_tensor(const worker *w, int tensor) {
     return w->model->ntensors - 1 - tensor;
 }
 
-/* ---- one step */
-
 /* The gradient of a tensor is final: its exchange starts. */
 static void gradient_ready(void *context, int tensor) {
     worker *w = context;
@@ -179,14 +177,6 @@ static int compute(worker *w, trainer_step *s, model_result *result, bool *refus
     return status;
 }
 
-static void tell_snapshot(const worker *w, const trainer_step *s) {
-    trainer_snapshot snapshot = {.step = s->step, .n = w->model->n, .k = s->k};
-    if (w->watch->snapshot == NULL)
-        return;
-    snapshot_fill(&snapshot, w->acc);
-    w->watch->snapshot(w->watch->context, &snapshot);
-}
-
 static int train_step(worker *w) {
     trainer_step s = {.step = w->step, .epoch = w->step / w->steps_per_epoch};
     model_result result = {0};
@@ -209,13 +199,14 @@ static int train_step(worker *w) {
     s.skipped = w->skipped;
     if (w->watch->step != NULL)
         w->watch->step(w->watch->context, &s);
-    if (w->observed && !refused)
-        tell_snapshot(w, &s);
+    if (w->observed && !refused && w->watch->snapshot != NULL) {
+        trainer_snapshot snapshot = {.step = s.step, .n = w->model->n, .k = s.k};
+        snapshot_fill(&snapshot, w->acc);
+        w->watch->snapshot(w->watch->context, &snapshot);
+    }
     w->step++;
     return TW_OK;
 }
-
-/* ---- evaluation */
 
 /* Running statistics become the mean over ranks, the same on all. */
 static int average_state(worker *w) {
@@ -261,8 +252,6 @@ static int evaluate(worker *w, trainer_end *end) {
         w->watch->evaluation(w->watch->context, &e);
     return TW_OK;
 }
-
-/* ---- the run */
 
 static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;

@@ -34,8 +34,6 @@ void worker_note(const worker *w, const char *format, ...) {
     w->watch->note(w->watch->context, text);
 }
 
-/* ---- groups */
-
 static int open_group(worker *w, tw_transport *transport) {
     int error = tw_group_create(&w->group, transport, &w->spec->group);
     for (int t = w->model->ntensors - 1; t >= 0 && error == TW_OK; t--)
@@ -63,8 +61,6 @@ static int open_metrics(worker *w, tw_transport *transport) {
 int worker_allreduce_sums(worker *w) {
     return worker_check(w, "adding up losses", tw_allreduce(w->metrics, 0, w->sums, w->sums));
 }
-
-/* ---- data */
 
 bool trainer_fits(const model_kind *kind, const dataset_info *info) {
     bool images = info->kind == DATASET_IMAGES;
@@ -118,19 +114,13 @@ int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
     return TW_OK;
 }
 
-/* ---- create and free */
-
-static int make_model(worker *w) {
+int worker_create(worker *w, tw_transport *transport, tw_transport *metrics) {
+    (void)tw_transport_info(transport, NULL, &w->rank, &w->nranks, NULL);
     int status = model_create(&w->model, &w->spec->model);
     if (status != TW_OK)
         return worker_fail(w, status == TW_ERR_MEMORY ? TW_ERR_MEMORY : TW_ERR_PARAM, "model: %s",
                            tw_last_error());
-    return worker_check(w, "", optimizer_create(&w->optimizer, &w->spec->optimizer, w->model->n));
-}
-
-int worker_create(worker *w, tw_transport *transport, tw_transport *metrics) {
-    (void)tw_transport_info(transport, NULL, &w->rank, &w->nranks, NULL);
-    TW_TRY(make_model(w));
+    TW_TRY(worker_check(w, "", optimizer_create(&w->optimizer, &w->spec->optimizer, w->model->n)));
     TW_TRY(specify_batches(w));
     w->memory = tw__alloc(place_buffers(w, NULL));
     w->carry = calloc((size_t)w->model->n, sizeof *w->carry); /* few runs touch its pages */

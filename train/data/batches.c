@@ -62,19 +62,6 @@ static int64_t random_order(uint64_t key, int64_t n, int64_t position) {
 enum { PADDING = 4, SHIFTS = 2 * PADDING + 1 };
 enum { DRAW_DOWN, DRAW_RIGHT, DRAW_FLIP };
 
-typedef struct view {
-    int32_t down, right; /* pixel (0, 0) of the result is pixel (down, right) of the image */
-    bool flip;
-} view;
-
-static view draw_view(const batch_spec *spec, uint64_t key) {
-    if (!spec->augment || spec->split != DATASET_TRAIN)
-        return (view){0};
-    return (view){.down = (int32_t)random_below(key, DRAW_DOWN, SHIFTS) - PADDING,
-                  .right = (int32_t)random_below(key, DRAW_RIGHT, SHIFTS) - PADDING,
-                  .flip = random_below(key, DRAW_FLIP, 2) == 1};
-}
-
 /* pixel[channels] at row y and column x, black outside. */
 static void copy_pixel(const dataset *set, const uint8_t *image, int32_t y, int32_t x,
                        float *pixel) {
@@ -92,11 +79,15 @@ static void fill_image(const dataset *set, const batch_spec *spec, int64_t examp
     const int64_t size = (int64_t)info->height * info->width * info->channels;
     const uint8_t *image = images->pixels + example * size; /* [height][width][channels] */
     float *pixel = buffers->images + row * size;
-    const view v = draw_view(spec, key);
+    /* pixel (0, 0) of the result is pixel (down, right) of the image */
+    const bool augment = spec->augment && spec->split == DATASET_TRAIN;
+    const int32_t down = augment ? (int32_t)random_below(key, DRAW_DOWN, SHIFTS) - PADDING : 0;
+    const int32_t right = augment ? (int32_t)random_below(key, DRAW_RIGHT, SHIFTS) - PADDING : 0;
+    const bool flip = augment && random_below(key, DRAW_FLIP, 2) == 1;
     for (int32_t y = 0; y < info->height; y++) {
         for (int32_t x = 0; x < info->width; x++) {
-            const int32_t from = v.flip ? info->width - 1 - x : x;
-            copy_pixel(set, image, y + v.down, from + v.right, pixel);
+            const int32_t from = flip ? info->width - 1 - x : x;
+            copy_pixel(set, image, y + down, from + right, pixel);
             pixel += info->channels;
         }
     }
@@ -269,13 +260,6 @@ int dataset_steps(const dataset *set, const batch_spec *spec, int64_t *steps) {
     return TW_OK;
 }
 
-/* The buffers that the form fills are there. */
-static bool has_buffers(const batch_spec *spec, const batch_buffers *b) {
-    const bool sentences = b->segments != NULL && b->lengths != NULL && b->follows != NULL;
-    const bool example = spec->form == BATCH_IMAGES ? b->images != NULL : b->tokens != NULL;
-    return b->labels != NULL && example && (spec->form != BATCH_MASKED || sentences);
-}
-
 int dataset_batch(const dataset *set, const batch_spec *spec, int64_t epoch, int64_t step,
                   const batch_buffers *buffers, int32_t *filled) {
     *filled = 0;
@@ -286,7 +270,9 @@ int dataset_batch(const dataset *set, const batch_spec *spec, int64_t epoch, int
                         "batch: step %" PRId64 " of epoch %" PRId64 "; an epoch has %" PRId64
                         " steps",
                         step, epoch, steps);
-    if (!has_buffers(spec, buffers))
+    const batch_buffers *b = buffers;
+    if (!b->labels || (spec->form == BATCH_IMAGES ? !b->images : !b->tokens) ||
+        (spec->form == BATCH_MASKED && (!b->segments || !b->lengths || !b->follows)))
         return tw__fail(TW_ERR_NULL, "batch: a buffer that this form fills is NULL");
     const bool train = spec->split == DATASET_TRAIN;
     const int64_t examples = examples_of(set, spec);

@@ -40,8 +40,6 @@ static int too_much(const char *name) {
                     MOST_BYTES >> 20);
 }
 
-/* ---- gzip ----------------------------------------------------------------------------------------- */
-
 /* Room for at least one more byte after `used`, and for the 0 at the end. */
 static int grow(bytes *out, size_t used, const char *name) {
     if (used < out->size)
@@ -101,8 +99,6 @@ int bytes_unpack(bytes *out, const char *name, const uint8_t *packed, size_t siz
     out->at[used] = 0;
     return TW_OK;
 }
-
-/* ---- Files ---------------------------------------------------------------------------------------- */
 
 static int read_open(bytes *out, const char *path, FILE *file) {
     struct stat about;

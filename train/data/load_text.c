@@ -39,8 +39,6 @@ bool is_text(const char *path) {
     return is_directory(path) || (stat(path, &about) == 0 && !S_ISDIR(about.st_mode));
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------- */
-
 /* Text has no 0 byte. Its last line gets an end if it lacks one, which replaces the 0 behind it. */
 static int read_text(bytes *text, const char *path) {
     TW_TRY(bytes_read(text, path));
@@ -84,8 +82,6 @@ static int read_file(bytes text[DATASET_SPLITS], const char *path) {
     train->size = cut;
     return TW_OK;
 }
-
-/* ---- Sentences ----------------------------------------------------------------------------------- */
 
 enum { LEAST_SENTENCES = 3 }; /* two that make a pair, and one to replace the second */
 
@@ -145,8 +141,6 @@ static int find_sentences(token_split *split, const vocabulary *v, const char *n
     free(ends);
     return status;
 }
-
-/* ---- Ids ------------------------------------------------------------------------------------------ */
 
 static int64_t count_tokens(const bytes *text) {
     const char *at = (const char *)text->at;

@@ -14,8 +14,6 @@
 static const char *const special[TOKEN_MASKED_WORDS] = {"<unk>", "<eos>", "<pad>",
                                                         "<cls>", "<sep>", "<mask>"};
 
-/* ---- Words ---------------------------------------------------------------------------------------- */
-
 static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
@@ -34,8 +32,6 @@ const char *text_next(const char **at, const char *end, int64_t *length) {
     *length = p - first;
     return p > first ? first : NULL;
 }
-
-/* ---- Table ---------------------------------------------------------------------------------------- */
 
 static uint64_t hash(const char *text, int64_t length) {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -91,8 +87,6 @@ int vocabulary_count(vocabulary *v, const char *name, const char *text, size_t s
             TW_TRY(add(v, name, next, length, 1));
     return TW_OK;
 }
-
-/* ---- Ids ------------------------------------------------------------------------------------------ */
 
 static int by_frequency(const void *left, const void *right) {
     const word *a = *(word *const *)left;

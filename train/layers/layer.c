@@ -13,8 +13,6 @@
 #include "base/pool.h"
 #include "base/random.h"
 
-/* ---- Creation ----------------------------------------------------------------------------------- */
-
 static void fill(const layout *to, const param *tensor, init kind, double bound) {
     const uint64_t key = tw__random(tw__random(to->seed, 0), (uint64_t)tensor->index - 1);
     for (int64_t i = 0; i < tensor->n; i++) {
@@ -95,8 +93,6 @@ double bound_he(int inputs) {
 double bound_xavier(int inputs, int outputs) {
     return sqrt(6.0 / (inputs + outputs));
 }
-
-/* ---- Running ------------------------------------------------------------------------------------ */
 
 size_t pass_bytes(int threads, const layout *measured) {
     return (size_t)threads * measured->scratch + measured->common;

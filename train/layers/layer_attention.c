@@ -55,8 +55,6 @@ static head find_head(const task *t) {
     return h;
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------ */
-
 VECTOR static void softmax_row(real *restrict x, int64_t n, real scale) {
     real most = x[0];
     for (int64_t t = 1; t < n; t++)
@@ -89,8 +87,6 @@ void attention_forward(const attention *a, const pass *p, int count, const int32
     pass_run(p, count * a->heads, 1, forward_task, &job);
     linear_forward(&a->out, p, count * a->length, a->mixed, y);
 }
-
-/* ---- Backward ----------------------------------------------------------------------------------- */
 
 /* dweight[n] becomes dscore, the scale of scores included. */
 VECTOR static void softmax_back(real *restrict d, const real *restrict weight, int64_t n,

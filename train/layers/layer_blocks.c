@@ -5,8 +5,6 @@
 #include "layers/layers.h"
 #include "layers/vector.h"
 
-/* ---- Convolution, norm, rectifier ------------------------------------------------------------- */
-
 void conv_block_create(conv_block *b, layout *to, const char *name, int max_batch,
                        conv2d_shape shape, bool rectify) {
     conv2d_create(&b->conv, to, name_part("%s.conv", name).text, shape);
@@ -27,8 +25,6 @@ void conv_block_backward(const conv_block *b, const pass *p, int count, const re
     batch_norm_backward(&b->norm, p, count * b->pixels, b->sums, dy);
     conv2d_backward(&b->conv, p, count, x, dy, dx);
 }
-
-/* ---- Shortcut --------------------------------------------------------------------------------- */
 
 typedef struct residual_job {
     residual r;
@@ -82,8 +78,6 @@ void residual_backward(residual r, const pass *p, int count, const real *y, real
 void residual_shortcut(residual r, const pass *p, int count, const real *g, real *dx) {
     pass_run(p, count, 1, residual_task, &(residual_job){.r = r, .g = g, .dx = dx});
 }
-
-/* ---- Encoder ---------------------------------------------------------------------------------- */
 
 void encoder_create(encoder *e, layout *to, const char *name, encoder_shape shape, double bound) {
     const int rows = shape.max_batch * shape.length, width = shape.width, inner = shape.inner;

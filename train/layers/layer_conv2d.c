@@ -274,33 +274,26 @@ typedef struct weight_job {
 } weight_job;
 
 /* One line of the kernel: grad[kernel * in][n] = patches^T[kernel * in][pixels] dy[pixels][n]. */
-static void weight_line(const weight_job *job, int tap, range lines, range columns, real *grad,
-                        real *scratch) {
-    const conv2d *c = job->c;
-    const int inner = c->shape.kernel * c->shape.in, out = c->shape.out;
-    const int n = (int)(columns.end - columns.begin);
-    const int64_t tile = patches_lines(&job->g, 1);
-    real beta = 0;
-    for (int64_t at = lines.begin; at < lines.end; at += tile) {
-        range some = {at, at + tile < lines.end ? at + tile : lines.end};
-        const int pixels = (int)(some.end - some.begin) * c->out_width;
-        patches_gather(&job->g, job->x, some, tap, 1, scratch);
-        gemm(inner, n, pixels, transposed(scratch, inner),
-             plain(job->dy + some.begin * c->out_width * out + columns.begin, out), beta,
-             grad + (int64_t)tap * inner * out + columns.begin, out);
-        beta = 1;
-    }
-}
-
 static void weight_task(const task *t) {
     const weight_job *job = t->job;
+    const conv2d *c = job->c;
     const int tap = t->index / 2, half = t->index % 2;
-    range lines = {0, job->lines}, columns = {0, job->c->shape.out};
+    const int inner = c->shape.kernel * c->shape.in, out = c->shape.out;
+    range lines = {0, job->lines}, columns = {0, out};
     if (job->by_batch)
         lines = chunk(job->lines, (job->lines + 1) / 2, half);
     else
-        columns = chunk(columns.end, (columns.end + 1) / 2, half);
-    weight_line(job, tap, lines, columns, job->grad[half], t->scratch);
+        columns = chunk(out, (out + 1) / 2, half);
+    real *grad = job->grad[half] + (int64_t)tap * inner * out + columns.begin;
+    const int64_t tile = patches_lines(&job->g, 1);
+    for (int64_t at = lines.begin; at < lines.end; at += tile) {
+        range some = {at, at + tile < lines.end ? at + tile : lines.end};
+        const int pixels = (int)(some.end - some.begin) * c->out_width;
+        patches_gather(&job->g, job->x, some, tap, 1, t->scratch);
+        gemm(inner, (int)(columns.end - columns.begin), pixels, transposed(t->scratch, inner),
+             plain(job->dy + some.begin * c->out_width * out + columns.begin, out),
+             at > lines.begin ? 1 : 0, grad, out);
+    }
 }
 
 static void weight_gradient(const conv2d *c, const pass *p, int count, const real *x,

@@ -9,8 +9,6 @@
 #include "layers/layers.h"
 #include "layers/vector.h"
 
-/* ---- Linear ------------------------------------------------------------------------------------- */
-
 void linear_create(linear *l, layout *to, const char *name, int in, int out, double bound,
                    bool bias) {
     *l = (linear){.in = in, .out = out};
@@ -42,8 +40,6 @@ void linear_backward(const linear *l, const pass *p, int rows, const real *x, co
         product(p, rows, l->in, l->out, plain(dy, l->out), transposed(l->weight.value, l->out), 0,
                 dx, l->in);
 }
-
-/* ---- Embedding ---------------------------------------------------------------------------------- */
 
 void embedding_create(embedding *e, layout *to, const char *name, int entries, int width,
                       double bound) {

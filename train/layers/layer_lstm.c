@@ -26,8 +26,6 @@ void lstm_create(lstm *l, layout *to, const char *name, int max_batch, int lengt
     layout_sums(to, 4 * width);
 }
 
-/* ---- One time step of some sequences ------------------------------------------------------------ */
-
 static inline real sigmoid(real x) {
     return 1 / (1 + exponential(-x));
 }
@@ -86,8 +84,6 @@ static void cell_task(const task *t) {
             cell_forward(l->gates + before * 4, l->c + before, l->c + now, l->h + now, n);
     }
 }
-
-/* ---- All time steps ------------------------------------------------------------------------------ */
 
 const real *lstm_forward(const lstm *l, const pass *p, int count, const real *x) {
     const int wide = 4 * l->width, rows = l->length * count;

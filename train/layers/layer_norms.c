@@ -138,20 +138,15 @@ static void take_batch(const batch_norm *b, const double *sums, int64_t rows) {
     }
 }
 
-static void take_running(const batch_norm *b) {
-    for (int c = 0; c < b->channels; c++) {
-        b->mean[c] = (double)b->running_mean[c];
-        b->inverse[c] = 1.0 / sqrt((double)b->running_variance[c] + BATCH_EPSILON);
-    }
-}
-
 void batch_norm_forward(const batch_norm *b, const pass *p, int64_t rows, const real *x, real *y) {
     batch_job job = {.b = b, .x = x, .to = y, .partial = p->common};
     if (p->training)
         take_batch(b, run_sums(p, rows, 2 * b->channels, sum_task, &job), rows);
-    else
-        take_running(b);
     for (int c = 0; c < b->channels; c++) {
+        if (!p->training) {
+            b->mean[c] = (double)b->running_mean[c];
+            b->inverse[c] = 1.0 / sqrt((double)b->running_variance[c] + BATCH_EPSILON);
+        }
         double slope = (double)b->scale.value[c] * b->inverse[c];
         b->slope[c] = (real)slope;
         b->constant[c] = (real)((double)b->shift.value[c] - slope * b->mean[c]);

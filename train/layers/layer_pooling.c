@@ -4,8 +4,6 @@
 #include "layers/layers.h"
 #include "layers/vector.h"
 
-/* ---- Maximum ------------------------------------------------------------------------------------ */
-
 void maxpool_create(maxpool *m, layout *to, int max_batch, int height, int width, int channels) {
     *m = (maxpool){height, width, channels, .out_height = height / 2, .out_width = width / 2};
     int64_t outputs = (int64_t)max_batch * m->out_height * m->out_width * channels;
@@ -72,8 +70,6 @@ void maxpool_forward(const maxpool *m, const pass *p, int count, const real *x, 
 void maxpool_backward(const maxpool *m, const pass *p, int count, const real *dy, real *dx) {
     pass_run(p, count, 1, max_task, &(max_job){.m = m, .dy = dy, .dx = dx});
 }
-
-/* ---- Mean --------------------------------------------------------------------------------------- */
 
 typedef struct mean_job {
     avgpool a;

@@ -17,8 +17,6 @@ VECTOR void vector_scale(real *x, real factor, int64_t n) {
         x[i] *= factor;
 }
 
-/* ---- Products ----------------------------------------------------------------------------------- */
-
 /* OpenBLAS has this; a BLAS without threads of its own has not and does not need it. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 
@@ -74,8 +72,6 @@ void product(const pass *p, int m, int n, int k, matrix a, matrix b, real beta, 
     product_job job = {a, b, c, beta, m, n, k, ldc, even > BLOCK_LEAST ? even : BLOCK_LEAST};
     pass_run(p, (int64_t)chunks(m, BLOCK_ROWS) * chunks(n, job.columns), 1, product_task, &job);
 }
-
-/* ---- Column sums -------------------------------------------------------------------------------- */
 
 enum { SUM_CHUNKS = 16, SUM_LEAST = 64 }; /* chunks at most; fewer rows are not worth a task */
 

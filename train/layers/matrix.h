@@ -9,8 +9,6 @@
 
 #include "layers/layer.h"
 
-/* ---- Products ----------------------------------------------------------------------------------- */
-
 typedef struct matrix {
     const real *at; /* [rows][ld] as stored */
     int ld;
@@ -33,8 +31,6 @@ void product(const pass *p, int m, int n, int k, matrix a, matrix b, real beta, 
 
 /* Have BLAS stay on the calling thread, in this process, from now on. */
 void gemm_on_calling_thread(void);
-
-/* ---- Sums down the columns of tall matrices [rows][width] --------------------------------------- */
 
 /* Gradients of biases and norms, and batch statistics. Rows are cut into chunks by their number
  * alone; each chunk is summed in double, lane by lane, and the partial sums are added in order. */

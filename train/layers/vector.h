@@ -33,8 +33,6 @@
 void vector_add(real *restrict sum, const real *restrict x, int64_t n);
 void vector_scale(real *x, real factor, int64_t n);
 
-/* ---- Sums along a row --------------------------------------------------------------------------- */
-
 enum { LANES = 8 }; /* element i goes to lane i % 8; lanes are added in a fixed order at the end */
 
 /* Sum of x[n] y[n], or of x[n] where y is NULL. */
@@ -53,8 +51,6 @@ static inline double lanes_dot(const real *x, const real *y, int64_t n) {
 static inline double lanes_sum(const real *x, int64_t n) {
     return lanes_dot(x, NULL, n);
 }
-
-/* ---- e^x ---------------------------------------------------------------------------------------- */
 
 /* The same bits with every C library. float: x = n ln 2 + r with |r| <= ln(2)/2, e^r by its series
  * up to r^7 / 7! (the rest is below 6e-9 of the result), times 2^n by adding n to the exponent.

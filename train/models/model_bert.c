@@ -116,8 +116,6 @@ static void build(void *self, layout *to, const model_spec *spec) {
     net->word_logits = layout_reals(to, (int64_t)rows * spec->vocabulary);
 }
 
-/* ---- Forward -------------------------------------------------------------------------------------- */
-
 /* Ids of positions and segments, the rows that have a label, and the labels of sentences. */
 static void take_batch(bert *net, const model_batch *batch) {
     const int rows = batch->count * net->length;
@@ -177,8 +175,6 @@ static model_result forward(void *self, const pass *p, const model_batch *batch)
     words.sentences_correct = sentences.correct;
     return words;
 }
-
-/* ---- Backward ------------------------------------------------------------------------------------- */
 
 /* Adds to dx[rows][width] at the masked rows. */
 static void words_backward(const bert *net, const pass *p, real *temporary, real *dx) {
