@@ -57,22 +57,22 @@ int model_measure(const model_spec *given, model_size *size) {
     return TW_OK;
 }
 
-/* All arrays of the model as parts of one block. memory NULL: only counts. Returns its bytes. */
-static size_t place(model *m, const layout *measured, char *memory) {
-    tw__arena arena = {memory, 0};
+/* The blocks that `measured` asks for. False: out of memory. */
+static bool allocate(model *m, const layout *measured) {
+    struct model_parts *parts = m->parts;
     m->n = measured->n;
     m->nstate = measured->nstate;
     m->ntensors = measured->ntensors;
     m->nstates = measured->nstates;
-    m->values = tw__arena_take(&arena, m->n, sizeof(real));
-    m->grads = tw__arena_take(&arena, m->n, sizeof(real));
-    m->state = tw__arena_take(&arena, m->nstate, sizeof(real));
-    m->tensors = tw__arena_take(&arena, m->ntensors, sizeof *m->tensors);
-    m->states = tw__arena_take(&arena, m->nstates, sizeof *m->states);
-    m->parts->names = tw__arena_take(&arena, m->ntensors + m->nstates, LAYOUT_NAME);
-    m->parts->memory =
-        tw__arena_take(&arena, 1, measured->arena.used + pass_bytes(m->spec.threads, measured));
-    return arena.used;
+    m->values = tw__alloc((size_t)m->n * sizeof(real));
+    m->grads = tw__alloc((size_t)m->n * sizeof(real));
+    m->state = tw__alloc((size_t)m->nstate * sizeof(real));
+    m->tensors = tw__alloc((size_t)m->ntensors * sizeof *m->tensors);
+    m->states = tw__alloc((size_t)m->nstates * sizeof *m->states);
+    parts->names = tw__alloc((size_t)(m->ntensors + m->nstates) * LAYOUT_NAME);
+    parts->memory = tw__alloc(measured->arena.used + pass_bytes(m->spec.threads, measured));
+    return m->values && m->grads && m->state && m->tensors && m->states && parts->names &&
+           parts->memory;
 }
 
 int model_create(model **out, const model_spec *spec) {
@@ -86,15 +86,13 @@ int model_create(model **out, const model_spec *spec) {
     model *m = &parts->m;
     *m = (model){.kind = kind, .spec = full, .parts = parts};
     m->spec.name = kind->name; /* the caller's text may go */
-    layout measured = measure(kind, &m->spec, parts->net);
-    char *memory = tw__alloc(place(m, &measured, NULL));
-    if (!memory) {
-        free(parts);
-        return tw__fail(TW_ERR_MEMORY, "no memory for %lld parameters", (long long)measured.n);
-    }
-    place(m, &measured, memory);
     gemm_on_calling_thread();
     tw__pool_retain(full.threads);
+    layout measured = measure(kind, &m->spec, parts->net);
+    if (!allocate(m, &measured)) {
+        model_free(m);
+        return tw__fail(TW_ERR_MEMORY, "no memory for %lld parameters", (long long)measured.n);
+    }
     layout l = {.m = m, .seed = full.seed, .names = parts->names, .arena = {parts->memory, 0}};
     kind->build(parts->net, &l, &m->spec);
     assert(l.n == m->n && l.nstate == m->nstate && l.arena.used == measured.arena.used);
@@ -107,8 +105,14 @@ void model_free(model *m) {
     if (!m)
         return;
     tw__pool_release();
-    free(m->values); /* the first part of the block */
-    free(m->parts);
+    free(m->parts->memory);
+    free(m->parts->names);
+    free(m->states);
+    free(m->tensors);
+    free(m->state);
+    free(m->grads);
+    free(m->values);
+    free(m->parts); /* m is in there */
 }
 
 /* An index out of range would read and write beyond tables, so all are looked at: a few thousand
