@@ -80,7 +80,8 @@ static double contraction(const float *u, int64_t n, int64_t k) {
     return total > 0.0 ? fmax(0.0, 1.0 - taken / total) : 0.0;
 }
 
-static void histogram(const float *u, trainer_snapshot *s) {
+void snapshot_fill(trainer_snapshot *s, const float *u) {
+    assert(s->n > 0 && s->k >= 0);
     double sum = 0.0, squares = 0.0;
     for (int64_t i = 0; i < s->n; i++) {
         sum += (double)u[i];
@@ -96,10 +97,5 @@ static void histogram(const float *u, trainer_snapshot *s) {
         int bin_at = at < 0.0 ? 0 : at >= TRAINER_BINS ? TRAINER_BINS - 1 : (int)at;
         s->counts[bin_at]++;
     }
-}
-
-void snapshot_fill(trainer_snapshot *snapshot, const float *u) {
-    assert(snapshot->n > 0 && snapshot->k >= 0);
-    histogram(u, snapshot);
-    snapshot->contraction = contraction(u, snapshot->n, snapshot->k);
+    s->contraction = contraction(u, s->n, s->k);
 }

@@ -220,9 +220,10 @@ static int average_state(worker *w) {
     return TW_OK;
 }
 
-/* This rank's share of the test data; sum->loss is not yet divided. */
-static int evaluate_share(worker *w, model_result *sum) {
+static int evaluate(worker *w, trainer_end *end) {
+    model_result sum = {0}; /* of this rank's share of the test data; its loss is not divided */
     int64_t batches = 0;
+    TW_TRY(average_state(w));
     TW_TRY(worker_check(w, "", dataset_steps(w->data, &w->test, &batches)));
     for (int64_t b = 0; b < batches; b++) {
         model_batch batch;
@@ -231,17 +232,10 @@ static int evaluate_share(worker *w, model_result *sum) {
         if (batch.count == 0)
             continue;
         TW_TRY(worker_check(w, "evaluation", model_evaluate(w->model, &batch, &result)));
-        sum->loss += result.loss * (double)result.count;
-        sum->count += result.count;
-        sum->correct += result.correct;
+        sum.loss += result.loss * (double)result.count;
+        sum.count += result.count;
+        sum.correct += result.correct;
     }
-    return TW_OK;
-}
-
-static int evaluate(worker *w, trainer_end *end) {
-    model_result sum = {0};
-    TW_TRY(average_state(w));
-    TW_TRY(evaluate_share(w, &sum));
     TW_TRY(share_loss(w, sum.loss, sum.count, sum.correct, &end->loss));
     double count = fmax(1.0, (double)w->sums[SUM_COUNT]);
     end->loss /= count;

@@ -142,20 +142,13 @@ static int find_sentences(token_split *split, const vocabulary *v, const char *n
     return status;
 }
 
-static int64_t count_tokens(const bytes *text) {
+static int encode(dataset *set, dataset_split split, const char *path, const bytes *text,
+                  int64_t limit) {
     const char *at = (const char *)text->at;
     const char *end = at + text->size;
     int64_t count = 0, length;
-    while (text_next(&at, end, &length) != NULL)
+    while ((limit == 0 || count < limit) && text_next(&at, end, &length) != NULL)
         count++;
-    return count;
-}
-
-static int encode(dataset *set, dataset_split split, const char *path, const bytes *text,
-                  int64_t limit) {
-    int64_t count = count_tokens(text);
-    if (limit > 0 && limit < count)
-        count = limit;
     if (count < 2) /* a word and one that follows */
         return tw__fail(TW_ERR_DAMAGED,
                         "%s: the %s text has less than two words; give a longer one", path,
@@ -164,10 +157,8 @@ static int encode(dataset *set, dataset_split split, const char *path, const byt
     stream->tokens = data_alloc(path, count, sizeof *stream->tokens);
     if (stream->tokens == NULL)
         return TW_ERR_MEMORY;
-    const char *at = (const char *)text->at;
-    const char *end = at + text->size;
+    at = (const char *)text->at;
     for (; stream->count < count; stream->count++) {
-        int64_t length;
         const char *next = text_next(&at, end, &length);
         assert(next != NULL);
         stream->tokens[stream->count] =

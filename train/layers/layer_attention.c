@@ -115,10 +115,9 @@ static void backward_task(const task *t) {
     real *dq = dscore + (int64_t)length * length, *dk = dq + (int64_t)length * depth;
     gemm(length, h.to, depth, plain(h.mixed, a->width), transposed(h.v, ld), 0, dscore, length);
     gemm(h.to, depth, length, transposed(h.weights, length), plain(h.mixed, a->width), 0, h.v, ld);
-    for (int s = 0; s < length; s++) {
+    for (int s = 0; s < length; s++)
         softmax_back(dscore + (int64_t)s * length, h.weights + (int64_t)s * length, h.to,
                      score_scale(a));
-    }
     gemm(length, depth, h.to, plain(dscore, length), plain(h.k, ld), 0, dq, depth);
     gemm(h.to, depth, length, transposed(dscore, length), plain(h.q, ld), 0, dk, depth);
     copy_columns(dq, length, depth, h.q, ld);

@@ -228,9 +228,8 @@ void conv2d_forward(const conv2d *c, const pass *p, int count, const real *x, re
 /* ---- Gradient of the input -------------------------------------------------------------------- */
 
 typedef struct turn_job {
-    const real *weight; /* [taps][in][out] */
-    real *turned;       /* [taps][out][in]: taps in reverse */
-    int taps, in, out;
+    const conv2d *c;
+    real *turned; /* [taps][out][in]: taps in reverse */
 } turn_job;
 
 /* to[columns][rows] = transpose of from[rows][columns], in squares that stay in the cache. */
@@ -247,16 +246,16 @@ VECTOR static void transpose(const real *restrict from, int64_t rows, int64_t co
 
 static void turn_task(const task *t) {
     const turn_job *job = t->job;
-    const int64_t tap = (int64_t)job->in * job->out;
-    transpose(job->weight + t->index * tap, job->in, job->out,
-              job->turned + (job->taps - 1 - t->index) * tap);
+    const conv2d_shape *s = &job->c->shape;
+    const int64_t tap = (int64_t)s->in * s->out, last = s->kernel * s->kernel - 1;
+    transpose(job->c->weight.value + t->index * tap, s->in, s->out,
+              job->turned + (last - t->index) * tap);
 }
 
 static void input_gradient(const conv2d *c, const pass *p, int count, const real *dy, real *dx) {
     const conv2d_shape s = c->shape;
-    turn_job turn = {c->weight.value, p->common, s.kernel * s.kernel, s.in, s.out};
-    pass_run(p, turn.taps, 1, turn_task, &turn);
-    product_job job = {backward_patches(c), dy, turn.turned, NULL, dx, .out = s.in};
+    pass_run(p, s.kernel * s.kernel, 1, turn_task, &(turn_job){c, p->common});
+    product_job job = {backward_patches(c), dy, p->common, NULL, dx, .out = s.in};
     job.lines = (int64_t)count * s.height;
     run_product(p, &job);
 }

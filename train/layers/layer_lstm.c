@@ -109,10 +109,9 @@ void lstm_backward(const lstm *l, const pass *p, int count, const real *x, const
     memset(l->dc, 0, (size_t)step * sizeof(real));
     for (int t = l->length - 1; t >= 0; t--) {
         memcpy(l->dh, dy + t * step, (size_t)step * sizeof(real));
-        if (t + 1 < l->length) {
+        if (t + 1 < l->length)
             product(p, count, l->width, wide, plain(l->gates + (t + 1) * step * 4, wide),
                     transposed(l->h_weight.value, wide), 1, l->dh, l->width);
-        }
         pass_run(p, count, CHUNK, cell_task, &(cell_job){l, t, count, true});
     }
     const real *da = l->gates; /* [rows][4][width] */

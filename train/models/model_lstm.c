@@ -38,10 +38,9 @@ static void build(void *self, layout *to, const model_spec *spec) {
     net->nlayers = spec->layers;
     net->length = spec->length;
     embedding_create(&net->words, to, "words", spec->vocabulary, width, 0.1);
-    for (int i = 0; i < net->nlayers; i++) {
+    for (int i = 0; i < net->nlayers; i++)
         lstm_create(&net->layers[i], to, name_part("lstm%d", i + 1).text, most, spec->length, width,
                     width);
-    }
     linear_create(&net->decoder, to, "decoder", width, spec->vocabulary,
                   bound_xavier(width, spec->vocabulary), true);
     cross_entropy_create(&net->loss, to, (int)rows, spec->vocabulary);
