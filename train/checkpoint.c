@@ -74,8 +74,6 @@ static int64_t total_floats(const vectors *v) {
     return total;
 }
 
-/* ---- one file */
-
 static int put(FILE *file, uint64_t *hash, const void *data, size_t bytes) {
     *hash = hash_words(*hash, data, bytes);
     return fwrite(data, 1, bytes, file) == bytes;
@@ -144,8 +142,6 @@ static void take_vectors(const char *data, const vectors *v) {
     }
 }
 
-/* ---- directories */
-
 static void directory_name(const worker *w, char *path, int64_t step, const char *suffix) {
     snprintf(path, PATH_ROOM, "%s/step-%09lld%s", w->spec->checkpoints, (long long)step, suffix);
 }
@@ -208,8 +204,6 @@ static void remove_old(const worker *w) {
     }
 }
 
-/* ---- save */
-
 /* TW_OK where all ranks have TW_OK. Else TW_ERR_MEMORY on all where one lacks memory, as no rank may
  * go on then; else this rank's error, or TW_ERR_FILE for another's. Collective. */
 static int all_fine(worker *w, int status) {
@@ -263,8 +257,6 @@ int checkpoint_save(worker *w) {
         (void)worker_fail(w, status, "another rank could not write its part of the checkpoint");
     return status;
 }
-
-/* ---- resume */
 
 /* Residuals of the ranks that saved: this rank takes its own, or every nranks-th. */
 static int load_residuals(worker *w, const char *directory, int saved, const char **why) {

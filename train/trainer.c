@@ -137,14 +137,6 @@ static int share_loss(worker *w, double loss, int64_t count, int64_t correct, do
     return status;
 }
 
-static int share_step_loss(worker *w, const model_result *result, trainer_step *s) {
-    TW_TRY(share_loss(w, result->loss, result->count, result->correct, &s->loss));
-    s->loss /= w->nranks;
-    s->accuracy =
-        w->sums[SUM_COUNT] > 0.0f ? (double)(w->sums[SUM_CORRECT] / w->sums[SUM_COUNT]) : 0.0;
-    return TW_OK;
-}
-
 static int apply_step(worker *w, bool refused, double rate) {
     if (!refused) {
         w->skipped_in_row = 0;
@@ -193,7 +185,10 @@ static int train_step(worker *w) {
     s.times.optimiser = lap(w, "optimiser", &mark);
     w->elapsed += mark - begin;
     s.traffic = traffic_since(w, &before);
-    TW_TRY(share_step_loss(w, &result, &s));
+    TW_TRY(share_loss(w, result.loss, result.count, result.correct, &s.loss));
+    s.loss /= w->nranks;
+    s.accuracy =
+        w->sums[SUM_COUNT] > 0.0f ? (double)(w->sums[SUM_CORRECT] / w->sums[SUM_COUNT]) : 0.0;
     TW_TRY(refused ? TW_OK : note_exchange(w, &s));
     s.elapsed = w->elapsed;
     s.skipped = w->skipped;

@@ -55,14 +55,13 @@ static void measure(const int64_t counts[PIXEL_LEVELS], double *mean, double *st
     *std = variance > 0 ? sqrt(variance) / PIXEL_MOST : 1;
 }
 
-static void keep_first(image_split *images, int64_t limit) {
-    if (limit > 0 && limit < images->count)
-        images->count = limit;
-}
-
 void images_finish(dataset *set, const dataset_options *options) {
-    keep_first(&set->images[DATASET_TRAIN], options->train_limit);
-    keep_first(&set->images[DATASET_TEST], options->test_limit);
+    const int64_t limits[DATASET_SPLITS] = {options->train_limit, options->test_limit};
+    for (int split = 0; split < DATASET_SPLITS; split++) {
+        int64_t *count = &set->images[split].count;
+        *count = limits[split] > 0 && limits[split] < *count ? limits[split] : *count;
+        set->info.count[split] = *count;
+    }
     int64_t counts[DATASET_CHANNELS][PIXEL_LEVELS] = {0};
     const image_split *train = &set->images[DATASET_TRAIN];
     const uint8_t *at = train->pixels;
@@ -78,6 +77,4 @@ void images_finish(dataset *set, const dataset_options *options) {
             set->levels[c][level] = (float)((level / PIXEL_MOST - mean) / std);
     }
     set->info.kind = DATASET_IMAGES;
-    for (int split = 0; split < DATASET_SPLITS; split++)
-        set->info.count[split] = set->images[split].count;
 }

@@ -8,8 +8,6 @@
 #include "layers/layers.h"
 #include "layers/vector.h"
 
-/* ---- Batch norm ------------------------------------------------------------------------------- */
-
 #define BATCH_EPSILON 1e-5
 #define LAYER_EPSILON 1e-12 /* BERT's */
 #define MOMENTUM 0.1
@@ -176,8 +174,6 @@ void batch_norm_backward(const batch_norm *b, const pass *p, int64_t rows, const
     job.by = by;
     pass_run(p, rows, sum_chunk(rows), map_task, &job);
 }
-
-/* ---- Layer norm ------------------------------------------------------------------------------- */
 
 void layer_norm_create(layer_norm *l, layout *to, const char *name, int max_rows, int width) {
     *l = (layer_norm){.width = width};
