@@ -1,8 +1,411 @@
-/* backend_cpu.c - the CPU's row: plain memory, no streams, work done when a call returns */
+/* backend_cpu.c - the CPU's row: selectors, plain memory, no streams
+ *
+ * Work is done when a call returns. A selector's step:
+ *
+ *   run      clip -> guess -> fold (acc = g + e, collecting) -> choose
+ *   commit   what was sent will leave the residual
+ *   undo     or nothing happened
+ *   apply    or it ends as an exchange says, with the result written out
+ *
+ * While a step is open the residual holds acc. */
 #include "backend/cpu/cpu_selector.h"
 #include "backend/cpu/lists.h"
+#include "base/pool.h"
+#include "select/methods.h"
 
+#include <assert.h>
+#include <sched.h>
 #include <stdlib.h>
+
+/* ---- memory: one list of all parts, for counting and for obtaining them */
+
+typedef struct supply {
+    tw_memory bytes; /* that the parts take */
+    int counting;    /* nothing is obtained */
+    size_t missing;  /* bytes that could not be had */
+} supply;
+
+/* Memory for count things, NULL for none. */
+static void *take(supply *m, size_t *bytes, void *(*from)(size_t), int64_t count, size_t size) {
+    size_t wanted = (size_t)count * size;
+    if (count == 0)
+        return NULL;
+    *bytes += tw__footprint(wanted);
+    void *memory = m->counting ? NULL : from(wanted);
+    m->missing += memory == NULL ? wanted : 0;
+    return memory;
+}
+
+static tw__entries take_entries(supply *m, void *(*from)(size_t), int64_t count) {
+    count += TW__SLACK;
+    return (tw__entries){.idx = take(m, &m->bytes.workspace, from, count, sizeof(int32_t)),
+                         .val = take(m, &m->bytes.workspace, from, count, sizeof(float)),
+                         .cap = count - TW__SLACK};
+}
+
+/* A worker may have to hold all candidates but usually holds its share: only that is touched. */
+static void take_worker(supply *m, tw__worker *w, int64_t room, int64_t share) {
+    tw__entries *found = &w->collector.found;
+    *found = take_entries(m, tw__reserve, room);
+    if (found->idx != NULL && found->val != NULL) {
+        share = tw__at_most(share, room + TW__SLACK);
+        memset(found->idx, 0, (size_t)share * sizeof *found->idx);
+        memset(found->val, 0, (size_t)share * sizeof *found->val);
+    }
+    w->scratch = take(m, &m->bytes.workspace, tw__alloc, TW__BLOCK, sizeof(float));
+    w->keep = take(m, &m->bytes.workspace, tw__alloc, TW__BLOCK / 8, 1);
+    if (w->keep != NULL)
+        memset(w->keep, 0xff, (size_t)TW__BLOCK / 8);
+}
+
+/* n, params and method are known. */
+static void take_all(supply *m, tw__cpu_selector *s) {
+    const tw_select_params *p = &s->params;
+    int feedback = p->feedback == TW_FEEDBACK_ON;
+    int64_t n = s->n, most = tw__at_most(TW__MOST * tw__k_max(p, n), n);
+    int64_t velocity = p->momentum != 0.0f ? n : 0;
+    s->threads = p->threads;
+    s->chunks = tw__chunks(n);
+    s->sample_size = tw__sample_of(n, s->method->samples ? p->dgc_sample : 0.0);
+    int64_t log = feedback ? n + s->chunks * TW__LANES : 0;
+    s->residual = take(m, &m->bytes.residual, tw__alloc, feedback ? n : 0, sizeof(float));
+    s->velocity[0] = take(m, &m->bytes.velocity, tw__alloc, velocity, sizeof(float));
+    s->velocity[1] = take(m, &m->bytes.velocity, tw__alloc, velocity, sizeof(float));
+    s->lossy = take(m, &m->bytes.undo, tw__alloc, feedback ? n / 8 + 1 : 0, 1);
+    s->near = take(m, &m->bytes.undo, tw__reserve, log, 1);
+    s->far = take(m, &m->bytes.undo, tw__reserve, log, sizeof(float));
+    size_t *workspace = &m->bytes.workspace;
+    s->owner = take(m, workspace, tw__alloc, s->chunks, 1);
+    s->end = take(m, workspace, tw__alloc, s->chunks, sizeof(int64_t));
+    s->sums = take(m, workspace, tw__alloc, s->chunks, sizeof(tw__sums));
+    s->sample = take(m, workspace, tw__alloc, s->sample_size, sizeof(uint32_t));
+    s->marks =
+        take(m, workspace, tw__alloc, s->method->wants_marks ? n / 64 + 1 : 0, sizeof(uint64_t));
+    s->chosen = take_entries(m, tw__alloc, most);
+    s->workers = take(m, workspace, tw__alloc, s->threads, sizeof(tw__worker));
+    for (int i = 0; i < s->threads; i++) {
+        tw__worker counted, *w = s->workers != NULL ? &s->workers[i] : &counted;
+        if (s->workers != NULL || m->counting)
+            take_worker(m, w, tw__at_most(most + TW__BLOCK, n), most / s->threads / 2 + TW__BLOCK);
+    }
+}
+
+static int selector_memory(int64_t n, const tw_select_params *params, const tw__method *method,
+                           tw_memory *memory) {
+    const tw__kernels *kernels = NULL;
+    tw__cpu_selector s = {.params = *params, .method = method, .n = n};
+    supply all = {.bytes.workspace = tw__footprint(sizeof s), .counting = 1};
+    TW_TRY(tw__kernels_choose(&kernels));
+    take_all(&all, &s);
+    *memory = all.bytes;
+    return TW_OK;
+}
+
+/* ---- create and free */
+
+static void selector_free(void *state) {
+    tw__cpu_selector *s = state;
+    if (s == NULL)
+        return;
+    for (int i = 0; s->workers != NULL && i < s->threads; i++) {
+        free(s->workers[i].collector.found.idx);
+        free(s->workers[i].collector.found.val);
+        free(s->workers[i].scratch);
+        free(s->workers[i].keep);
+    }
+    void *const parts[] = {s->workers, s->chosen.idx,  s->chosen.val,  s->marks,    s->sample,
+                           s->sums,    s->end,         s->owner,       s->near,     s->far,
+                           s->lossy,   s->velocity[0], s->velocity[1], s->residual, s};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        free(parts[i]);
+    tw__pool_release();
+}
+
+static int selector_create(void **state, int64_t n, const tw_select_params *params,
+                           const tw__method *method, tw__stream *stream) {
+    const tw__kernels *kernels = NULL;
+    supply all = {0};
+    (void)stream;
+    TW_TRY(tw__kernels_choose(&kernels));
+    tw__cpu_selector *s = tw__alloc(sizeof *s);
+    if (s == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", sizeof *s);
+    s->params = *params;
+    s->method = method;
+    s->kernels = kernels;
+    s->n = n;
+    tw__pool_retain(params->threads);
+    take_all(&all, s);
+    if (all.missing > 0) {
+        selector_free(s);
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
+    }
+    tw__feedback_leave(s, 0);
+    *state = s;
+    return TW_OK;
+}
+
+/* ---- one step */
+
+/* The pass. On a bad number nothing has changed. */
+static int fold(tw__cpu_selector *s, const void *grad, const tw__select_step *step,
+                uint32_t (*guess)(tw__cpu_selector *), tw_select_info *info) {
+    assert(step->k >= 1 && step->k <= s->n);
+    s->now = *step;
+    s->grad = grad;
+    s->before = s->learned;
+    s->rescans = 0;
+    tw__feedback_clip(s);
+    info->bad_index = tw__feedback_fold(s, guess(s));
+    if (info->bad_index < 0)
+        return TW_OK;
+    info->refused++;
+    return tw__fail_number(info->bad_index);
+}
+
+static tw_sparse selection(const tw__cpu_selector *s) {
+    return (tw_sparse){s->chosen.count, s->chosen.idx, s->chosen.val};
+}
+
+static int selector_run(void *state, const void *grad, const tw__select_step *step,
+                        tw_sparse *sparse, tw_select_info *info) {
+    tw__cpu_selector *s = state;
+    TW_TRY(fold(s, grad, step, s->method->guess, info));
+    s->method->choose(s);
+    assert(s->chosen.count <= s->chosen.cap);
+    assert(s->chosen.count <= (s->method->exceeds_k ? TW__MOST : 1) * step->k);
+    info->count = s->chosen.count;
+    info->candidates = tw__candidates_total(s);
+    info->rescans = s->rescans;
+    *sparse = selection(s);
+    return TW_OK;
+}
+
+static int selector_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
+    (void)info;
+    *sparse = selection(state);
+    return TW_OK;
+}
+
+static uint32_t collect_nothing(tw__cpu_selector *s) {
+    (void)s;
+    return TW__INFINITY_BITS; /* which no element reaches */
+}
+
+static int selector_fold(void *state, const void *grad, const tw__select_step *step,
+                         const float **acc, tw_select_info *info) {
+    tw__cpu_selector *s = state;
+    assert(s->residual != NULL);
+    TW_TRY(fold(s, grad, step, collect_nothing, info));
+    s->chosen.count = 0;
+    *acc = s->residual;
+    return TW_OK;
+}
+
+/* Element i of the caller's idx, which may be misaligned. */
+static int32_t load_index(const int32_t *idx, int64_t i) {
+    int32_t index;
+    memcpy(&index, (const char *)idx + 4 * i, sizeof index);
+    return index;
+}
+
+/* idx must be an ascending part of what was chosen. */
+static int check_subset(const tw__cpu_selector *s, const int32_t *idx, int64_t count) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t index = load_index(idx, i);
+        while (at < s->chosen.count && s->chosen.idx[at] < index)
+            at++;
+        if (at == s->chosen.count || s->chosen.idx[at] != index)
+            return tw__fail(
+                TW_ERR_INDEX,
+                "idx: entry %lld is %d, which is not an ascending part of the selection",
+                (long long)i, index);
+        at++;
+    }
+    return TW_OK;
+}
+
+/* The first `leaving` of chosen.idx were sent. */
+static void leave(tw__cpu_selector *s, int64_t leaving) {
+    assert(leaving <= s->chosen.cap);
+    if (s->residual != NULL)
+        tw__feedback_leave(s, leaving);
+    float *velocity = s->velocity[0];
+    s->velocity[0] = s->velocity[1];
+    s->velocity[1] = velocity;
+}
+
+static int selector_commit(void *state, const int32_t *idx, int64_t count) {
+    tw__cpu_selector *s = state;
+    if (idx != NULL) {
+        TW_TRY(check_subset(s, idx, count));
+        memmove(s->chosen.idx, idx, sizeof *idx * (size_t)count);
+    }
+    leave(s, idx != NULL ? count : s->chosen.count);
+    return TW_OK;
+}
+
+static void selector_undo(void *state, const void *grad) {
+    tw__cpu_selector *s = state;
+    if (s->residual != NULL) {
+        s->grad = grad;
+        tw__feedback_unfold(s);
+        tw__feedback_leave(s, 0);
+    }
+    s->learned = s->before;
+}
+
+/* ---- one step of a group */
+
+/* A selection that exceeds `most` gives its largest; ties go to the smaller index. */
+static int selector_pack(void *state, int64_t selected, int64_t most, int64_t base, int on_device,
+                         tw__entry *to, int64_t *count) {
+    const tw__cpu_selector *s = state;
+    const tw__entries *chosen = &s->chosen;
+    tw__edge edge = {0, selected}; /* takes all */
+    int64_t taken = 0;
+    assert(!on_device && selected == chosen->count && base + s->n <= INT32_MAX);
+    (void)on_device;
+    if (selected > most) {
+        tw__kth worst = tw__kth_of_values(s->kernels, chosen->val, selected, most);
+        edge = (tw__edge){worst.bits, most - worst.greater};
+    }
+    for (int64_t e = 0; e < selected; e++) {
+        to[taken] = (tw__entry){(int32_t)base + chosen->idx[e], chosen->val[e]};
+        taken += tw__edge_takes(&edge, chosen->val[e]);
+    }
+    *count = taken;
+    return TW_OK;
+}
+
+static int selector_gather(void *state, const tw__list *list, int64_t base, float *values) {
+    const tw__cpu_selector *s = state;
+    assert(s->residual != NULL);
+    for (int64_t i = 0; i < list->count; i++)
+        values[i] = s->residual[list->at[i].idx - base];
+    return TW_OK;
+}
+
+static int selector_peek(void *state, int64_t index, float *value) {
+    const tw__cpu_selector *s = state;
+    assert(s->residual != NULL && index >= 0 && index < s->n);
+    *value = s->residual[index];
+    return TW_OK;
+}
+
+/* `left` leaves the residual, then `kept` is added to it. What left for good loses its velocity: all
+ * that is not kept, and of that what was applied, rounded. The entries that leave take the place of
+ * the selection, which nobody needs any more. */
+static void settle_residual(tw__cpu_selector *s, const tw__outcome *o) {
+    const tw__list *left = &o->left, *kept = &o->kept, none = {0};
+    const tw__list *applied = o->rounded ? &o->result : &none;
+    int64_t leaving = 0, at = 0, seen = 0;
+    for (int64_t i = 0; i < kept->count && s->residual != NULL; i++) {
+        int64_t index = kept->at[i].idx - o->base;
+        for (; at < left->count && left->at[at].idx < kept->at[i].idx; at++)
+            s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - o->base);
+        int sent = at < left->count && left->at[at].idx == kept->at[i].idx;
+        s->residual[index] = (sent ? 0.0f : s->residual[index]) + kept->at[i].val;
+        while (seen < applied->count && applied->at[seen].idx < kept->at[i].idx)
+            seen++;
+        int gone = sent && seen < applied->count && applied->at[seen].idx == kept->at[i].idx;
+        if (gone && s->velocity[1] != NULL)
+            s->velocity[1][index] = 0.0f;
+        at += sent; /* it does not leave after all */
+    }
+    for (; at < left->count; at++)
+        s->chosen.idx[leaving++] = (int32_t)(left->at[at].idx - o->base);
+    leave(s, leaving);
+}
+
+static void selector_clear(void *state, float *out, int64_t first, int64_t count) {
+    const tw__cpu_selector *s = state;
+    assert(first >= 0 && first + count <= s->n);
+    s->kernels->clear((char *)out + 4 * first, 4 * count);
+}
+
+/* The result, divided, into the tensor's arrays and into out, where it does not stand yet. */
+static void deliver(tw__cpu_selector *s, const tw__outcome *o) {
+    char *out = o->placed < o->result.count ? (char *)o->out : NULL; /* of any alignment */
+    for (int64_t lo = o->cleared; o->out != NULL && lo < s->n; lo += TW__CLEARED_AT_ONCE) {
+        selector_clear(s, o->out, lo, tw__at_most(TW__CLEARED_AT_ONCE, s->n - lo));
+        sched_yield(); /* on a shared core, ranks that still wait for entries come first */
+    }
+    for (int64_t i = 0; i < o->result.count; i++) {
+        int64_t index = o->result.at[i].idx - o->base;
+        float value = o->result.at[i].val / o->divisor;
+        assert(index >= 0 && index < s->n);
+        o->idx[i] = (int32_t)index;
+        o->val[i] = value;
+        if (out != NULL)
+            memcpy(out + 4 * index, &value, sizeof value);
+    }
+}
+
+static int selector_apply(void *state, const tw__outcome *o) {
+    assert(!o->on_device && o->placed <= o->result.count);
+    settle_residual(state, o);
+    deliver(state, o);
+    return TW_OK;
+}
+
+/* ---- state */
+
+static float *vector_of(const tw__cpu_selector *s, tw__vector which) {
+    float *vector = which == TW__RESIDUAL ? s->residual : s->velocity[0];
+    assert(vector != NULL);
+    return vector;
+}
+
+static int selector_get(void *state, tw__vector which, int64_t first, int64_t count, float *to) {
+    tw__cpu_selector *s = state;
+    assert(first >= 0 && first + count <= s->n);
+    tw__feedback_settle(s);
+    memcpy(to, vector_of(s, which) + first, sizeof *to * (size_t)count);
+    return TW_OK;
+}
+
+static int selector_set(void *state, tw__vector which, const float *from) {
+    tw__cpu_selector *s = state;
+    tw__feedback_settle(s);
+    memcpy(vector_of(s, which), from, sizeof *from * (size_t)s->n);
+    return TW_OK;
+}
+
+static int selector_get_learned(void *state, tw__learned *learned) {
+    *learned = ((const tw__cpu_selector *)state)->learned;
+    return TW_OK;
+}
+
+static int selector_set_learned(void *state, const tw__learned *learned) {
+    ((tw__cpu_selector *)state)->learned = *learned;
+    return TW_OK;
+}
+
+static int selector_reset(void *state) {
+    tw__cpu_selector *s = state;
+    size_t bytes = sizeof(float) * (size_t)s->n;
+    s->learned = (tw__learned){0};
+    tw__feedback_leave(s, 0);
+    if (s->residual != NULL)
+        memset(s->residual, 0, bytes);
+    if (s->velocity[0] != NULL)
+        memset(s->velocity[0], 0, bytes);
+    return TW_OK;
+}
+
+/* ---- information */
+
+static int selector_info(const void *state, tw_select_info *info) {
+    const tw__cpu_selector *s = state;
+    uint32_t smallest = info->count > 0 ? TW__INFINITY_BITS : 0;
+    for (int64_t i = 0; i < info->count; i++)
+        if (tw__magnitude(s->chosen.val[i]) < smallest)
+            smallest = tw__magnitude(s->chosen.val[i]);
+    info->threshold = tw__from_bits(smallest);
+    return TW_OK;
+}
 
 /* ---- devices and order: there is one device, and nothing is ever queued */
 
@@ -104,25 +507,25 @@ const tw__backend tw__backend_cpu = {
     .host_alloc = host_alloc,
     .host_free = free,
     .copy = copy,
-    .selector_memory = tw__cpu_selector_memory,
-    .selector_create = tw__cpu_selector_create,
-    .selector_free = tw__cpu_selector_free,
-    .run = tw__cpu_selector_run,
-    .wait = tw__cpu_selector_wait,
-    .info = tw__cpu_selector_info,
-    .fold = tw__cpu_selector_fold,
-    .commit = tw__cpu_selector_commit,
-    .undo = tw__cpu_selector_undo,
-    .apply = tw__cpu_selector_apply,
-    .clear = tw__cpu_selector_clear,
-    .pack = tw__cpu_selector_pack,
-    .gather = tw__cpu_selector_gather,
-    .peek = tw__cpu_selector_peek,
-    .get = tw__cpu_selector_get,
-    .set = tw__cpu_selector_set,
-    .get_learned = tw__cpu_selector_get_learned,
-    .set_learned = tw__cpu_selector_set_learned,
-    .reset = tw__cpu_selector_reset,
+    .selector_memory = selector_memory,
+    .selector_create = selector_create,
+    .selector_free = selector_free,
+    .run = selector_run,
+    .wait = selector_wait,
+    .info = selector_info,
+    .fold = selector_fold,
+    .commit = selector_commit,
+    .undo = selector_undo,
+    .apply = selector_apply,
+    .clear = selector_clear,
+    .pack = selector_pack,
+    .gather = selector_gather,
+    .peek = selector_peek,
+    .get = selector_get,
+    .set = selector_set,
+    .get_learned = selector_get_learned,
+    .set_learned = selector_set_learned,
+    .reset = selector_reset,
     .lists = &tw__lists_cpu,
     .codec = &tw__wire_cpu,
     .dense = &tw__dense_cpu,

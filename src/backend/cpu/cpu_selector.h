@@ -1,6 +1,6 @@
 /* cpu_selector.h - a selector's state on the CPU, and the stages that work on it
  *
- *   cpu_selector.c  create, run, commit, undo, apply, free: the calls of the backend
+ *   backend_cpu.c   create, run, commit, undo, apply, free: the calls of the backend
  *   feedback.c      acc = g + e in one pass that also collects candidates; undo
  *   candidates.c    the candidates: too few, how many above a threshold, the choice in index order
  *   kth.c           the exact k-th magnitude
@@ -71,32 +71,6 @@ typedef struct tw__cpu_selector {
     uint64_t *marks;    /* [n/64] bits, all zero; random alone */
     tw__entries chosen; /* the selection */
 } tw__cpu_selector;
-
-/* The calls of the backend; see backend.h. */
-int tw__cpu_selector_memory(int64_t n, const tw_select_params *params,
-                            const struct tw__method *method, tw_memory *memory);
-int tw__cpu_selector_create(void **state, int64_t n, const tw_select_params *params,
-                            const struct tw__method *method, tw__stream *stream);
-void tw__cpu_selector_free(void *state);
-int tw__cpu_selector_run(void *state, const void *grad, const tw__select_step *step,
-                         tw_sparse *sparse, tw_select_info *info);
-int tw__cpu_selector_wait(void *state, tw_sparse *sparse, tw_select_info *info);
-int tw__cpu_selector_info(const void *state, tw_select_info *info);
-int tw__cpu_selector_fold(void *state, const void *grad, const tw__select_step *step,
-                          const float **acc, tw_select_info *info);
-int tw__cpu_selector_commit(void *state, const int32_t *idx, int64_t count);
-void tw__cpu_selector_undo(void *state, const void *grad);
-int tw__cpu_selector_apply(void *state, const tw__outcome *outcome);
-void tw__cpu_selector_clear(void *state, float *out, int64_t first, int64_t count);
-int tw__cpu_selector_pack(void *state, int64_t selected, int64_t most, int64_t base, int on_device,
-                          tw__entry *to, int64_t *count);
-int tw__cpu_selector_gather(void *state, const tw__list *list, int64_t base, float *values);
-int tw__cpu_selector_peek(void *state, int64_t index, float *value);
-int tw__cpu_selector_get(void *state, tw__vector which, int64_t first, int64_t count, float *to);
-int tw__cpu_selector_set(void *state, tw__vector which, const float *from);
-int tw__cpu_selector_get_learned(void *state, tw__learned *learned);
-int tw__cpu_selector_set_learned(void *state, const tw__learned *learned);
-int tw__cpu_selector_reset(void *state);
 
 /* ---- feedback.c */
 
