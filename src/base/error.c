@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static _Thread_local char last_error[512];
 static const char unknown[] = "unknown error";
@@ -21,14 +22,24 @@ int tw__known_error(int error) {
     return error != TW_OK && tw_error_text(error) != unknown ? error : TW_ERR_PROTOCOL;
 }
 
-int tw__fail_name(const char *field, const char *value, const char *(*name_at)(int position)) {
+int tw__name_position(const char *name, tw__name_at *name_at) {
+    int at = 0;
+    while (name_at(at) != NULL && strcmp(name, name_at(at)) != 0)
+        at++;
+    return at;
+}
+
+int tw__name_find(const char *field, const char *name, tw__name_at *name_at, int *position) {
     char names[256] = "";
     size_t used = 0;
+    *position = tw__name_position(name, name_at);
+    if (name_at(*position) != NULL)
+        return TW_OK;
     for (int i = 0; name_at(i) != NULL && used < sizeof names; i++) {
         const char *before = i == 0 ? "" : name_at(i + 1) != NULL ? ", " : " or ";
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", before, name_at(i));
     }
-    return tw__fail(TW_ERR_NAME, "%s: '%.40s' is not known; accepted is %s", field, value, names);
+    return tw__fail(TW_ERR_NAME, "%s: '%.40s' is not known; accepted is %s", field, name, names);
 }
 
 int tw__fail_number(int64_t index) {

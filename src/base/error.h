@@ -19,9 +19,18 @@ int tw__fail(int error, const char *format, ...);
 /* An error code that came from another rank: itself if it is one, else TW_ERR_PROTOCOL. */
 int tw__known_error(int error);
 
-/* TW_ERR_NAME: `value` is not accepted for `field`. name_at lists the accepted names, NULL past the
- * last. */
-int tw__fail_name(const char *field, const char *value, const char *(*name_at)(int position));
+/* The names of a table by position; NULL past the last. */
+typedef const char *tw__name_at(int position);
+/* The position of a name, or behind the last one. */
+int tw__name_position(const char *name, tw__name_at *name_at);
+/* The same for what the caller gave as `field`. Errors: TW_ERR_NAME, listing the names. */
+int tw__name_find(const char *field, const char *name, tw__name_at *name_at, int *position);
+
+/* An answer that the caller may not want. */
+static inline void tw__tell(const char **to, const char *text) {
+    if (to != NULL)
+        *to = text;
+}
 
 /* TW_ERR_NUMBER: this element of the gradient is NaN or infinite, or overflows. */
 int tw__fail_number(int64_t index);

@@ -77,5 +77,9 @@ int tw__exchange_find(const char *name, const tw__exchange **exchange);
 int tw__scheme_find(const char *name, const tw__scheme **scheme);
 /* NULL for "raw". */
 int tw__wire_name_find(const char *name, const tw__wire **wire);
+/* Names by position from 0, NULL past the last: "auto" is the last exchange, "raw" the first format. */
+const char *tw__exchange_name(int position);
+const char *tw__scheme_name(int position);
+const char *tw__wire_name(int position);
 
 #endif

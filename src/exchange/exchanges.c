@@ -36,48 +36,40 @@ const tw__exchange *tw__exchange_at(int position) {
     return position >= 0 && position < EXCHANGES ? exchanges[position] : NULL;
 }
 
-static const char *exchange_name(int position) {
+const char *tw__exchange_name(int position) {
     return position < EXCHANGES    ? exchanges[position]->name
            : position == EXCHANGES ? TW__AUTO
                                    : NULL;
 }
 
-static const char *scheme_name(int position) {
+const char *tw__scheme_name(int position) {
     return position < SCHEMES ? schemes[position].name : NULL;
 }
 
+const char *tw__wire_name(int position) {
+    const tw__wire *row = tw__wire_at(position - 1);
+    return position == 0 ? "raw" : row != NULL ? row->name : NULL;
+}
+
 int tw__exchange_find(const char *name, const tw__exchange **exchange) {
-    for (int i = 0; i < EXCHANGES; i++) {
-        *exchange = exchanges[i];
-        if (strcmp(name, exchanges[i]->name) == 0)
-            return TW_OK;
-    }
-    *exchange = NULL;
-    return strcmp(name, TW__AUTO) == 0 ? TW_OK : tw__fail_name("exchange", name, exchange_name);
+    int at;
+    TW_TRY(tw__name_find("exchange", name, tw__exchange_name, &at));
+    *exchange = tw__exchange_at(at);
+    return TW_OK;
 }
 
 int tw__scheme_find(const char *name, const tw__scheme **scheme) {
-    for (int i = 0; i < SCHEMES; i++) {
-        *scheme = &schemes[i];
-        if (strcmp(name, schemes[i].name) == 0)
-            return TW_OK;
-    }
-    return tw__fail_name("scheme", name, scheme_name);
-}
-
-static const char raw_name[] = "raw";
-
-/* Raw comes before the formats. */
-static const char *wire_name(int position) {
-    const tw__wire *row = position > 0 ? tw__wire_at(position - 1) : NULL;
-    return position == 0 ? raw_name : row != NULL ? row->name : NULL;
+    int at;
+    TW_TRY(tw__name_find("scheme", name, tw__scheme_name, &at));
+    *scheme = &schemes[at];
+    return TW_OK;
 }
 
 int tw__wire_name_find(const char *name, const tw__wire **wire) {
-    *wire = NULL;
-    if (strcmp(name, raw_name) == 0 || (*wire = tw__wire_find(name)) != NULL)
-        return TW_OK;
-    return tw__fail_name("wire", name, wire_name);
+    int at;
+    TW_TRY(tw__name_find("wire", name, tw__wire_name, &at));
+    *wire = tw__wire_at(at - 1);
+    return TW_OK;
 }
 
 /* ---- what rows say */
@@ -95,26 +87,22 @@ double tw__expected_union(const tw__shape *s) {
 
 /* ---- public */
 
-static int tell(const char **field, const char *text) {
-    if (field != NULL)
-        *field = text;
-    return TW_OK;
-}
-
 int tw_exchange(int position, const char **name, const char **description) {
     const tw__exchange *row = tw__exchange_at(position);
     if (row == NULL)
         return tw__fail(TW_ERR_NAME, "position: %d; there are %d exchanges", position, EXCHANGES);
-    tell(name, row->name);
-    return tell(description, row->description);
+    tw__tell(name, row->name);
+    tw__tell(description, row->description);
+    return TW_OK;
 }
 
 int tw_wire(int position, const char **name, const char **description) {
-    const tw__wire *row = position > 0 ? tw__wire_at(position - 1) : NULL;
-    if (position < 0 || wire_name(position) == NULL)
+    const tw__wire *row = tw__wire_at(position - 1);
+    if (tw__wire_name(position) == NULL)
         return tw__fail(TW_ERR_NAME, "position: %d; there is no such wire format", position);
-    tell(name, wire_name(position));
-    return tell(description, row != NULL ? row->description : "index and value, 4 bytes each");
+    tw__tell(name, tw__wire_name(position));
+    tw__tell(description, row != NULL ? row->description : "index and value, 4 bytes each");
+    return TW_OK;
 }
 
 int tw_scheme(int position, const char **name, const char **select, const char **exchange,
@@ -122,10 +110,11 @@ int tw_scheme(int position, const char **name, const char **select, const char *
     if (position < 0 || position >= SCHEMES)
         return tw__fail(TW_ERR_NAME, "position: %d; there are %d schemes", position, SCHEMES);
     const tw__scheme *row = &schemes[position];
-    tell(name, row->name);
-    tell(select, row->select);
-    tell(exchange, row->exchange);
-    return tell(description, row->description);
+    tw__tell(name, row->name);
+    tw__tell(select, row->select);
+    tw__tell(exchange, row->exchange);
+    tw__tell(description, row->description);
+    return TW_OK;
 }
 
 int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost) {

@@ -44,48 +44,20 @@ static int64_t real(double x) {
     return bits;
 }
 
-static int position_of(const char *name, int (*name_at)(int, const char **)) {
-    const char *other = NULL;
-    int at = 0;
-    while (name_at(at, &other) == TW_OK && strcmp(name, other) != 0)
-        at++;
-    return at;
-}
-
-static int scheme_at(int position, const char **name) {
-    return tw_scheme(position, name, NULL, NULL, NULL);
-}
-
-/* Behind the last one comes what stands for a choice among them. To find it is no failed call, and
- * leaves the caller's last error alone. */
-static int exchange_at(int position, const char **name) {
-    const tw__exchange *row = tw__exchange_at(position);
-    if (row == NULL && tw__exchange_at(position - 1) == NULL)
-        return TW_ERR_NAME;
-    *name = row != NULL ? row->name : TW__AUTO;
-    return TW_OK;
-}
-
-static int wire_at(int position, const char **name) {
-    if (position == 0 || tw__wire_at(position - 1) != NULL)
-        return tw_wire(position, name, NULL);
-    if (tw__wire_at(position - 2) == NULL)
-        return TW_ERR_NAME;
-    *name = TW__AUTO;
-    return TW_OK;
-}
-
-static int method_at(int position, const char **name) {
-    return tw_select_method(position, name, NULL);
+/* Behind the last format comes what stands for a choice among them. */
+static const char *wire_name(int position) {
+    const char *name = tw__wire_name(position);
+    int is_auto = name == NULL && tw__wire_name(position - 1) != NULL;
+    return is_auto ? TW__AUTO : name;
 }
 
 static void fill_group(const tw_group *g, int64_t *values) {
     void *context;
     const int64_t all[GROUP_FIELDS] = {
         FORMAT_NOW,
-        position_of(g->scheme->name, scheme_at),
-        position_of(g->params.exchange, exchange_at),
-        position_of(g->params.wire, wire_at),
+        tw__name_position(g->scheme->name, tw__scheme_name),
+        tw__name_position(g->params.exchange, tw__exchange_name),
+        tw__name_position(g->params.wire, wire_name),
         g->params.result,
         g->params.global,
         g->params.bucket,
@@ -99,7 +71,7 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
     const tw_select_params *p = &t->params;
     const int64_t all[TENSOR_FIELDS] = {
         t->n,
-        position_of(p->method, method_at),
+        tw__name_position(p->method, tw__method_name),
         p->k,
         real(p->density),
         p->type,
@@ -120,7 +92,10 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
 }
 
 static void print_value(char *text, size_t size, kind what, int64_t value) {
-    const char *name = "an unknown one";
+    tw__name_at *const tables[] = {[SCHEME] = tw__scheme_name,
+                                   [EXCHANGE] = tw__exchange_name,
+                                   [WIRE] = wire_name,
+                                   [METHOD] = tw__method_name};
     double number;
     memcpy(&number, &value, sizeof number);
     if (what == REAL)
@@ -130,12 +105,8 @@ static void print_value(char *text, size_t size, kind what, int64_t value) {
     else if (what == FORMAT)
         snprintf(text, size, "%llx", (unsigned long long)value);
     else {
-        int position = value >= 0 && value < 1000 ? (int)value : 1000;
-        (void)(what == SCHEME     ? scheme_at(position, &name)
-               : what == EXCHANGE ? exchange_at(position, &name)
-               : what == WIRE     ? wire_at(position, &name)
-                                  : method_at(position, &name));
-        snprintf(text, size, "%s", name);
+        const char *name = tables[what](value >= 0 && value < 1000 ? (int)value : 1000);
+        snprintf(text, size, "%s", name != NULL ? name : "an unknown one");
     }
 }
 
@@ -163,11 +134,6 @@ static int compare(const tw_group *g, const int64_t *rows, const field *fields, 
     return TW_OK;
 }
 
-static void fill_tensors(const tw_group *g, int64_t *values) {
-    for (int t = 0; t < g->ntensors; t++)
-        fill_tensor(&g->tensors[t], values + (int64_t)t * TENSOR_FIELDS);
-}
-
 /* The rows of all ranks, and what sharing them takes. */
 typedef struct rows {
     int64_t *group;  /* [nranks][GROUP_FIELDS] */
@@ -189,7 +155,8 @@ static int compare_rows(tw_group *g, const rows *r) {
     fill_group(g, r->group + g->rank * GROUP_FIELDS);
     TW_TRY(tw__allgather(g->transport, r->group, sizeof *r->group * GROUP_FIELDS, g->agree));
     TW_TRY(compare(g, r->group, group_fields, GROUP_FIELDS, 1, ""));
-    fill_tensors(g, r->tensor + (int64_t)g->rank * width);
+    for (int t = 0; t < g->ntensors; t++)
+        fill_tensor(&g->tensors[t], r->tensor + (int64_t)g->rank * width + t * TENSOR_FIELDS);
     TW_TRY(tw__allgather(g->transport, r->tensor, sizeof *r->tensor * (size_t)width, g->agree));
     return compare(g, r->tensor, tensor_fields, TENSOR_FIELDS, g->ntensors, "tensor");
 }

@@ -1,7 +1,7 @@
 /* auto.h - the exchange and wire format that take the least time here
  *
  * A plan is a pair of exchange and wire format. The model predicts the time of a step with each plan,
- * from what the ranks measured (probe.h) and from the exchange's cost terms. Then steps try the
+ * from what the ranks measured (probe.c) and from the exchange's cost terms. Then steps try the
  * promising plans, and the fastest stays:
  *
  *     predict all -> try the best -> try others that are promising -> keep the fastest
@@ -15,7 +15,22 @@
 
 #include "backend/backend.h"
 #include "exchange/exchange.h"
-#include "group/probe.h"
+
+/* ---- probe.c: what messages take between the ranks of a transport, measured */
+
+/* The same on all ranks: of each measurement the slowest rank's. A rank that sends m messages of b
+ * bytes, and waits r times for one under way, takes r * latency + m * overhead + m * b * byte. */
+typedef struct tw__probe {
+    double latency;  /* seconds */
+    double overhead; /* seconds that each further message takes of a rank */
+    double byte;     /* seconds per byte of payload, when all ranks send at once */
+} tw__probe;
+
+/* Collective; takes some ten milliseconds, or twenty latencies.
+ * Errors: TW_ERR_MEMORY; those of tw__transport_wait. */
+int tw__probe_measure(tw_transport *t, tw__probe *probe);
+
+/* ---- auto.c */
 
 #define TW__PLANS TW_CANDIDATES
 

@@ -13,15 +13,9 @@
 
 /* ---- parameters */
 
-static int check_choice(const char *field, int value, int last) {
-    if (value >= 0 && value <= last)
-        return TW_OK;
-    return tw__fail(TW_ERR_PARAM, "%s: %d; accepted is 0 .. %d", field, value, last);
-}
-
 static int check_params(const tw_group_params *p) {
-    TW_TRY(check_choice("result", p->result, TW_SUM));
-    TW_TRY(check_choice("global", p->global, TW_GLOBAL_REUSE));
+    TW_TRY(tw__check_choice("result", p->result, TW_SUM));
+    TW_TRY(tw__check_choice("global", p->global, TW_GLOBAL_REUSE));
     if (!(p->timeout >= 0.0 && p->timeout <= 1e9))
         return tw__fail(TW_ERR_PARAM, "timeout: %g; accepted is 0 (default) .. 1e9 seconds",
                         p->timeout);

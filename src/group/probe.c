@@ -11,7 +11,7 @@
  * Ranks share their times and go by the slowest. So all know the same numbers, start the next
  * measurement together, and see a shared link as slow as it will be. Connections exist already: the
  * group has compared its parameters. */
-#include "group/probe.h"
+#include "group/auto.h"
 #include "base/memory.h"
 
 #include <stdlib.h>

@@ -8,27 +8,23 @@ static const tw__method *const methods[] = {TW__METHODS(METHOD_ADDRESS)};
 
 enum { METHODS = sizeof methods / sizeof methods[0] };
 
-static const char *method_name(int position) {
+const char *tw__method_name(int position) {
     return position < METHODS ? methods[position]->name : NULL;
 }
 
 int tw__method_find(const char *name, const tw__method **method) {
-    for (int i = 0; i < METHODS; i++) {
-        *method = methods[i];
-        if (strcmp(methods[i]->name, name) == 0)
-            return TW_OK;
-    }
-    return tw__fail_name("method", name, method_name);
+    int at;
+    TW_TRY(tw__name_find("method", name, tw__method_name, &at));
+    *method = methods[at];
+    return TW_OK;
 }
 
 int tw_select_method(int position, const char **name, const char **description) {
     if (position < 0 || position >= METHODS)
         return tw__fail(TW_ERR_NAME, "position: %d; there are methods 0 .. %d", position,
                         METHODS - 1);
-    if (name != NULL)
-        *name = methods[position]->name;
-    if (description != NULL)
-        *description = methods[position]->description;
+    tw__tell(name, methods[position]->name);
+    tw__tell(description, methods[position]->description);
     return TW_OK;
 }
 

@@ -28,6 +28,8 @@ typedef struct tw__method {
 #define TW__METHOD_ROW(name) extern const tw__method tw__select_##name;
 TW__METHODS(TW__METHOD_ROW)
 
+/* By position from 0; NULL past the last. */
+const char *tw__method_name(int position);
 /* Errors: TW_ERR_NAME, listing the names. */
 int tw__method_find(const char *name, const tw__method **method);
 

@@ -1,6 +1,6 @@
 /* normal.h - the threshold that a normal distribution leaves a given share above
  *
- * Written in plain arithmetic, without the C library's erfc and exp: CPU and GPU then agree in
+ * Written in plain arithmetic, without the C library's erfc and exp: CPU and device then agree in
  * every bit, whatever libraries they come with. Good to about 12 digits, of which a float needs 8.
  */
 #ifndef TW_SELECT_NORMAL_H

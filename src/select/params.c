@@ -59,15 +59,15 @@ static int check_range(const char *field, double value, double low, double high)
                     high);
 }
 
-static int check_choice(const char *field, int value, int last) {
+int tw__check_choice(const char *field, int value, int last) {
     if (value >= 0 && value <= last)
         return TW_OK;
     return tw__fail(TW_ERR_PARAM, "%s: %d; accepted is 0 .. %d", field, value, last);
 }
 
 static int check_options(const tw_select_params *p) {
-    TW_TRY(check_choice("type", p->type, TW_BF16));
-    TW_TRY(check_choice("feedback", p->feedback, TW_FEEDBACK_OFF));
+    TW_TRY(tw__check_choice("type", p->type, TW_BF16));
+    TW_TRY(tw__check_choice("feedback", p->feedback, TW_FEEDBACK_OFF));
     if (p->device == TW_CPU && (p->ordinal != 0 || p->stream != NULL))
         return tw__fail(TW_ERR_PARAM, "ordinal, stream: mean nothing with TW_CPU; leave them 0");
     if (!(p->momentum >= 0.0f && p->momentum < 1.0f))

@@ -31,7 +31,7 @@ static void nudge(tw__cpu_selector *s) {
     else if (count > s->params.reuse_high * k)
         factor += s->params.reuse_nudge;
     s->learned.threshold *= factor;
-    if (s->learned.guess != 0) /* it is, after loading what a GPU saved */
+    if (s->learned.guess != 0) /* it is, after loading what another backend saved */
         s->learned.guess = tw__threshold(tw__from_bits(s->learned.guess) * factor);
 }
 

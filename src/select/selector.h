@@ -33,6 +33,8 @@ struct tw_selector {
 /* The k of a step, and the largest over all steps. */
 int64_t tw__k_at(const tw_select_params *params, int64_t n, int64_t step);
 int64_t tw__k_max(const tw_select_params *params, int64_t n);
+/* 0 .. last. Errors: TW_ERR_PARAM. */
+int tw__check_choice(const char *field, int value, int last);
 /* Checks params, fills in defaults, finds the method and the backend.
  * Errors: TW_ERR_SIZE; TW_ERR_K; TW_ERR_DENSITY; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_DEVICE. */
 int tw__params_resolve(tw_select_params *params, int64_t n, const struct tw__method **method,

@@ -29,10 +29,8 @@ int tw_transport_kind(int position, const char **name, const char **description)
     const tw__transport_row *row = tw__transport_row_at(position);
     if (row == NULL)
         return tw__fail(TW_ERR_NAME, "position: %d; there is no such transport", position);
-    if (name != NULL)
-        *name = row->name;
-    if (description != NULL)
-        *description = row->description;
+    tw__tell(name, row->name);
+    tw__tell(description, row->description);
     return TW_OK;
 }
 
@@ -100,8 +98,7 @@ void tw_transport_free(tw_transport *transport) {
 int tw_transport_info(const tw_transport *transport, const char **name, int *rank, int *nranks,
                       tw_traffic *traffic) {
     TW_REQUIRE(transport, "transport");
-    if (name != NULL)
-        *name = transport->name;
+    tw__tell(name, transport->name);
     if (rank != NULL)
         *rank = transport->rank;
     if (nranks != NULL)

@@ -12,65 +12,18 @@
 
 /* ---- the formats */
 
-static void encode_f32(const tw__wire *format, const tw__kernels *kernels, const float *val,
-                       int count, uint8_t *out) {
-    (void)format, (void)kernels;
-    memcpy(out, val, sizeof *val * (size_t)count);
-}
-
-static void decode_f32(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
-                       int count, float *val) {
-    (void)format, (void)kernels;
-    memcpy(val, in, sizeof *val * (size_t)count);
-}
-
-static void encode_f16(const tw__wire *format, const tw__kernels *kernels, const float *val,
-                       int count, uint8_t *out) {
-    (void)format;
-    kernels->wire->narrow_f16(val, count, out);
-}
-
-static void decode_f16(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
-                       int count, float *val) {
-    (void)format;
-    kernels->widen_f16(val, in, count);
-}
-
-static void encode_bf16(const tw__wire *format, const tw__kernels *kernels, const float *val,
-                        int count, uint8_t *out) {
-    (void)format;
-    kernels->wire->narrow_bf16(val, count, out);
-}
-
-static void decode_bf16(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
-                        int count, float *val) {
-    (void)format;
-    kernels->widen_bf16(val, in, count);
-}
-
-static void encode_levels(const tw__wire *format, const tw__kernels *kernels, const float *val,
-                          int count, uint8_t *out) {
-    kernels->wire->quantize(val, count, format->bits, out);
-}
-
-static void decode_levels(const tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
-                          int count, float *val) {
-    kernels->wire->dequantize(in, count, format->bits, val);
-}
-
-/* name, description, code, bits, bytes of levels, automatic, backends, encode, decode */
+/* name, description, code, bits, bytes of levels, automatic, backends */
 static const tw__wire formats[] = {
-    {"f32", "float32, as it is", TW__WIRE_F32, 32, 0, 0, TW__ALL_BACKENDS, encode_f32, decode_f32},
-    {"f16", "binary16, clamped at 65504", TW__WIRE_F16, 16, 0, 0, TW__ALL_BACKENDS, encode_f16,
-     decode_f16},
+    {"f32", "float32, as it is", TW__WIRE_F32, 32, 0, 0, TW__ALL_BACKENDS},
+    {"f16", "binary16, clamped at 65504", TW__WIRE_F16, 16, 0, 0, TW__ALL_BACKENDS},
     {"bf16", "bfloat16: float32's range, 8 bits of precision", TW__WIRE_BF16, 16, 0, 1,
-     TW__ALL_BACKENDS, encode_bf16, decode_bf16},
+     TW__ALL_BACKENDS},
     {"q8", "sign and 128 levels between a block's smallest and largest magnitude", TW__WIRE_Q8, 8,
-     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS, encode_levels, decode_levels},
+     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS},
     {"q4", "sign and 8 levels between a block's smallest and largest magnitude", TW__WIRE_Q4, 4,
-     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS, encode_levels, decode_levels},
+     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS},
     {"q2", "sign and 2 levels, the means of a block's small and large magnitudes", TW__WIRE_Q2, 2,
-     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS, encode_levels, decode_levels},
+     TW__WIRE_LEVELS_BYTES, 0, TW__ALL_BACKENDS},
 };
 
 const tw__wire *tw__wire_at(int position) {

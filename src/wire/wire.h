@@ -13,9 +13,9 @@
  * Decoding takes any bytes: it reads and writes nothing outside of what it was given, and what it
  * accepts is a list that some rank could have sent.
  *
- * To add a format: a code here, a row in wire.c, its bytes in tests/wire/wire_model.c and
- * wire_golden.txt. For other backends than the CPU add it to wire_each.h. A format that changes
- * needs a new TW__WIRE_VERSION. */
+ * To add a format: a code here, a row in wire.c, its values in backend/cpu/wire_codec.c, its bytes in
+ * tests/wire/wire_model.c and wire_golden.txt. For other backends than the CPU add it to wire_each.h.
+ * A format that changes needs a new TW__WIRE_VERSION. */
 #ifndef TW_WIRE_WIRE_H
 #define TW_WIRE_WIRE_H
 
@@ -46,12 +46,6 @@ typedef struct tw__wire {
     int levels_bytes;  /* before the values of each block */
     int automatic;     /* `auto` chooses between this one and raw entries */
     unsigned backends; /* that code it (TW__ALL_BACKENDS) */
-    /* On the CPU: a block of values to bytes, and back; see wire_kernels.h. Decoded values may be
-     * anything. */
-    void (*encode)(const struct tw__wire *format, const tw__kernels *kernels, const float *val,
-                   int count, uint8_t *out);
-    void (*decode)(const struct tw__wire *format, const tw__kernels *kernels, const uint8_t *in,
-                   int count, float *val);
 } tw__wire;
 
 /* NULL if there is none of this name. */

@@ -176,8 +176,7 @@ TW__HOST_DEVICE static inline size_t tw__values_at(const tw__wire_body *body, in
 }
 
 /* Of the magnitudes lane, lane + TW__LANES ... of a block: one lane's part of its sums. */
-TW__HOST_DEVICE static inline tw__shares tw__lane_shares(const float *val, int lane,
-                                                           float border) {
+TW__HOST_DEVICE static inline tw__shares tw__lane_shares(const float *val, int lane, float border) {
     tw__shares shares = {0.0, 0.0, 0};
     for (int i = lane; i < TW__WIRE_BLOCK; i += TW__LANES) {
         uint32_t magnitude = tw__magnitude(val[i]);

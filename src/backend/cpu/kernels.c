@@ -80,8 +80,7 @@ int tw_kernels_at(int position, const char **name, int *usable) {
     if (position < 0 || position >= ROWS)
         return tw__fail(TW_ERR_NAME, "position: %d; this build has kernels 0 .. %d", position,
                         ROWS - 1);
-    if (name != NULL)
-        *name = rows[position].name;
+    tw__tell(name, rows[position].name);
     if (usable != NULL)
         *usable = rows[position].usable();
     return TW_OK;

@@ -184,11 +184,8 @@ static int64_t avx2_between(const float *val, int64_t len, uint32_t low, uint32_
         count += ones(within);
         over += ones(higher);
     }
-    int64_t more_over = 0;
-    if (count < cap)
-        count += tw__kernels_ref.between(val + i, len - i, low, high, out + count, cap - count,
-                                         &more_over);
-    *above = over + more_over;
+    count += between_rest(i, val, len, low, high, out + count, cap - count, above);
+    *above += over;
     return count < cap ? count : cap;
 }
 
@@ -209,21 +206,16 @@ static void avx2_pick(const int32_t *idx, const float *val, int64_t len, uint32_
     tw__kernels_ref.pick(idx + i, val + i, len - i, threshold, out);
 }
 
-static const tw__wire_kernels wire = {TW__WIRE_LOOPS};
+static const tw__wire_kernels wire = {TW__WIRE_LOOPS, .positions = loop_positions};
 
 static const tw__kernels kernels = {
     .name = "avx2",
+    TW__LOOPS,
     .fold = avx2_fold,
-    .unfold = loop_unfold,
     .scan = avx2_scan,
     .clear = stream_zeros,
-    .add = loop_add,
     .widen_f16 = avx2_widen_f16,
-    .widen_bf16 = loop_widen_bf16,
-    .scale = loop_scale,
-    .decay = loop_decay,
     .moments = avx2_moments,
-    .count = loop_count,
     .between = avx2_between,
     .pick = avx2_pick,
     .wire = &wire,

@@ -173,11 +173,8 @@ static int64_t avx512_between(const float *val, int64_t len, uint32_t low, uint3
         count += ones(within);
         over += ones(higher);
     }
-    int64_t more_over = 0;
-    if (count < cap)
-        count += tw__kernels_ref.between(val + i, len - i, low, high, out + count, cap - count,
-                                         &more_over);
-    *above = over + more_over;
+    count += between_rest(i, val, len, low, high, out + count, cap - count, above);
+    *above += over;
     return count < cap ? count : cap;
 }
 
@@ -220,29 +217,16 @@ static int avx512_positions(uint64_t word, uint32_t first, uint32_t *at) {
     return count;
 }
 
-static const tw__wire_kernels wire = {
-    .positions = avx512_positions,
-    .pack = loop_pack,
-    .unpack = loop_unpack,
-    .narrow_f16 = loop_narrow_f16,
-    .narrow_bf16 = loop_narrow_bf16,
-    .quantize = loop_quantize,
-    .dequantize = loop_dequantize,
-};
+static const tw__wire_kernels wire = {TW__WIRE_LOOPS, .positions = avx512_positions};
 
 static const tw__kernels kernels = {
     .name = "avx512",
+    TW__LOOPS,
     .fold = avx512_fold,
-    .unfold = loop_unfold,
     .scan = avx512_scan,
     .clear = stream_zeros,
-    .add = loop_add,
     .widen_f16 = avx512_widen_f16,
-    .widen_bf16 = loop_widen_bf16,
-    .scale = loop_scale,
-    .decay = loop_decay,
     .moments = avx512_moments,
-    .count = loop_count,
     .between = avx512_between,
     .pick = avx512_pick,
     .wire = &wire,

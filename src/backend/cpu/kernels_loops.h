@@ -70,4 +70,9 @@ static int64_t loop_count(const void *src, int64_t len, uint32_t threshold) {
     return count;
 }
 
+/* What all tables take from here. */
+#define TW__LOOPS                                                                                  \
+    .unfold = loop_unfold, .add = loop_add, .widen_bf16 = loop_widen_bf16, .scale = loop_scale,    \
+    .decay = loop_decay, .count = loop_count
+
 #endif

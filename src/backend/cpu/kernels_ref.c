@@ -101,21 +101,16 @@ static void ref_clear(void *dst, int64_t bytes) {
     memset(dst, 0, (size_t)bytes);
 }
 
-static const tw__wire_kernels wire = {TW__WIRE_LOOPS};
+static const tw__wire_kernels wire = {TW__WIRE_LOOPS, .positions = loop_positions};
 
 const tw__kernels tw__kernels_ref = {
     .name = "ref",
+    TW__LOOPS,
     .fold = ref_fold,
-    .unfold = loop_unfold,
     .scan = ref_scan,
     .clear = ref_clear,
-    .add = loop_add,
     .widen_f16 = ref_widen_f16,
-    .widen_bf16 = loop_widen_bf16,
-    .scale = loop_scale,
-    .decay = loop_decay,
     .moments = ref_moments,
-    .count = loop_count,
     .between = ref_between,
     .pick = ref_pick,
     .wire = &wire,

@@ -54,4 +54,12 @@ static inline void scan_rest(int64_t done, const void *src, int64_t len, int32_t
     tw__kernels_ref.scan((const char *)src + 4 * done, len - done, base + (int32_t)done, collector);
 }
 
+/* The vectors may have written a few more than cap. */
+static inline int64_t between_rest(int64_t done, const float *val, int64_t len, uint32_t low,
+                                   uint32_t high, uint32_t *out, int64_t cap, int64_t *above) {
+    *above = 0;
+    return cap > 0 ? tw__kernels_ref.between(val + done, len - done, low, high, out, cap, above)
+                   : 0;
+}
+
 #endif

@@ -100,14 +100,11 @@ typedef struct index_reader {
 
 static void begin_reading(index_reader *r, const tw__kernels *kernels, const tw__index_plan *plan,
                           const uint8_t *in) {
+    memset(r, 0, offsetof(index_reader, found));
     r->kernels = kernels->wire;
     r->plan = *plan;
     r->low = in;
     r->bits = in + plan->low_bytes;
-    r->next = 0;
-    r->done = 0;
-    r->previous = 0;
-    r->nfound = 0;
 }
 
 /* At least `count` set bits to found[]. Returns 0 if there are fewer. */
@@ -170,6 +167,33 @@ static int is_at_end(const index_reader *r) {
     return more == 0;
 }
 
+/* ---- Values: a block of them to bytes, and back ------------------------------------------------ */
+
+static void encode_values(const tw__kernels *kernels, const tw__wire *format, const float *val,
+                          int count, uint8_t *out) {
+    if (format->code == TW__WIRE_F32)
+        memcpy(out, val, sizeof *val * (size_t)count);
+    else if (format->code == TW__WIRE_F16)
+        kernels->wire->narrow_f16(val, count, out);
+    else if (format->code == TW__WIRE_BF16)
+        kernels->wire->narrow_bf16(val, count, out);
+    else
+        kernels->wire->quantize(val, count, format->bits, out);
+}
+
+/* Decoded values may be anything. */
+static void decode_values(const tw__kernels *kernels, const tw__wire *format, const uint8_t *in,
+                          int count, float *val) {
+    if (format->code == TW__WIRE_F32)
+        memcpy(val, in, sizeof *val * (size_t)count);
+    else if (format->code == TW__WIRE_F16)
+        kernels->widen_f16(val, in, count);
+    else if (format->code == TW__WIRE_BF16)
+        kernels->widen_bf16(val, in, count);
+    else
+        kernels->wire->dequantize(in, count, format->bits, val);
+}
+
 /* ---- Lists ---------------------------------------------------------------------------------- */
 
 typedef struct block {
@@ -205,8 +229,8 @@ static void write_body(const tw__kernels *kernels, const tw__wire_message *m, co
         b.count = block_count(list->count - at);
         take_apart(list->at + at, m->lo, &b);
         put_indices(&writer, b.idx, b.count);
-        m->format->encode(m->format, kernels, b.val, b.count, values);
-        m->format->decode(m->format, kernels, values, b.count, b.val);
+        encode_values(kernels, m->format, b.val, b.count, values);
+        decode_values(kernels, m->format, values, b.count, b.val);
         memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
         values += value_block_bytes(m->format, b.count);
     }
@@ -261,7 +285,7 @@ static int read_body(const tw__kernels *kernels, const tw__wire_message *m, cons
         b.count = block_count(m->count - at);
         if (!get_indices(&reader, b.idx, b.count))
             return tw__wire_fail_order(m, rank);
-        m->format->decode(m->format, kernels, values, b.count, b.val);
+        decode_values(kernels, m->format, values, b.count, b.val);
         if (!all_finite(&b))
             return tw__wire_fail_number(rank);
         put_together(&b, m->lo, entries + at);

@@ -207,10 +207,9 @@ static void loop_dequantize(const uint8_t *in, int count, int bits, float *val) 
         val[i] = tw__coded_value(code[i], base, step, bits);
 }
 
-/* A table of these. */
+/* A table of these, but for positions. */
 #define TW__WIRE_LOOPS                                                                             \
-    .positions = loop_positions, .pack = loop_pack, .unpack = loop_unpack,                         \
-    .narrow_f16 = loop_narrow_f16, .narrow_bf16 = loop_narrow_bf16, .quantize = loop_quantize,     \
-    .dequantize = loop_dequantize
+    .pack = loop_pack, .unpack = loop_unpack, .narrow_f16 = loop_narrow_f16,                       \
+    .narrow_bf16 = loop_narrow_bf16, .quantize = loop_quantize, .dequantize = loop_dequantize
 
 #endif
