@@ -74,9 +74,9 @@ typedef struct tw__outcome {
 typedef struct tw__backend {
     const char *name;
     int device; /* the tw_device that it serves */
-    int64_t
-        resident_k; /* lists stay in its memory from this many entries a tensor on: for fewer its
-                           launches take longer than the host's work. 0: it has no memory of its own */
+    /* Lists stay in its memory from this many entries a tensor on: for fewer its launches take longer
+     * than the host's work. 0: it has no memory of its own. */
+    int64_t resident_k;
     int coded_momentum; /* momentum goes with wire formats that round */
 
     /* ---- devices. check_*: TW_OK, or TW_ERR_DEVICE with the field and what is accepted. */

@@ -2,6 +2,7 @@
 #include "backend/device_transport.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -44,7 +45,8 @@ struct tw__device_transport {
     chunk *chunks[2];           /* [nchunks] */
     void **events;              /* [nchunks] */
     void *done;                 /* the event that ends a lent exchange */
-    int64_t nchunks;
+    int64_t nchunks;            /* 0: nothing is staged */
+    void *memory;               /* of all arrays but staging */
 };
 
 /* ---- offers */
@@ -72,24 +74,20 @@ static int start_offers(tw__device_transport *d, tw__transfer *transfers, int co
     return TW_OK;
 }
 
-static int check_offer(const tw__message *message, const offer *o, const tw__transfer *s) {
-    if (message->bytes != sizeof *o || o->bytes > s->in.capacity)
-        return tw__fail(TW_ERR_PROTOCOL, "rank %d: offers %llu bytes; possible are %zu", s->peer,
-                        (unsigned long long)o->bytes, s->in.capacity);
-    return TW_OK;
-}
-
 /* Afterwards in.bytes is known. */
 static int exchange_offers(tw__device_transport *d, tw__transfer *transfers, int count) {
     int many = 0, at = 0;
     int error = start_offers(d, transfers, count, &many);
     TW_TRY(wait_for(d, error, many));
     for (int i = 0; i < count; i++) {
-        if (transfers[i].in.data != NULL) {
-            TW_TRY(check_offer(&d->messages[at], &d->offers[IN][i], &transfers[i]));
-            transfers[i].in.bytes = (size_t)d->offers[IN][i].bytes;
-        }
-        at += (transfers[i].in.data != NULL) + (transfers[i].out.data != NULL);
+        tw__buffer *in = &transfers[i].in;
+        const offer *o = &d->offers[IN][i];
+        if (in->data != NULL && (d->messages[at].bytes != sizeof *o || o->bytes > in->capacity))
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d: offers %llu bytes; possible are %zu",
+                            transfers[i].peer, (unsigned long long)o->bytes, in->capacity);
+        if (in->data != NULL)
+            in->bytes = (size_t)o->bytes;
+        at += (in->data != NULL) + (transfers[i].out.data != NULL);
     }
     return TW_OK;
 }
@@ -297,17 +295,13 @@ static int move_chunks(tw__device_transport *d, int64_t sends, int64_t receives)
     }
 }
 
-static void cancel_chunks(tw__device_transport *d, int64_t sends, int64_t receives) {
+/* What is to be done with the message of each chunk. */
+static void each_message(tw__device_transport *d, int64_t sends, int64_t receives,
+                         void (*act)(tw_transport *t, tw__message *messages, int count)) {
     for (int64_t i = 0; i < sends; i++)
-        tw__transport_cancel(d->transport, &d->chunks[OUT][i].message, 1);
+        act(d->transport, &d->chunks[OUT][i].message, 1);
     for (int64_t i = 0; i < receives; i++)
-        tw__transport_cancel(d->transport, &d->chunks[IN][i].message, 1);
-}
-
-/* In a simulated network, time has passed. */
-static void settle_chunks(tw__device_transport *d, int direction, int64_t many) {
-    for (int64_t i = 0; i < many; i++)
-        tw__transport_advance_clock(d->transport, &d->chunks[direction][i].message, 1);
+        act(d->transport, &d->chunks[IN][i].message, 1);
 }
 
 static int transfer_staged(void *context, tw__transfer *transfers, int count) {
@@ -322,11 +316,10 @@ static int transfer_staged(void *context, tw__transfer *transfers, int count) {
         error = move_chunks(d, sends, receives);
     if (error != TW_OK) {
         (void)d->backend->stream_wait(d->stream); /* staging memory is not touched any more */
-        cancel_chunks(d, sends, receives);
+        each_message(d, sends, receives, tw__transport_cancel);
         return tw__transport_abort(d->transport, error);
     }
-    settle_chunks(d, OUT, sends);
-    settle_chunks(d, IN, receives);
+    each_message(d, sends, receives, tw__transport_advance_clock);
     return TW_OK;
 }
 
@@ -338,31 +331,24 @@ static transfer_call *transfer_of(const tw_transport *t) {
     void *lent;
     if (tw__transport_device_exchange(t, &lent) != NULL)
         return transfer_lent;
-    int direct = tw__transport_is_shared(t) && !tw__transport_is_simulated(t);
-    return direct ? transfer_direct : transfer_staged;
-}
-
-/* Chunks of `most` bytes, each rank's last one not full; what all get alike is as many for each. */
-static int64_t chunks_of(int nranks, size_t most) {
-    return (int64_t)(most / CHUNK + 1) * nranks;
+    return tw__transport_is_shared(t) ? transfer_direct : transfer_staged;
 }
 
 size_t tw__device_transport_memory(const tw_transport *transport, size_t most) {
-    int alone = tw__transport_nranks(transport) == 1;
-    return transfer_of(transport) == transfer_staged && !alone ? 2 * most : 0;
+    int nranks = 0;
+    (void)tw_transport_info(transport, NULL, NULL, &nranks, NULL);
+    return transfer_of(transport) == transfer_staged && nranks > 1 ? 2 * most : 0;
 }
 
-static int open_staging(tw__device_transport *d, size_t most) {
-    d->nchunks = chunks_of(d->nranks, most);
-    d->events = calloc((size_t)d->nchunks, sizeof *d->events);
+static void layout(tw__device_transport *d, tw__arena *arena) {
     for (int direction = 0; direction < 2; direction++) {
-        d->chunks[direction] = calloc((size_t)d->nchunks, sizeof *d->chunks[direction]);
-        d->staging[direction] = d->backend->host_alloc(d->stream, most);
+        d->offers[direction] = tw__arena_take(arena, d->nranks, sizeof(offer));
+        d->chunks[direction] = tw__arena_take(arena, d->nchunks, sizeof(chunk));
     }
-    if (d->events == NULL || d->chunks[OUT] == NULL || d->chunks[IN] == NULL ||
-        d->staging[OUT] == NULL || d->staging[IN] == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no host memory for 2 x %zu bytes of staging", most);
-    return TW_OK;
+    d->messages = tw__arena_take(arena, 2 * (int64_t)d->nranks, sizeof *d->messages);
+    d->grouped = tw__arena_take(arena, 2 * (int64_t)d->nranks, sizeof *d->grouped);
+    d->transfers = tw__arena_take(arena, d->nranks, sizeof *d->transfers);
+    d->events = tw__arena_take(arena, d->nchunks, sizeof(void *));
 }
 
 int tw__device_transport_create(tw__device_transport **device, tw_transport *transport,
@@ -374,19 +360,22 @@ int tw__device_transport_create(tw__device_transport **device, tw_transport *tra
     d->transport = transport;
     d->backend = backend;
     d->stream = stream;
-    d->nranks = tw__transport_nranks(transport);
-    size_t nranks = (size_t)d->nranks;
-    d->offers[OUT] = calloc(nranks, sizeof(offer));
-    d->offers[IN] = calloc(nranks, sizeof(offer));
-    d->messages = calloc(2 * nranks, sizeof *d->messages);
-    d->grouped = calloc(2 * nranks, sizeof *d->grouped);
-    d->transfers = calloc(nranks, sizeof *d->transfers);
-    if (d->offers[OUT] == NULL || d->offers[IN] == NULL || d->messages == NULL ||
-        d->grouped == NULL || d->transfers == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for messages to %d ranks", d->nranks);
+    (void)tw_transport_info(transport, NULL, NULL, &d->nranks, NULL);
     transfer_call *transfer = transfer_of(transport);
-    if (transfer == transfer_staged && d->nranks > 1)
-        TW_TRY(open_staging(d, most));
+    /* Each rank's last chunk may not be full; what all get alike is as many for each. */
+    if (tw__device_transport_memory(transport, most) > 0)
+        d->nchunks = (int64_t)(most / CHUNK + 1) * d->nranks;
+    tw__arena counting = {0};
+    layout(d, &counting);
+    d->memory = tw__alloc(counting.used);
+    if (d->memory == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for messages to %d ranks", d->nranks);
+    layout(d, &(tw__arena){d->memory, 0});
+    for (int direction = 0; direction < 2 && d->nchunks > 0; direction++) {
+        d->staging[direction] = d->backend->host_alloc(d->stream, most);
+        if (d->staging[direction] == NULL)
+            return tw__fail(TW_ERR_MEMORY, "no host memory for 2 x %zu bytes of staging", most);
+    }
     const tw__device_calls calls = {transfer, d, d->transfers};
     tw__transport_set_device_calls(transport, &calls);
     return TW_OK;
@@ -396,18 +385,12 @@ void tw__device_transport_free(tw__device_transport *d) {
     if (d == NULL)
         return;
     tw__transport_set_device_calls(d->transport, NULL);
-    for (int64_t i = 0; i < d->nchunks && d->events != NULL; i++)
+    for (int64_t i = 0; i < d->nchunks && d->memory != NULL; i++)
         d->backend->event_free(d->events[i]);
     d->backend->event_free(d->done);
-    for (int direction = 0; direction < 2; direction++) {
+    for (int direction = 0; direction < 2; direction++)
         if (d->staging[direction] != NULL)
             d->backend->host_free(d->staging[direction]);
-        free(d->chunks[direction]);
-        free(d->offers[direction]);
-    }
-    free(d->events);
-    free(d->messages);
-    free(d->grouped);
-    free(d->transfers);
+    free(d->memory);
     free(d);
 }

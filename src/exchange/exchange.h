@@ -36,7 +36,7 @@ typedef struct tw__exchange {
     tw__cost_terms (*terms)(const tw__shape *shape);
     /* Take the workspace of a job of this shape. tw__job_memory has taken the job's own. */
     void (*memory)(const tw__shape *shape, tw__arenas *arenas);
-    /* Entries that the result can have. */
+    /* Entries that the result can have. NULL: k. */
     int64_t (*applied)(const tw__shape *shape);
     /* Collective. Errors: TW_ERR_TIMEOUT, TW_ERR_TRANSPORT, TW_ERR_PROTOCOL, TW_ERR_DEVICE; and
      * TW_ERR_NUMBER, on all ranks, when one cannot keep what it would have to. */
@@ -52,7 +52,8 @@ extern const tw__exchange tw__exchange_butterfly;
 const tw__exchange *tw__exchange_at(int position);
 /* The exchange that runs a tensor of this k: the one asked for, or its fallback. */
 const tw__exchange *tw__exchange_for(const tw__exchange *exchange, int64_t k, int nranks);
-/* Entries of the union of all ranks' selections, when these are random. */
+/* Entries of the union of all ranks' selections: at most, and when these are random. */
+int64_t tw__most_union(const tw__shape *shape);
 double tw__expected_union(const tw__shape *shape);
 
 /* How a step travels. */

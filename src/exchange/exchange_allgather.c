@@ -22,11 +22,6 @@ typedef struct space {
     void *alltoall;
 } space;
 
-static int64_t applied(const tw__shape *s) {
-    int64_t all = s->most * s->nranks;
-    return all < s->span ? all : s->span;
-}
-
 static size_t message_capacity(const tw__shape *s) {
     return tw__pack_capacity(s->wire, s->most, 1);
 }
@@ -39,7 +34,7 @@ static space layout(tw__arenas *arenas, const tw__shape *s) {
         .in = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
         .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
         .received = tw__arena_take(lists, s->most * s->nranks, sizeof(tw__entry)),
-        .result = tw__arena_take(lists, applied(s), sizeof(tw__entry)),
+        .result = tw__arena_take(lists, tw__most_union(s), sizeof(tw__entry)),
         .sent = tw__arena_take(lists, 1, message_capacity(s)),
         .packed = tw__arena_take(lists, s->nranks, message_capacity(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
@@ -89,7 +84,7 @@ static int run(tw__job *job) {
     TW_TRY(gather(job, &w));
     job->result.at = w.result;
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
-    assert(job->result.count <= applied(&job->shape));
+    assert(job->result.count <= tw__most_union(&job->shape));
     job->left = job->own;
     job->kept.at = w.kept;
     return tw__pack_remainders(job, &job->own, w.rounded, &job->kept);
@@ -102,6 +97,6 @@ const tw__exchange tw__exchange_allgather = {
     .cost = cost,
     .terms = terms,
     .memory = memory,
-    .applied = applied,
+    .applied = tw__most_union,
     .run = run,
 };

@@ -77,10 +77,6 @@ static int64_t most_drops(const tw__shape *s) {
 
 /* ---- memory */
 
-static int64_t applied(const tw__shape *s) {
-    return s->k;
-}
-
 static space layout(tw__arenas *arenas, const tw__shape *s) {
     tw__arena *a = &arenas->lists, *host = &arenas->host;
     int64_t receives = tw__level_receives(s), rounds = s->wire != NULL;
@@ -485,7 +481,6 @@ const tw__exchange tw__exchange_butterfly = {
     .cost = cost,
     .terms = terms,
     .memory = memory,
-    .applied = applied,
     .run = run,
 };
 
@@ -495,6 +490,5 @@ const tw__exchange tw__exchange_twolevel = {
     .best_k = 1,
     .cost = cost,
     .memory = memory,
-    .applied = applied,
     .run = run_by_host,
 };

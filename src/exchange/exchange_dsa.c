@@ -47,11 +47,6 @@ static int64_t piece(const tw__shape *s) {
     return s->most < longest_range(s) ? s->most : longest_range(s);
 }
 
-static int64_t applied(const tw__shape *s) {
-    int64_t all = s->most * s->nranks;
-    return all < s->span ? all : s->span;
-}
-
 /* The longest message about one range. */
 static int64_t words(const tw__shape *s) {
     int64_t entries = 2 * s->most * s->nranks;
@@ -81,7 +76,7 @@ static space layout(tw__arenas *arenas, const tw__shape *s) {
         .sums = tw__arena_take(lists, sums, sizeof(tw__entry)),
         .plain = tw__arena_take(lists, words(s), sizeof(float)),
         .gathered = tw__arena_take(lists, s->nranks * words(s), sizeof(float)),
-        .result = tw__arena_take(lists, applied(s) + 1, sizeof(tw__entry)),
+        .result = tw__arena_take(lists, tw__most_union(s) + 1, sizeof(tw__entry)),
         .sent = tw__arena_take(lists, 1, tw__pack_capacity(s->wire, s->most + sums, s->nranks + 1)),
         .packed = tw__arena_take(lists, s->nranks, message_capacity(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
@@ -167,7 +162,7 @@ static int pack_sums(const tw__job *job, const tw__list *sums, int64_t lo, int64
 /* Appends what rank r sent of its range, unless that is more than ranks can have selected. */
 static int unpack_sums(tw__job *job, const tw__buffer *message, int r) {
     int64_t lo = range_start(job, r), range = range_start(job, r + 1) - lo;
-    int64_t most = applied(&job->shape) - job->result.count;
+    int64_t most = tw__most_union(&job->shape) - job->result.count;
     tw__entry *to = job->result.at + job->result.count;
     tw__list entries;
     if (message->bytes == sizeof(float) * (size_t)range) {
@@ -213,7 +208,7 @@ static int gather_packed(tw__job *job, space *w, const tw__list *sums, char **se
     for (int r = 0; r < s->nranks; r++) {
         tw__list part, *result = &job->result;
         TW_TRY(tw__unpack_list(job, r == job->rank ? &mine : &w->in[r], range_start(job, r),
-                               range_start(job, r + 1), applied(s) - result->count, r,
+                               range_start(job, r + 1), tw__most_union(s) - result->count, r,
                                result->at + result->count, &part));
         TW_TRY(tw__list_append(&job->lists, result, &part));
     }
@@ -251,6 +246,6 @@ const tw__exchange tw__exchange_dsa = {
     .cost = cost,
     .terms = terms,
     .memory = memory,
-    .applied = applied,
+    .applied = tw__most_union,
     .run = run,
 };

@@ -49,10 +49,6 @@ static void memory(const tw__shape *s, tw__arenas *arenas) {
     tw__exchange_dense.memory(&sum, arenas);
 }
 
-static int64_t applied(const tw__shape *s) {
-    return tw__exchange_oktopk.applied(s);
-}
-
 static tw_cost cost(double n, double k, double nranks) {
     tw_cost choice = tw__exchange_oktopk.cost(n, k, nranks);
     double words = 2.0 * k * (nranks - 1.0) / nranks;
@@ -148,6 +144,5 @@ const tw__exchange tw__exchange_fulltopk = {
     .fallback = &tw__exchange_butterfly,
     .cost = cost,
     .memory = memory,
-    .applied = applied,
     .run = run,
 };

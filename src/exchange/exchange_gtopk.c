@@ -42,10 +42,6 @@ static int levels(int nranks) {
     return count;
 }
 
-static int64_t applied(const tw__shape *s) {
-    return s->k;
-}
-
 static space layout(tw__arenas *arenas, const tw__shape *s) {
     tw__arena *host = &arenas->host, *lists = &arenas->lists;
     int64_t merges = levels(s->nranks), rounds = s->wire != NULL;
@@ -197,6 +193,5 @@ const tw__exchange tw__exchange_gtopk = {
     .cost = cost,
     .terms = terms,
     .memory = memory,
-    .applied = applied,
     .run = run,
 };

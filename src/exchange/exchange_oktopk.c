@@ -58,10 +58,6 @@ static int batches_of(const tw__shape *s) {
     return s->k < BATCH_K || (!s->overlaps && !by_blocks) ? 1 : BATCHES;
 }
 
-static int64_t applied(const tw__shape *s) {
-    return s->k;
-}
-
 static space layout(tw__arenas *arenas, const tw__shape *s) {
     tw__arena *host = &arenas->host, *lists = &arenas->lists;
     int64_t parts = (int64_t)s->nranks * batches_of(s);
@@ -311,6 +307,5 @@ const tw__exchange tw__exchange_oktopk = {
     .cost = cost,
     .terms = terms,
     .memory = memory,
-    .applied = applied,
     .run = run,
 };

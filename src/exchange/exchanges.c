@@ -80,6 +80,11 @@ const tw__exchange *tw__exchange_for(const tw__exchange *exchange, int64_t k, in
     return small ? exchange->fallback : exchange;
 }
 
+int64_t tw__most_union(const tw__shape *s) {
+    int64_t all = s->most * s->nranks;
+    return all < s->span ? all : s->span;
+}
+
 double tw__expected_union(const tw__shape *s) {
     double span = (double)s->span, missed = 1.0 - (double)s->k / span;
     return span * (1.0 - pow(missed, (double)s->nranks));

@@ -54,14 +54,6 @@ int tw__job_split_best(tw__job *job, const tw__list *list, tw__list *best, tw__l
     return TW_OK;
 }
 
-int tw__job_trim_own(tw__job *job) {
-    tw__list best = {job->own.at, 0};
-    assert(job->own.count <= job->shape.most);
-    TW_TRY(tw__job_split_best(job, &job->own, &best, NULL));
-    job->own = best;
-    return TW_OK;
-}
-
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank) {
     TW_TRY(tw__list_check(&job->lists, list, 0, job->shape.span, rank));
     return tw__job_check_counts(job, list, rank);

@@ -105,8 +105,6 @@ int tw__job_cut(const tw__job *job, const tw__list *list, tw__list *parts);
 /* Of each segment's part, the best k go to `best`, the others to `dropped`; both are appended to.
  * Without dropped, NULL, best may be where the list is. */
 int tw__job_split_best(tw__job *job, const tw__list *list, tw__list *best, tw__list *dropped);
-/* Keep the best k of every segment's own entries. */
-int tw__job_trim_own(tw__job *job);
 /* Check a list of another rank: within the index space, and at most k entries for a segment.
  * Errors: TW_ERR_PROTOCOL. */
 int tw__job_check_list(tw__job *job, const tw__list *list, int rank);

@@ -77,8 +77,7 @@ typedef struct magnitude {
  * the order of segments. */
 typedef struct report {
     holding holding;
-    uint32_t
-        listed; /* magnitudes of this segment that follow; TOO_MANY: more than it may, and none */
+    uint32_t listed; /* magnitudes of it that follow; TOO_MANY: more than it may, and none */
 } report;
 
 typedef struct space {
@@ -417,15 +416,6 @@ static int find_thresholds(tw__job *job, space *w, int messages, int counted) {
     return share_reports(job, w);
 }
 
-static int64_t total_held(const tw__job *job, const space *w, int segment) {
-    int64_t total = 0;
-    for (int r = 0; r < job->shape.nranks; r++) {
-        const holding *h = &w->holdings[r * job->shape.nsegments + segment];
-        total += (int64_t)h->above + h->equal;
-    }
-    return total;
-}
-
 /* Tries the thresholds of earlier steps. A segment is done where its threshold fits. */
 static int reuse_thresholds(tw__job *job, space *w) {
     int any = 0;
@@ -437,16 +427,15 @@ static int reuse_thresholds(tw__job *job, space *w) {
         TW_TRY(share_reports(job, w));
     for (int i = 0; i < job->shape.nsegments; i++) {
         search *s = &w->searches[i];
-        int64_t total = any ? total_held(job, w, i) : 0;
+        int64_t total = 0;
+        for (int r = 0; r < job->shape.nranks && any; r++) {
+            const holding *h = &w->holdings[r * job->shape.nsegments + i];
+            total += (int64_t)h->above + h->equal;
+        }
         s->done = s->bins.lo != 0 && total <= s->k && 3 * total >= 2 * s->k;
         s->bins.lo = s->done ? s->bins.lo : 0;
     }
     return TW_OK;
-}
-
-static void remember_threshold(const tw__segment *segment, const search *s) {
-    if (s->bins.lo < TW__INFINITY_BITS - REUSE_MARGIN)
-        *segment->threshold = s->bins.lo + REUSE_MARGIN;
 }
 
 /* Cuts this rank's part of the segment down to what it keeps; counts what every rank keeps. */
@@ -540,10 +529,11 @@ int tw__topk_select(tw__job *job, tw__list *reduced, int messages, int64_t *hold
     memset(holdings, 0, sizeof *holdings * (size_t)job->shape.nranks);
     reduced->count = 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
+        const search *s = &w.searches[i];
         TW_TRY(keep_share(job, &w, i, holdings));
-        if (w.searches[i].exact)
-            remember_threshold(&job->segments[i], &w.searches[i]);
-        TW_TRY(tw__list_append(&job->lists, reduced, &w.searches[i].part));
+        if (s->exact && s->bins.lo < TW__INFINITY_BITS - REUSE_MARGIN)
+            *job->segments[i].threshold = s->bins.lo + REUSE_MARGIN; /* for the next steps */
+        TW_TRY(tw__list_append(&job->lists, reduced, &s->part));
     }
     return TW_OK;
 }

@@ -134,40 +134,30 @@ static int compare(const tw_group *g, const int64_t *rows, const field *fields, 
     return TW_OK;
 }
 
-/* The rows of all ranks, and what sharing them takes. */
-typedef struct rows {
-    int64_t *group;  /* [nranks][GROUP_FIELDS] */
-    int64_t *tensor; /* [nranks][ntensors][TENSOR_FIELDS] */
-} rows;
-
-static int obtain_rows(const tw_group *g, rows *r) {
-    size_t tensor = (size_t)g->ntensors * TENSOR_FIELDS;
-    r->group = calloc((size_t)g->nranks * GROUP_FIELDS, sizeof *r->group);
-    r->tensor = calloc((size_t)g->nranks * tensor, sizeof *r->tensor);
-    if (r->group == NULL || r->tensor == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory to compare parameters of %d ranks", g->nranks);
-    return TW_OK;
-}
-
 /* Tensors are compared once their number is known to be the same. */
-static int compare_rows(tw_group *g, const rows *r) {
+static int compare_all(tw_group *g, int64_t *group, int64_t *tensors) {
     int width = g->ntensors * TENSOR_FIELDS;
-    fill_group(g, r->group + g->rank * GROUP_FIELDS);
-    TW_TRY(tw__allgather(g->transport, r->group, sizeof *r->group * GROUP_FIELDS, g->agree));
-    TW_TRY(compare(g, r->group, group_fields, GROUP_FIELDS, 1, ""));
+    fill_group(g, group + g->rank * GROUP_FIELDS);
+    TW_TRY(tw__allgather(g->transport, group, sizeof *group * GROUP_FIELDS, g->agree));
+    TW_TRY(compare(g, group, group_fields, GROUP_FIELDS, 1, ""));
     for (int t = 0; t < g->ntensors; t++)
-        fill_tensor(&g->tensors[t], r->tensor + (int64_t)g->rank * width + t * TENSOR_FIELDS);
-    TW_TRY(tw__allgather(g->transport, r->tensor, sizeof *r->tensor * (size_t)width, g->agree));
-    return compare(g, r->tensor, tensor_fields, TENSOR_FIELDS, g->ntensors, "tensor");
+        fill_tensor(&g->tensors[t], tensors + (int64_t)g->rank * width + t * TENSOR_FIELDS);
+    TW_TRY(tw__allgather(g->transport, tensors, sizeof *tensors * (size_t)width, g->agree));
+    return compare(g, tensors, tensor_fields, TENSOR_FIELDS, g->ntensors, "tensor");
 }
 
 int tw__agree_params(tw_group *g) {
-    rows r = {0};
-    int error = tw__agree_error(g, obtain_rows(g, &r));
+    size_t nranks = (size_t)g->nranks, width = (size_t)g->ntensors * TENSOR_FIELDS;
+    int64_t *group = calloc(nranks * GROUP_FIELDS, sizeof *group);
+    int64_t *tensors = calloc(nranks * width, sizeof *tensors);
+    int error = TW_OK;
+    if (group == NULL || tensors == NULL)
+        error = tw__fail(TW_ERR_MEMORY, "no memory to compare parameters of %d ranks", g->nranks);
+    error = tw__agree_error(g, error);
     if (error == TW_OK)
-        error = compare_rows(g, &r);
-    free(r.group);
-    free(r.tensor);
+        error = compare_all(g, group, tensors);
+    free(group);
+    free(tensors);
     return error;
 }
 

@@ -75,8 +75,7 @@ int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_pa
     if (g == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a group");
     g->transport = transport;
-    g->rank = tw__transport_rank(transport);
-    g->nranks = tw__transport_nranks(transport);
+    (void)tw_transport_info(transport, NULL, &g->rank, &g->nranks, NULL);
     int error = resolve(g, params);
     if (error == TW_OK && (g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
         error = tw__fail(TW_ERR_MEMORY, "no memory to agree with %d ranks", g->nranks);

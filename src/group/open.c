@@ -16,8 +16,7 @@ static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
     for (int t = 0; t <= g->ntensors; t++) {
         int full = t == g->ntensors || elements + g->tensors[t].n > most;
         if (full && t > first) {
-            if (buckets != NULL)
-                buckets[count] = (tw__bucket){.first = first, .count = t - first};
+            buckets[count] = (tw__bucket){.first = first, .count = t - first};
             *widest = t - first > *widest ? t - first : *widest;
             count++;
             first = t;
@@ -278,18 +277,12 @@ void tw_group_free(tw_group *g) {
     tw__background_end(g);
     for (int t = 0; t < g->ntensors; t++)
         free_tensor(&g->tensors[t]);
-    free(g->buckets);
-    free(g->tensors);
-    free(g->agree);
-    free(g->host_memory);
     free_lists(g);
     if (g->stream != NULL)
         g->backend->stream_free(g->stream);
-    free(g->members);
-    free(g->segments);
-    free(g->owners);
-    free(g->worker.queue);
-    free(g->broken_text);
     tw__transport_release(g->transport);
-    free(g);
+    void *const parts[] = {g->buckets,  g->tensors, g->agree,        g->host_memory, g->members,
+                           g->segments, g->owners,  g->worker.queue, g->broken_text, g};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        free(parts[i]);
 }

@@ -129,12 +129,9 @@ static int measure_all(bench *b, tw__probe *probe) {
 }
 
 int tw__probe_measure(tw_transport *t, tw__probe *probe) {
-    bench b = {.transport = t,
-               .rank = tw__transport_rank(t),
-               .nranks = tw__transport_nranks(t),
-               .bytes = SMALL,
-               .kind = TW__CONTROL};
+    bench b = {.transport = t, .bytes = SMALL, .kind = TW__CONTROL};
     *probe = (tw__probe){0};
+    (void)tw_transport_info(t, NULL, &b.rank, &b.nranks, NULL);
     if (b.nranks == 1)
         return TW_OK;
     tw__arena counting = {0}, arena = {0};

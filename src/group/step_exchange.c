@@ -19,7 +19,13 @@ static int gather_own(tw__step *s, int job_at) {
         job->own.count += count;
     }
     TW_TRY(g->backend->stream_wait(g->stream));
-    return best_k ? tw__job_trim_own(job) : TW_OK;
+    assert(job->own.count <= job->shape.most);
+    tw__list best = {job->own.at, 0};
+    if (best_k) {
+        TW_TRY(tw__job_split_best(job, &job->own, &best, NULL));
+        job->own = best;
+    }
+    return TW_OK;
 }
 
 static int run_job(tw__step *s, int job_at) {
@@ -32,24 +38,20 @@ static int run_job(tw__step *s, int job_at) {
     return TW_OK;
 }
 
-static int sums_are_finite(const tw__job *job, int dense, int *yes) {
-    TW_TRY(tw__list_finite(&job->lists, &job->result, yes));
-    for (int i = 0; i < job->shape.nsegments && dense; i++) {
-        const tw__segment *segment = &job->segments[i];
-        int64_t bad = -1;
-        TW_TRY(job->dense->find_bad(job->lists.context, segment->out, TW_F32, segment->n, &bad));
-        *yes &= bad < 0;
-    }
-    return TW_OK;
-}
-
 /* An overflow is among the largest sums, so every exchange has it in its result: all ranks see it
  * alike. */
 static int check_sums(const tw__step *s) {
     for (int j = 0; j < TW__JOBS; j++) {
-        int yes = 1;
-        TW_TRY(sums_are_finite(&s->jobs[j], tw__is_dense(s->plan), &yes));
-        if (!yes)
+        const tw__job *job = &s->jobs[j];
+        int finite = 1;
+        TW_TRY(tw__list_finite(&job->lists, &job->result, &finite));
+        for (int i = 0; i < job->shape.nsegments && tw__is_dense(s->plan); i++) {
+            const tw__segment *its = &job->segments[i];
+            int64_t bad = -1;
+            TW_TRY(job->dense->find_bad(job->lists.context, its->out, TW_F32, its->n, &bad));
+            finite &= bad < 0;
+        }
+        if (!finite)
             return tw__fail(TW_ERR_NUMBER, "the sum over ranks overflows in this step; skip it or "
                                            "lower the loss scale");
     }

@@ -76,7 +76,8 @@ int64_t tw__allreduce_applied(const tw_group *g, const tw__plans *plans, const t
         int job = job_of(g, plan, k);
         tw__shape shape = empty_shape(g, plan, job);
         add_tensor(&shape, plan, t, k);
-        int64_t applied = exchange_of(plan, job)->applied(&shape);
+        const tw__exchange *exchange = exchange_of(plan, job);
+        int64_t applied = exchange->applied != NULL ? exchange->applied(&shape) : shape.k;
         most = applied > most ? applied : most;
     }
     return most;

@@ -6,10 +6,13 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The device's work from here on comes after what made the gradient. */
-static int follow_caller(const tw__step *s, tw__tensor *t) {
+/* What the caller gave can be used. The device's work from here on comes after what made the
+ * gradient. */
+static int prepare(const tw__step *s, tw__tensor *t) {
     const tw_group *g = s->g;
     const tw__backend *b = t->backend;
+    if (t->grad == NULL || ((tw__is_dense(s->plan) || g->automatic) && t->out == NULL))
+        return TW_ERR_NULL;
     if (t->marked != TW_OK)
         return tw__fail(t->marked, "stream: it cannot be followed; give a stream of device %d",
                         t->params.ordinal);
@@ -23,13 +26,6 @@ static int follow_caller(const tw__step *s, tw__tensor *t) {
         return TW_OK;
     TW_TRY(b->copy(g->stream, t->staged_grad, t->grad, tw__element_size(t) * (size_t)t->n));
     return b->stream_wait(g->stream);
-}
-
-/* What the caller gave can be used. */
-static int prepare(const tw__step *s, tw__tensor *t) {
-    if (t->grad == NULL || ((tw__is_dense(s->plan) || s->g->automatic) && t->out == NULL))
-        return TW_ERR_NULL;
-    return follow_caller(s, t);
 }
 
 /* A dense tensor selects nothing, but its gradient is checked. */
@@ -83,11 +79,6 @@ static int select_all(tw__step *s, double *took) {
     return g->backend->batch_seconds(g->stream, took);
 }
 
-/* When something began that took so long until now: a device may have waited for gradients first. */
-static double began(double begin, double now, double took) {
-    return now - begin > took ? now - took : begin;
-}
-
 int tw__step_select(tw__step *s) {
     int error = TW_OK;
     double begin = tw__transport_seconds(s->g->transport), took = HUGE_VAL;
@@ -98,7 +89,8 @@ int tw__step_select(tw__step *s) {
     if (error == TW_OK)
         error = select_all(s, &took);
     double selected = tw__transport_seconds(s->g->transport);
-    s->info.began = began(begin, selected, took);
+    /* A device may have waited for gradients first. */
+    s->info.began = selected - begin > took ? selected - took : begin;
     s->info.select_seconds = selected - s->info.began;
     return error;
 }

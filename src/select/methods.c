@@ -36,6 +36,11 @@ uint32_t tw__method_learned_guess(tw__cpu_selector *s) {
     return tw__candidates_sample(s, 2.0 * (double)s->now.k, 0);
 }
 
+uint32_t tw__method_guess_none(tw__cpu_selector *s) {
+    (void)s;
+    return TW__INFINITY_BITS; /* which no element reaches */
+}
+
 double tw__method_learn(tw__cpu_selector *s, double factor) {
     double rank = ceil(factor * (double)s->now.next_k);
     s->learned.guess = tw__candidates_learn(s, (int64_t)rank);

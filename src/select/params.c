@@ -14,14 +14,10 @@ static int64_t k_of_density(double density, int64_t n) {
     return k < 1 ? 1 : k > n ? n : k;
 }
 
-static double final_density(const tw_select_params *p, int64_t n) {
-    return p->k > 0 ? (double)p->k / (double)n : p->density;
-}
-
 int64_t tw__k_at(const tw_select_params *p, int64_t n, int64_t step) {
     if (step >= p->warmup_steps)
         return p->k > 0 ? p->k : k_of_density(p->density, n);
-    double density = final_density(p, n), first = p->warmup_density;
+    double density = p->k > 0 ? (double)p->k / (double)n : p->density, first = p->warmup_density;
     if (first <= density)
         return k_of_density(density, n);
     double progress = (double)step / (double)p->warmup_steps;
@@ -90,23 +86,17 @@ static int check_options(const tw_select_params *p) {
     return TW_OK;
 }
 
+#define FILL(field, value) ((field) = (field) != 0 ? (field) : (value))
+
 static void fill_defaults(tw_select_params *p) {
-    if (p->method == NULL)
-        p->method = "exact";
-    if (p->warmup_density == 0.0)
-        p->warmup_density = 0.25;
-    if (p->reuse_period == 0)
-        p->reuse_period = 32;
-    if (p->reuse_low == 0.0f)
-        p->reuse_low = 2.0f / 3.0f;
-    if (p->reuse_high == 0.0f)
-        p->reuse_high = 1.25f;
-    if (p->reuse_nudge == 0.0f)
-        p->reuse_nudge = 0.01f;
-    if (p->gaussian_rounds == 0)
-        p->gaussian_rounds = 4;
-    if (p->dgc_sample == 0.0)
-        p->dgc_sample = 0.01;
+    FILL(p->method, "exact");
+    FILL(p->warmup_density, 0.25);
+    FILL(p->reuse_period, 32);
+    FILL(p->reuse_low, 2.0f / 3.0f);
+    FILL(p->reuse_high, 1.25f);
+    FILL(p->reuse_nudge, 0.01f);
+    FILL(p->gaussian_rounds, 4);
+    FILL(p->dgc_sample, 0.01);
 }
 
 /* Errors: TW_ERR_NAME for a method that this backend lacks. */

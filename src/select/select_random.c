@@ -7,11 +7,6 @@
 #include "base/random.h"
 #include "select/methods.h"
 
-static uint32_t guess(tw__cpu_selector *s) {
-    (void)s;
-    return TW__INFINITY_BITS; /* the pass collects nothing; it still finds bad numbers */
-}
-
 static void mark(uint64_t *marks, int64_t n, int64_t count, uint64_t key) {
     for (uint64_t draw = 0; count > 0; draw++) {
         uint64_t i = tw__random_below(key, draw, (uint64_t)n);
@@ -50,6 +45,6 @@ const tw__method tw__select_random = {
     .description = "k indices by chance, the same on ranks that share a seed (Rand_k)",
     .backends = TW__ALL_BACKENDS,
     .wants_marks = 1,
-    .guess = guess,
+    .guess = tw__method_guess_none,
     .choose = choose,
 };

@@ -108,14 +108,6 @@ int tw_transport_info(const tw_transport *transport, const char **name, int *ran
     return TW_OK;
 }
 
-int tw__transport_rank(const tw_transport *t) {
-    return t->rank;
-}
-
-int tw__transport_nranks(const tw_transport *t) {
-    return t->nranks;
-}
-
 tw_traffic tw__transport_traffic(const tw_transport *t) {
     return t->traffic;
 }
@@ -183,7 +175,7 @@ int tw__transport_hosts(const tw_transport *t, int *order, int *scratch) {
 }
 
 int tw__transport_is_shared(const tw_transport *t) {
-    return t->shared;
+    return t->shared && t->clock == NULL;
 }
 
 /* ---- device memory */

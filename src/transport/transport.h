@@ -47,8 +47,6 @@ const tw__transport_row *tw__transport_row_at(int position);
 
 /* Errors: TW_ERR_PARAM. */
 int tw__transport_check_ranks(int rank, int nranks);
-int tw__transport_rank(const tw_transport *t);
-int tw__transport_nranks(const tw_transport *t);
 tw_traffic tw__transport_traffic(const tw_transport *t);
 
 /* A transport has one group at a time. Errors: TW_ERR_STATE if it has one, or has failed. */
@@ -71,12 +69,11 @@ int tw__transport_has_failed(const tw_transport *t);
  *   order [nranks] gets the ranks: the first of every host, then the second of every host, ...
  *   scratch [2 nranks] */
 int tw__transport_hosts(const tw_transport *t, int *order, int *scratch);
-/* Ranks are threads of this process and can read each other's memory. */
+/* Ranks are threads of this process and may read each other's memory: the network is real. */
 int tw__transport_is_shared(const tw_transport *t);
 
 /* ---- time: that of the simulated clock, if the network is simulated */
 
-int tw__transport_is_simulated(const tw_transport *t);
 /* Seconds on the clock by which messages take time. */
 double tw__transport_seconds(const tw_transport *t);
 /* Seconds on that clock per second of CPU time. */

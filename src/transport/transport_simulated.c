@@ -211,10 +211,6 @@ void tw__sim_clock_leave(tw__sim_clock *c) {
     c->left = tw__cpu_seconds();
 }
 
-int tw__transport_is_simulated(const tw_transport *t) {
-    return t->clock != NULL;
-}
-
 double tw__transport_computing(const tw_transport *t) {
     return t->clock != NULL ? t->clock->network->model.computing : 1.0;
 }
@@ -244,18 +240,12 @@ int tw_transport_elapse(tw_transport *transport, double seconds) {
 
 static tw_network with_defaults(const tw_network *given) {
     tw_network m = *given;
-    if (m.host_ranks == 0)
-        m.host_ranks = 1;
-    if (m.local_bandwidth == 0.0)
-        m.local_bandwidth = m.bandwidth;
-    if (m.payload_scale == 0.0)
-        m.payload_scale = 1.0;
-    if (m.local_latency == 0.0)
-        m.local_latency = m.latency;
-    if (m.slowdown == 0.0) {
-        m.slowdown = 1.0;
-        m.straggler = -1;
-    }
+    m.host_ranks = m.host_ranks != 0 ? m.host_ranks : 1;
+    m.local_bandwidth = m.local_bandwidth != 0.0 ? m.local_bandwidth : m.bandwidth;
+    m.payload_scale = m.payload_scale != 0.0 ? m.payload_scale : 1.0;
+    m.local_latency = m.local_latency != 0.0 ? m.local_latency : m.latency;
+    m.straggler = m.slowdown != 0.0 ? m.straggler : -1;
+    m.slowdown = m.slowdown != 0.0 ? m.slowdown : 1.0;
     return m;
 }
 

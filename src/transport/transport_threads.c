@@ -245,20 +245,16 @@ static const tw_transport_calls threads_calls = {
     .host = threads_host,
 };
 
-static void init_condition(endpoint *e) {
+/* Returns 0 when memory is out. */
+static int init_endpoint(endpoint *e, hub *h, int rank) {
+    e->hub = h;
+    e->rank = rank;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&e->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&e->mutex, NULL);
-}
-
-/* Returns 0 when memory is out. */
-static int init_endpoint(endpoint *e, hub *h, int rank) {
-    e->hub = h;
-    e->rank = rank;
-    init_condition(e);
     /* calloc: pages of large arrays are zero and not touched before they are used. */
     e->queues = calloc((size_t)h->nranks, sizeof *e->queues);
     /* The receives of three alltoalls, their sends, and a liveness check. */

@@ -187,16 +187,11 @@ static int selector_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
     return TW_OK;
 }
 
-static uint32_t collect_nothing(tw__cpu_selector *s) {
-    (void)s;
-    return TW__INFINITY_BITS; /* which no element reaches */
-}
-
 static int selector_fold(void *state, const void *grad, const tw__select_step *step,
                          const float **acc, tw_select_info *info) {
     tw__cpu_selector *s = state;
     assert(s->residual != NULL);
-    TW_TRY(fold(s, grad, step, collect_nothing, info));
+    TW_TRY(fold(s, grad, step, tw__method_guess_none, info));
     s->chosen.count = 0;
     *acc = s->residual;
     return TW_OK;

@@ -176,12 +176,6 @@ static void pick_stretch_with_ties(tw__cpu_selector *s, const int32_t *idx, cons
     }
 }
 
-static void choose_all_above(tw__cpu_selector *s, uint32_t threshold) {
-    s->edge = threshold;
-    s->chosen.count = 0;
-    each_stretch(s, pick_stretch, &threshold);
-}
-
 /* The rank-th largest of all candidates. Writes to s->chosen.idx, which is free until the choice is
  * made. */
 static tw__kth kth_of_candidates(tw__cpu_selector *s, int64_t rank) {
@@ -206,15 +200,13 @@ uint32_t tw__candidates_choose_best(tw__cpu_selector *s, int64_t count) {
         return 0;
     }
     tw__kth worst = kth_of_candidates(s, count);
-    if (worst.greater + worst.equal == count) {
-        choose_all_above(s, worst.bits);
-        assert(s->chosen.count == count);
-        return worst.bits;
-    }
     tw__edge edge = {worst.bits, count - worst.greater};
     s->edge = worst.bits;
     s->chosen.count = 0;
-    each_stretch(s, pick_stretch_with_ties, &edge);
+    if (edge.ties == worst.equal)
+        each_stretch(s, pick_stretch, &worst.bits);
+    else
+        each_stretch(s, pick_stretch_with_ties, &edge);
     assert(s->chosen.count == count);
     return worst.bits;
 }
@@ -223,7 +215,9 @@ void tw__candidates_choose_above(tw__cpu_selector *s, uint32_t threshold) {
     if (tw__candidates_count(s, threshold, TW__MOST * s->now.k) <= TW__MOST * s->now.k) {
         if (!complete(s, threshold))
             tw__feedback_rescan(s, threshold);
-        choose_all_above(s, threshold);
+        s->edge = threshold;
+        s->chosen.count = 0;
+        each_stretch(s, pick_stretch, &threshold);
     } else {
         tw__candidates_ensure(s, s->now.k);
         tw__candidates_choose_best(s, s->now.k);

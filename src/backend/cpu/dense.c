@@ -3,19 +3,14 @@
 
 #include <assert.h>
 
-static void as_floats(const tw__kernels *kernels, float *to, const void *from, int type,
-                      int64_t n) {
+static int load(void *context, float *to, const void *from, int type, int64_t n) {
+    const tw__kernels *kernels = ((const tw__cpu_lists *)context)->kernels;
     if (type == TW_F32)
         memcpy(to, from, sizeof *to * (size_t)n);
     else if (type == TW_F16)
         kernels->widen_f16(to, from, n);
     else
         kernels->widen_bf16(to, from, n);
-}
-
-static int load(void *context, float *to, const void *from, int type, int64_t n) {
-    const tw__cpu_lists *cpu = context;
-    as_floats(cpu->kernels, to, from, type, n);
     return TW_OK;
 }
 
@@ -50,7 +45,7 @@ static int find_bad(void *context, const void *x, int type, int64_t n, int64_t *
         const void *at = (const char *)x + size * lo;
         if (type == TW_F32 && cpu->kernels->count(at, len, TW__INFINITY_BITS) == 0)
             continue;
-        as_floats(cpu->kernels, block, at, type, len);
+        TW_TRY(load(context, block, at, type, len));
         if (cpu->kernels->count(block, len, TW__INFINITY_BITS) == 0)
             continue;
         for (int64_t i = len - 1; i >= 0; i--)

@@ -60,10 +60,9 @@ static void clear_velocity(tw__cpu_selector *s, const int32_t *leaving, int64_t 
 }
 
 static tw__undo undo_of_chunk(const tw__cpu_selector *s, int64_t chunk) {
-    tw__undo undo = {.lossy = s->lossy + chunk * (TW__CHUNK / 8),
-                     .near = s->near + chunk * (TW__CHUNK + TW__LANES),
-                     .far = s->far + chunk * (TW__CHUNK + TW__LANES)};
-    return undo;
+    return (tw__undo){.lossy = s->lossy + chunk * (TW__CHUNK / 8),
+                      .near = s->near + chunk * (TW__CHUNK + TW__LANES),
+                      .far = s->far + chunk * (TW__CHUNK + TW__LANES)};
 }
 
 /* Clears the keep bits of the entries that leave the block lo .. end-1. Returns the first entry
