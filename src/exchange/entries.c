@@ -96,3 +96,10 @@ int tw__list_append(const tw__lists *w, tw__list *to, const tw__list *from) {
     to->count += from->count;
     return TW_OK;
 }
+
+int tw__list_reaches(const tw__list *list, float magnitude) {
+    for (int64_t i = 0; i < list->count; i++)
+        if (tw__magnitude(list->at[i].val) >= tw__magnitude(magnitude))
+            return 1;
+    return 0;
+}

@@ -169,6 +169,9 @@ int tw__list_finite(const tw__lists *w, const tw__list *list, int *yes);
 /* Append a list. */
 int tw__list_append(const tw__lists *w, tw__list *to, const tw__list *from);
 
+/* In the host's memory alone: whether any value has this magnitude or more. */
+int tw__list_reaches(const tw__list *list, float magnitude);
+
 /* In the host's memory alone: put entries with indices 0 .. span-1 in index order; those of the same
  * index stay in theirs. scratch has room for all. */
 void tw__list_sort(tw__list *list, int64_t span, tw__entry *scratch);

@@ -395,19 +395,12 @@ static tw__list sum_drops(const tw__job *job, space *w) {
     return kept;
 }
 
-static int any_above(const tw__list *list, float value) {
-    for (int64_t i = 0; i < list->count; i++)
-        if (tw__magnitude(list->at[i].val) >= tw__magnitude(value))
-            return 1;
-    return 0;
-}
-
 /* Whether this rank's residual might overflow from what it dropped, and from its sums, should they
  * not be in the result. Only numbers near the end of the range need a look: a hundred of the others
  * do no harm. */
 static int must_refuse(tw__job *job, space *w, const tw__list *mine, int *yes) {
     *yes = 0;
-    if (!any_above(&w->drops, 0x1p96f) && !any_above(mine, 0x1p96f))
+    if (!tw__list_reaches(&w->drops, 0x1p96f) && !tw__list_reaches(mine, 0x1p96f))
         return TW_OK;
     tw__list kept = sum_drops(job, w);
     job->kept.at = w->sorted;

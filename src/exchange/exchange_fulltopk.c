@@ -70,10 +70,11 @@ static int any_holds(const tw__job *job) {
 static int gather_acc(tw__job *job, float *own) {
     memset(own, 0, sizeof *own * (size_t)job->result.count);
     for (int i = 0; i < job->shape.nsegments; i++) {
-        const tw__segment *s = &job->segments[i];
+        const tw_selector *s = job->segments[i].selector;
         const tw__list *part = &job->parts[0][i];
-        if (holds(s))
-            TW_TRY(tw__selector_gather(s->selector, part, s->base, own));
+        assert(s->open);
+        if (holds(&job->segments[i]))
+            TW_TRY(s->backend->gather(s->state, part, job->segments[i].base, own));
         own += part->count;
     }
     return TW_OK;

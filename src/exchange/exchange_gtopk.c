@@ -155,18 +155,12 @@ static int merge_up(tw__job *job, space *w, tw__list *list, tw__buffer *message)
     return end_merging(job, w, list, merges, message);
 }
 
-/* The distance at which this rank sent its list up; beyond all for rank 0. */
-static int parent_distance(const tw__job *job) {
-    int d = 1;
-    while (d < job->shape.nranks && job->rank % (2 * d) == 0)
-        d *= 2;
-    return d;
-}
-
 /* Rank 0's message. The others pass it on unchanged, to one rank after the other: the first one has
  * the most to pass on itself, and would be late if all shared the link. */
 static int broadcast(tw__job *job, space *w, tw__list *list, tw__buffer *message) {
-    int d = parent_distance(job);
+    int d = 1; /* the distance at which this rank sent its list up; beyond all for rank 0 */
+    while (d < job->shape.nranks && job->rank % (2 * d) == 0)
+        d *= 2;
     if (job->rank != 0)
         TW_TRY(receive_list(job, w, job->rank - d, list, message));
     for (d /= 2; d >= 1; d /= 2)

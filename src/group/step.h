@@ -85,9 +85,8 @@ int tw__step_apply(tw__step *s);
 
 /* Divide the members into jobs, each with its segments. */
 void tw__step_make_jobs(tw__step *s);
-/* Dense: where the exchange finds what is to be summed, of which type, and where it leaves sums. */
+/* Dense: where the exchange finds what is to be summed, and where it leaves sums. */
 const void *tw__dense_source(const tw__tensor *t);
-int tw__dense_type(const tw__tensor *t);
 float *tw__dense_target(const tw__tensor *t);
 
 #endif

@@ -101,10 +101,6 @@ const void *tw__dense_source(const tw__tensor *t) {
     return t->selector != NULL ? t->acc : t->staged_grad != NULL ? t->staged_grad : t->grad;
 }
 
-int tw__dense_type(const tw__tensor *t) {
-    return t->selector != NULL ? TW_F32 : t->params.type;
-}
-
 float *tw__dense_target(const tw__tensor *t) {
     if (t->selector != NULL && !tw__out_is_grad(t))
         return t->out;
@@ -133,7 +129,7 @@ static void add_segment(tw__step *s, int tensor) {
     tw_group *g = s->g;
     tw__tensor *t = &g->tensors[tensor];
     int64_t k = tw__is_dense(s->plan) ? t->n : t->selector->info.k;
-    int job = job_of(g, s->plan, k);
+    int job = job_of(g, s->plan, k), type = t->selector != NULL ? TW_F32 : t->params.type;
     tw__shape *shape = &s->jobs[job].shape;
     assert(shape->nsegments < g->widest);
     g->owners[job * g->widest + shape->nsegments] = tensor;
@@ -143,7 +139,7 @@ static void add_segment(tw__step *s, int tensor) {
                                                             .threshold = &t->threshold,
                                                             .selector = t->selector,
                                                             .grad = tw__dense_source(t),
-                                                            .type = tw__dense_type(t),
+                                                            .type = type,
                                                             .out = tw__dense_target(t)};
     add_tensor(shape, s->plan, t, k);
 }

@@ -178,11 +178,6 @@ int tw__selector_apply(tw_selector *s, const tw__outcome *outcome) {
     return TW_OK;
 }
 
-int tw__selector_gather(tw_selector *s, const tw__list *list, int64_t base, float *values) {
-    assert(s->open && has_feedback(s));
-    return s->backend->gather(s->state, list, base, values);
-}
-
 int tw__selector_overflows(tw_selector *s, int on_device, const tw__list *kept,
                            const tw__list *sent, int64_t base, int *yes) {
     int64_t at = 0;

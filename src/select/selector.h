@@ -57,9 +57,6 @@ int tw__selector_apply(tw_selector *s, const tw__outcome *outcome);
  * Errors: TW_ERR_DEVICE. */
 int tw__selector_overflows(tw_selector *s, int on_device, const tw__list *kept,
                            const tw__list *sent, int64_t base, int *yes);
-/* acc at the indices of a list, in an open step with feedback, to values[list->count]; both in host
- * memory of the backend. Errors: TW_ERR_DEVICE. */
-int tw__selector_gather(tw_selector *s, const tw__list *list, int64_t base, float *values);
 /* Continue from a saved state: as created, after so many steps. Errors: TW_ERR_DEVICE. */
 int tw__selector_reset(tw_selector *s, int64_t steps);
 

@@ -44,7 +44,6 @@ typedef struct tw__wire {
     int code;
     int bits;          /* of a value */
     int levels_bytes;  /* before the values of each block */
-    int automatic;     /* `auto` chooses between this one and raw entries */
     unsigned backends; /* that code it (TW__ALL_BACKENDS) */
 } tw__wire;
 

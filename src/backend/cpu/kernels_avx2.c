@@ -43,10 +43,6 @@ static inline unsigned lanes_of(__m256i mask) {
     return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(mask));
 }
 
-static inline int64_t ones(unsigned mask) {
-    return __builtin_popcount(mask);
-}
-
 /* Thresholds are compared as signed numbers, so a >= b is a > b - 1: both are below 2^31. */
 static inline __m256i just_below(uint32_t threshold) {
     return _mm256_set1_epi32((int)threshold - 1);

@@ -19,10 +19,6 @@ static inline __m512 load(const void *src, int64_t i) {
     return _mm512_loadu_ps((const char *)src + 4 * i);
 }
 
-static inline int64_t ones(__mmask16 mask) {
-    return __builtin_popcount(mask);
-}
-
 /* The values of the entries from `first` on, whose indices count from base; and their largest. */
 static void append_values(tw__collector *collector, int64_t first, const void *src, int32_t base) {
     const __m512i bases = _mm512_set1_epi32(base);

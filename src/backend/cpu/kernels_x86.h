@@ -6,6 +6,10 @@
 
 #include <immintrin.h>
 
+static inline int64_t ones(unsigned mask) {
+    return __builtin_popcount(mask);
+}
+
 /* Appends idx + j for each set bit j of word. Four are written in any case: at the densities that
  * matter a word has 0 to 4 bits, and a branch on how many would be guessed wrong so often that the
  * reads ahead suffer: at 2 % candidates on one core 1.9x the bare pass with it, 1.3x without. */

@@ -9,10 +9,6 @@
 
 #define WORD_BYTES (TW__WIRE_WORD / 8)
 
-static int is_elias_fano(int width) {
-    return width >= 1 && width <= TW__WIRE_WIDTH_MAX;
-}
-
 /* ---- The bitmap, in words of which the last may be cut ---------------------------------------- */
 
 static size_t word_bytes(size_t at, size_t bytes) {
@@ -52,14 +48,6 @@ typedef struct index_writer {
     uint32_t done; /* indices written */
 } index_writer;
 
-/* To out[low_bytes + bit_bytes]. */
-static index_writer begin_writing(const tw__kernels *kernels, const tw__index_plan *plan,
-                                  uint8_t *out) {
-    memset(out + plan->low_bytes, 0, plan->bit_bytes);
-    return (index_writer){
-        .kernels = kernels->wire, .plan = *plan, .low = out, .bits = out + plan->low_bytes};
-}
-
 static void put_elias_fano(index_writer *w, const uint32_t *idx, int count) {
     uint32_t at[TW__WIRE_BLOCK];
     for (int i = 0; i < TW__WIRE_BLOCK; i++)
@@ -73,13 +61,13 @@ static void put_elias_fano(index_writer *w, const uint32_t *idx, int count) {
 static void put_indices(index_writer *w, const uint32_t *idx, int count) {
     assert(count > 0 && w->done % TW__WIRE_BLOCK == 0);
     assert(idx[count - 1] < w->plan.span);
-    if (is_elias_fano(w->plan.width)) {
-        put_elias_fano(w, idx, count);
+    if (w->plan.width == TW__INDEX_PLAIN) {
+        memcpy(w->low, idx, sizeof *idx * (size_t)count);
+        w->low += sizeof *idx * (size_t)count;
     } else if (w->plan.width == TW__INDEX_BITMAP) {
         set_bits(idx, count, w->bits, w->plan.bit_bytes);
     } else {
-        memcpy(w->low, idx, sizeof *idx * (size_t)count);
-        w->low += sizeof *idx * (size_t)count;
+        put_elias_fano(w, idx, count);
     }
     w->done += (uint32_t)count;
 }
@@ -97,15 +85,6 @@ typedef struct index_reader {
     int nfound;          /* set bits of later blocks */
     uint32_t found[TW__WIRE_BLOCK + TW__WIRE_WORD];
 } index_reader;
-
-static void begin_reading(index_reader *r, const tw__kernels *kernels, const tw__index_plan *plan,
-                          const uint8_t *in) {
-    memset(r, 0, offsetof(index_reader, found));
-    r->kernels = kernels->wire;
-    r->plan = *plan;
-    r->low = in;
-    r->bits = in + plan->low_bytes;
-}
 
 /* At least `count` set bits to found[]. Returns 0 if there are fewer. */
 static int find_bits(index_reader *r, int count) {
@@ -221,9 +200,11 @@ static void take_apart(const tw__entry *entries, int64_t lo, block *b) {
 
 static void write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
                        uint8_t *indices, float *rounded) {
-    uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
-    index_writer writer = begin_writing(kernels, &m->indices, indices);
+    uint8_t *bits = indices + m->indices.low_bytes, *values = bits + m->indices.bit_bytes;
+    index_writer writer = {
+        .kernels = kernels->wire, .plan = m->indices, .low = indices, .bits = bits};
     assert(list->count == m->count);
+    memset(bits, 0, m->indices.bit_bytes);
     block b;
     for (int64_t at = 0; at < list->count; at += b.count) {
         b.count = block_count(list->count - at);
@@ -236,17 +217,10 @@ static void write_body(const tw__kernels *kernels, const tw__wire_message *m, co
     }
 }
 
-static int any_huge(const tw__list *list) {
-    for (int64_t i = 0; i < list->count; i++)
-        if (tw__magnitude(list->at[i].val) >= tw__magnitude(TW__WIRE_HUGE))
-            return 1;
-    return 0;
-}
-
 static int encode(void *context, const tw__wire_message *m, const tw__list *list, void *out,
                   float *rounded, int *huge) {
     const tw__cpu_lists *cpu = context;
-    *huge = any_huge(list);
+    *huge = tw__list_reaches(list, TW__WIRE_HUGE);
     if (*huge)
         return TW_OK;
     memcpy(out, m->head, m->head_bytes);
@@ -276,10 +250,14 @@ static void put_together(const block *b, int64_t lo, tw__entry *entries) {
 
 static int read_body(const tw__kernels *kernels, const tw__wire_message *m, const void *body,
                      tw__entry *entries, int rank) {
-    const uint8_t *indices = body;
-    const uint8_t *values = indices + m->indices.low_bytes + m->indices.bit_bytes;
+    const uint8_t *indices = body, *bits = indices + m->indices.low_bytes;
+    const uint8_t *values = bits + m->indices.bit_bytes;
     index_reader reader;
-    begin_reading(&reader, kernels, &m->indices, indices);
+    memset(&reader, 0, offsetof(index_reader, found));
+    reader.kernels = kernels->wire;
+    reader.plan = m->indices;
+    reader.low = indices;
+    reader.bits = bits;
     block b;
     for (int64_t at = 0; at < m->count; at += b.count) {
         b.count = block_count(m->count - at);
