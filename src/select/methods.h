@@ -36,10 +36,10 @@ int tw__method_find(const char *name, const tw__method **method);
 /* Shared by the methods that learn where candidates start: what was learned, or at the first step
  * an estimate from a sample. */
 uint32_t tw__method_learned_guess(tw__cpu_selector *s);
-/* The pass collects nothing; it still finds bad numbers. */
-uint32_t tw__method_guess_none(tw__cpu_selector *s);
 /* And after the choice: let about factor * k through in the next step. Returns the rank of the new
  * guess among this step's entries, 0 where the candidates do not tell. */
 double tw__method_learn(tw__cpu_selector *s, double factor);
+/* The pass collects nothing; it still finds bad numbers. */
+uint32_t tw__method_guess_none(tw__cpu_selector *s);
 
 #endif
