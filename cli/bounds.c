@@ -17,13 +17,9 @@
 #include <sys/stat.h>
 
 #include "bench/gradients.h"
-#include "command.h"
-#include "error.h"
+#include "cli.h"
 #include "json.h"
-#include "names.h"
 #include "options.h"
-#include "progress.h"
-#include "table.h"
 #include "vector.h"
 
 #define VALUE_BYTES 4 /* in a file */

@@ -3,13 +3,11 @@
  * Clears a progress bar first, so that the line stands alone on a terminal. Never exits: the
  * status travels back to main, and everything is freed on the way.
  */
-#include "error.h"
+#include "cli.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "names.h"
-#include "progress.h"
 
 static const struct {
     int error;

@@ -3,7 +3,7 @@
  * A rank gives its numbers by adding zeros everywhere but in its own row of the table: the sum is
  * the table of all ranks, exact, as float32 holds 16 bits with ease.
  */
-#include "gather.h"
+#include "job.h"
 
 #include <assert.h>
 #include <stdlib.h>

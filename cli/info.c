@@ -8,11 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "error.h"
+#include "cli.h"
 #include "job.h"
 #include "json.h"
-#include "names.h"
 #include "options.h"
 
 #ifdef TW_HAVE_JANSSON

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "names.h"
+#include "cli.h"
 
 /* Variables that a launcher sets: one that tells it apart, and the rank. */
 static const struct {

@@ -5,7 +5,7 @@
  */
 #include "json.h"
 
-#include "error.h"
+#include "cli.h"
 
 #ifdef TW_HAVE_JANSSON
 

@@ -7,10 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "command.h"
-#include "error.h"
-#include "names.h"
-#include "table.h"
+#include "cli.h"
 
 typedef struct command {
     const char *name;

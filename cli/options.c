@@ -11,14 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "table.h"
+#include "cli.h"
 
 #define TEXT_SIZE 512
 #define LINE_WIDTH 96 /* of the help */
 #define NAME_WIDTH 20 /* of "--name VALUE" */
-
-/* ---- What is accepted, in words ------------------------------------------------------------- */
 
 /* Around the limits or the choices of an option. */
 static const struct {
@@ -61,8 +58,6 @@ static int refuse_unknown(const option_set *set, const char *argument) {
     return error_usage("%s: unknown option '%s'; accepted:%s --help", set->command, argument,
                        names);
 }
-
-/* ---- Values --------------------------------------------------------------------------------- */
 
 /* strtod and strtoll skip blanks and read "nan"; a number here starts like one. */
 static bool starts_like_number(const char *text) {
@@ -163,8 +158,6 @@ static bool read_value(const cli_option *option, const char *text) {
     return false;
 }
 
-/* ---- Help ----------------------------------------------------------------------------------- */
-
 /* A paragraph under way: words go to the next line, indented, where they do not fit. */
 typedef struct paragraph {
     int indent;
@@ -215,8 +208,6 @@ static void print_help(const option_set *set) {
     }
     printf("\nExamples:\n%s", set->examples);
 }
-
-/* ---- Arguments ------------------------------------------------------------------------------ */
 
 /* The option that "--name" or "--name=value" names, NULL if none. */
 static const cli_option *find_option(const option_set *set, const char *argument) {
@@ -273,8 +264,6 @@ int options_parse(const option_set *set, int argc, char **argv) {
     }
     return STATUS_OK;
 }
-
-/* ---- Options that go together --------------------------------------------------------------- */
 
 int options_check_k(const char *command, int64_t k, int64_t n, bool given) {
     if (k > 0 && given)

@@ -3,7 +3,7 @@
  * Draws rarely on purpose: a terminal emulator that wakes up for every step would take a core from
  * the code being timed. The state is static because stderr is shared by the whole process.
  */
-#include "progress.h"
+#include "cli.h"
 
 #include <assert.h>
 #include <stdbool.h>

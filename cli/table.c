@@ -1,5 +1,5 @@
 /* table.c - prints fixed-width tables; knows nothing of what the cells mean */
-#include "table.h"
+#include "cli.h"
 
 #include <assert.h>
 #include <stdarg.h>

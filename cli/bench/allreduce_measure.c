@@ -27,8 +27,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "names.h"
-#include "progress.h"
+#include "cli.h"
 #include "vector.h"
 
 /* What ranks gather about a step. */

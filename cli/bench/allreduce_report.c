@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "names.h"
+#include "cli.h"
 #include "vector.h"
 
 #define WORD 4 /* bytes */

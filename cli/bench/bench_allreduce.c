@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "names.h"
-#include "progress.h"
+#include "cli.h"
 #include "vector.h"
 
 #define DEFAULT_N 1000000

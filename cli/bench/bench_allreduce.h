@@ -12,11 +12,10 @@
 
 #include "bench/bench_device.h"
 #include "bench/patterns.h"
-#include "gather.h"
 #include "job.h"
 #include "json.h"
 #include "options.h"
-#include "table.h"
+#include "cli.h"
 
 #define ALLREDUCE_WARM_STEPS 3
 

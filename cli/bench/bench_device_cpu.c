@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "error.h"
-#include "names.h"
+#include "cli.h"
 #include "vector.h"
 
 /* device->own is the sum of the bare pass, [n] floats; NULL for n 0. */

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "error.h"
+#include "cli.h"
 
 #define ORDINAL 0 /* CUDA_VISIBLE_DEVICES chooses which one that is */
 

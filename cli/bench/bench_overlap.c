@@ -13,14 +13,10 @@
 
 #include "base/clock.h"
 #include "bench/patterns.h"
-#include "command.h"
-#include "error.h"
-#include "gather.h"
+#include "cli.h"
+#include "job.h"
 #include "json.h"
-#include "names.h"
 #include "options.h"
-#include "progress.h"
-#include "table.h"
 #include "vector.h"
 
 #define WARM_STEPS 2

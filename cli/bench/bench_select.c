@@ -10,13 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "error.h"
+#include "cli.h"
 #include "json.h"
-#include "names.h"
 #include "options.h"
-#include "progress.h"
-#include "table.h"
 
 #define DEFAULT_N 14728266 /* VGG-16 on CIFAR-10 */
 #define DEFAULT_STEPS 30

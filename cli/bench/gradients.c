@@ -15,8 +15,7 @@
 
 #include "base/pool.h"
 #include "bench/patterns.h"
-#include "error.h"
-#include "names.h"
+#include "cli.h"
 #include "vector.h"
 
 #define CHUNK 65536

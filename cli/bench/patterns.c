@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-#include "names.h"
+#include "cli.h"
 
 #define UNIT 0x1p-10f
 #define LARGE_MIN 500 /* units */

@@ -31,8 +31,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "error.h"
-#include "progress.h"
+#include "cli.h"
 #include "vector.h"
 
 #define LOW_BITS 15

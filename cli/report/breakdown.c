@@ -9,8 +9,7 @@
 
 #include <math.h>
 
-#include "names.h"
-#include "report/html.h"
+#include "cli.h"
 #include "report/series.h"
 
 #define NOWHERE ((size_t)-1) /* of what is left over */

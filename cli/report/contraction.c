@@ -8,8 +8,7 @@
 
 #include <math.h>
 
-#include "names.h"
-#include "report/html.h"
+#include "cli.h"
 #include "report/series.h"
 
 #define CAUGHT "caught: 1 - contraction"

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "error.h"
+#include "cli.h"
 
 /* Run gnuplot with one argument and the files in place of stdin, stdout and stderr. Returns 0, or
  * an errno; *exit_status is as of waitpid. */
@@ -105,8 +105,6 @@ char *gnuplot_run(const char *script, char *reason, size_t size) {
             (void)fclose(streams[i]);
     return svg;
 }
-
-/* ---- Files ---------------------------------------------------------------------------------- */
 
 static int refuse(const char *path, int error) {
     return error_report("report: %s: cannot write: %s", path, strerror(error));

@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-#include "report/html.h"
 #include "report/series.h"
 
 #define VALUE "value of acc = gradient + residual"

@@ -1,12 +1,12 @@
 /* html.c - pieces of HTML: escaped text, numbers for people, tables */
-#include "report/html.h"
+#include "report/page.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "names.h"
+#include "cli.h"
 
 static const char dash[] = "\xe2\x80\x93";
 static const char ellipsis[] = "\xe2\x80\xa6";

@@ -5,9 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "error.h"
-#include "names.h"
-#include "report/html.h"
+#include "cli.h"
 
 #define REASON_SIZE 256
 
@@ -58,8 +56,6 @@ static const char style_sheet[] =
     "summary{cursor:pointer;color:var(--soft)}\n"
     "footer{margin-top:2.5rem;font-size:.875rem;color:var(--soft)}\n";
 
-/* ---- Sections and legends ------------------------------------------------------------------- */
-
 void page_section_begin(report_page *page, const char *id, const char *title, const char *text) {
     fprintf(page->out, "<section id=\"%s\">\n<h2>%s</h2>\n<p>%s</p>\n", id, title, text);
 }
@@ -93,8 +89,6 @@ void page_legend(report_page *page, bool (*shows)(const run_log *run)) {
     }
     fputs(LEGEND_END, page->out);
 }
-
-/* ---- Figures -------------------------------------------------------------------------------- */
 
 int page_plots_begin(report_page *page, int across) {
     static const char *const names[] = {"one", "two", "three"};
@@ -154,8 +148,6 @@ void page_figure_caption(report_page *page, const char *title, const char *capti
     fputs("</figcaption>\n</figure>\n", page->out);
 }
 
-/* ---- The page ------------------------------------------------------------------------------- */
-
 int page_write(report_page *page) {
     static void (*const sections[])(report_page * page) = {convergence_section, breakdown_section,
                                                            traffic_section, contraction_section,
@@ -180,8 +172,6 @@ int page_write(report_page *page) {
             tw_version(), page->nruns, page->nruns == 1 ? "" : "s");
     return ferror(page->out) ? error_report("report: out of memory for the page") : STATUS_OK;
 }
-
-/* ---- A picture ------------------------------------------------------------------------------ */
 
 int page_picture_write(report_page *page, const page_picture *what) {
     plot drawing;

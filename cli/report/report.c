@@ -7,8 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "command.h"
-#include "error.h"
+#include "cli.h"
 #include "options.h"
 #include "report/page.h"
 #include "report/plot.h"

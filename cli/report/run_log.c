@@ -5,8 +5,7 @@
  */
 #include "report/run_log.h"
 
-#include "error.h"
-#include "names.h"
+#include "cli.h"
 
 #ifdef TW_HAVE_JANSSON
 
@@ -86,8 +85,6 @@ static const field end_fields[] = {
     {"skipped", COUNT, offsetof(run_log, end_skipped)},
 };
 
-/* ---- Keys ----------------------------------------------------------------------------------- */
-
 __attribute__((format(printf, 2, 3))) static bool refuse(reader *in, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -149,8 +146,6 @@ static bool append(reader *in, void *array, int64_t *count, const void *element,
     memcpy((char *)at + (size_t)(*count)++ * size, element, size);
     return true;
 }
-
-/* ---- Kinds of lines ------------------------------------------------------------------------- */
 
 /* A log holds one run, whose line comes again where it was resumed. */
 static bool read_run(reader *in, const json_t *object) {
@@ -238,8 +233,6 @@ static bool read_end(reader *in, const json_t *object) {
     in->run->has_end = true;
     return read_fields(in, object, end_fields, COUNT_OF(end_fields), in->run);
 }
-
-/* ---- Lines ---------------------------------------------------------------------------------- */
 
 static bool read_object(reader *in, const json_t *object) {
     static const struct {

@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "names.h"
-#include "report/html.h"
+#include "cli.h"
 #include "report/series.h"
 
 /* Whether all runs agree on a text. */

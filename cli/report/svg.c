@@ -11,7 +11,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "report/html.h"
+#include "report/page.h"
 
 #define LABEL_COLUMNS 44 /* characters of a label that fit */
 
@@ -64,8 +64,6 @@ void color_write_css(FILE *out) {
     fputs("}}\n", out);
 }
 
-/* ---- Tags ----------------------------------------------------------------------------------- */
-
 typedef struct span {
     const char *at;
     size_t length;
@@ -106,8 +104,6 @@ static const char *element_end(const char *tag) {
     }
     return end + strlen(end);
 }
-
-/* ---- Attributes ----------------------------------------------------------------------------- */
 
 /* rgb(0, 0, number) becomes var(--name), with the light colour where there is no page around.
  * Few programs but browsers know variables, so a file names the colour itself. */
@@ -160,8 +156,6 @@ static void write_attributes(FILE *out, const char *at, const char *end, bool is
         write_attribute(out, name, value, is_marker, settings);
     }
 }
-
-/* ---- Elements ------------------------------------------------------------------------------- */
 
 static const char *write_tag(FILE *out, const char *tag, const svg_settings *settings) {
     span name = tag_name(tag);

@@ -8,10 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "command.h"
-#include "error.h"
-#include "names.h"
-#include "progress.h"
+#include "cli.h"
 
 #define MOST_ELEMENTS 40e6 /* n over all ranks: 0.4 GB and a second for a step */
 #define MOST_GATHERED 40e6 /* kP over all ranks: 1 to 4 GB */

@@ -15,7 +15,7 @@
 
 #include "json.h"
 #include "options.h"
-#include "table.h"
+#include "cli.h"
 #include "thinwire_sim.h"
 
 #define SIMULATE_RANKS_MAX 2048

@@ -9,9 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "error.h"
-#include "names.h"
-#include "progress.h"
+#include "cli.h"
 
 #define WORST 1.1 /* times the best fixed scheme that auto may take */
 

@@ -12,8 +12,7 @@
 #include <string.h>
 
 #include "bench/patterns.h"
-#include "error.h"
-#include "names.h"
+#include "cli.h"
 
 #define DEFAULT_N 25000000
 #define DEFAULT_DENSITY 0.001

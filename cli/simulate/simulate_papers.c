@@ -13,9 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "error.h"
-#include "names.h"
-#include "progress.h"
+#include "cli.h"
 
 #define GTOPK_RANKS 32
 #define GTOPK_DENSITY 0.001

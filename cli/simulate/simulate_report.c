@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "bench/patterns.h"
-#include "error.h"
-#include "names.h"
+#include "cli.h"
 #include "report/plot.h"
 
 static const table_column columns[] = {

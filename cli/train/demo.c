@@ -9,10 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "command.h"
-#include "names.h"
+#include "cli.h"
 #include "options.h"
-#include "table.h"
 #include "train/train.h"
 
 static const char *const demo_schemes[] = {"dense", "topka",  "gaussiank",

@@ -4,8 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "command.h"
-#include "names.h"
+#include "cli.h"
 #include "options.h"
 
 static const char help_summary[] =

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "names.h"
+#include "cli.h"
 
 void train_log_run(jsonl *log, const train_settings *s, const trainer_spec *spec,
                    int64_t parameters, const job_handle *job) {
@@ -73,8 +73,6 @@ void train_log_end(jsonl *log, const trainer_end *end, bool same) {
               J_FLAG("replicas_equal", same));
     jsonl_write(log);
 }
-
-/* ---- The timeline --------------------------------------------------------------------------- */
 
 struct train_trace {
     FILE *file;

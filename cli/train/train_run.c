@@ -10,16 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gather.h"
-#include "names.h"
-#include "progress.h"
+#include "job.h"
+#include "cli.h"
 
 const char *train_model_name(int position) {
     const model_kind *kind = model_kind_at(position);
     return kind != NULL ? kind->name : NULL;
 }
-
-/* ---- Settings to specification -------------------------------------------------------------- */
 
 /* What a model is usually trained with, by its input. */
 static const struct {
@@ -133,8 +130,6 @@ static int open_data(const train_settings *s, dataset **data) {
     return STATUS_OK;
 }
 
-/* ---- One rank ------------------------------------------------------------------------------- */
-
 /* What all ranks of this process share; the outcome and the log are rank 0's. */
 typedef struct train_shared {
     const train_settings *settings;
@@ -245,8 +240,6 @@ static int run_rank(job_rank *job, void *context) {
     }
     return status;
 }
-
-/* ---- The run -------------------------------------------------------------------------------- */
 
 static int prepare(const train_settings *s, const job_handle *job, dataset **data,
                    trainer_spec *spec, train_outcome *outcome) {

@@ -1,5 +1,6 @@
-/* device_transport.c - device memory from rank to rank; see device_transport.h */
-#include "backend/device_transport.h"
+/* device_transport.c - device memory from rank to rank; see backend.h */
+#include "backend/backend.h"
+#include "transport/transport.h"
 
 #include "base/error.h"
 #include "base/memory.h"

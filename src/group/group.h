@@ -11,7 +11,7 @@
 #ifndef TW_GROUP_H
 #define TW_GROUP_H
 
-#include "backend/device_transport.h"
+#include "backend/backend.h"
 #include "backend/extent.h"
 #include "base/memory.h"
 #include "exchange/exchange.h"

@@ -12,24 +12,12 @@
 
 /* ---- the formats */
 
-/* name, description, code, bits, bytes of levels, backends */
-static const tw__wire formats[] = {
-    {"f32", "float32, as it is", TW__WIRE_F32, 32, 0, TW__ALL_BACKENDS},
-    {"f16", "binary16, clamped at 65504", TW__WIRE_F16, 16, 0, TW__ALL_BACKENDS},
-    {"bf16", "bfloat16: float32's range, 8 bits of precision", TW__WIRE_BF16, 16, 0,
-     TW__ALL_BACKENDS},
-    {"q8", "sign and 128 levels between a block's smallest and largest magnitude", TW__WIRE_Q8, 8,
-     TW__WIRE_LEVELS_BYTES, TW__ALL_BACKENDS},
-    {"q4", "sign and 8 levels between a block's smallest and largest magnitude", TW__WIRE_Q4, 4,
-     TW__WIRE_LEVELS_BYTES, TW__ALL_BACKENDS},
-    {"q2", "sign and 2 levels, the means of a block's small and large magnitudes", TW__WIRE_Q2, 2,
-     TW__WIRE_LEVELS_BYTES, TW__ALL_BACKENDS},
-};
+#define ROW(code, ...) {TW__WIRE_##code, __VA_ARGS__},
+static const tw__wire formats[] = {TW__WIRES(ROW)};
 
 const tw__wire *tw__wire_at(int position) {
-    int known = position >= 0 && position < (int)(sizeof formats / sizeof formats[0]);
-    assert(!known || formats[position].code == position);
-    return known ? &formats[position] : NULL;
+    assert(position < 0 || position >= TW__WIRES_COUNT || formats[position].code == position);
+    return position >= 0 && position < TW__WIRES_COUNT ? &formats[position] : NULL;
 }
 
 const tw__wire *tw__wire_find(const char *name) {

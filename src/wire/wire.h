@@ -13,7 +13,7 @@
  * Decoding takes any bytes: it reads and writes nothing outside of what it was given, and what it
  * accepts is a list that some rank could have sent.
  *
- * To add a format: a code here, a row in wire.c, its values in backend/cpu/wire_codec.c, its bytes in
+ * To add a format: its row here, its values in backend/cpu/wire_codec.c, its bytes in
  * tests/wire/wire_model.c and wire_golden.txt. For other backends than the CPU add it to wire_each.h.
  * A format that changes needs a new TW__WIRE_VERSION. */
 #ifndef TW_WIRE_WIRE_H
@@ -28,20 +28,25 @@ extern "C" {
 
 #define TW__WIRE_VERSION 1
 
-/* Formats by their code in messages: the position in the table. */
-enum {
-    TW__WIRE_F32,
-    TW__WIRE_F16,
-    TW__WIRE_BF16,
-    TW__WIRE_Q8,
-    TW__WIRE_Q4,
-    TW__WIRE_Q2,
-};
+/* The formats, in the order of their codes in messages: code, name, description, bits of a value,
+ * bytes of levels before each block, backends. */
+#define TW__WIRES(X)                                                                               \
+    X(F32, "f32", "float32, as it is", 32, 0, TW__ALL_BACKENDS)                                    \
+    X(F16, "f16", "binary16, clamped at 65504", 16, 0, TW__ALL_BACKENDS)                           \
+    X(BF16, "bf16", "bfloat16: float32's range, 8 bits of precision", 16, 0, TW__ALL_BACKENDS)     \
+    X(Q8, "q8", "sign and 128 levels between a block's smallest and largest magnitude", 8,         \
+      TW__WIRE_LEVELS_BYTES, TW__ALL_BACKENDS)                                                     \
+    X(Q4, "q4", "sign and 8 levels between a block's smallest and largest magnitude", 4,           \
+      TW__WIRE_LEVELS_BYTES, TW__ALL_BACKENDS)                                                     \
+    X(Q2, "q2", "sign and 2 levels, the means of a block's small and large magnitudes", 2,         \
+      TW__WIRE_LEVELS_BYTES, TW__ALL_BACKENDS)
+#define TW__WIRE_CODE(code, ...) TW__WIRE_##code,
+enum { TW__WIRES(TW__WIRE_CODE) TW__WIRES_COUNT };
 
 typedef struct tw__wire {
+    int code;
     const char *name;
     const char *description;
-    int code;
     int bits;          /* of a value */
     int levels_bytes;  /* before the values of each block */
     unsigned backends; /* that code it (TW__ALL_BACKENDS) */

@@ -11,7 +11,7 @@
 #include "cuda_exchange.h"
 #include "ranks.h"
 
-/* How entries get from one rank's GPU memory to another's; see src/backend/device_transport.h. */
+/* How entries get from one rank's GPU memory to another's; see src/backend/device_transport.c. */
 typedef enum { DIRECT, LENT, STAGED, TRANSFER_KINDS } transfer_kind;
 extern const char *const transfer_names[TRANSFER_KINDS];
 
