@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-
 static const struct {
     int error;
     const char *text;
