@@ -1,12 +1,12 @@
 /* test_cuda_forged.c - what comes from other ranks, checked where it lies: on the GPU
  *
- * Letters that no honest rank sends, and sums that no float holds. With lent ways entries are on
+ * Messages that no honest rank sends, and sums that no float holds. With lent transfers entries are on
  * the GPU, however few. An argument: tests of this name alone. */
 #include "cuda_runs.h"
 
 static const char *const schemes[] = {"topka", "topkdsa", "gtopk", "oktopk"};
 
-/* ---- letters */
+/* ---- messages */
 
 /* What becomes of the first message from rank 1 to rank 0: `bytes` of it, from `at` on or, where
  * that is negative, from there before its end, become `value`. */

@@ -77,7 +77,7 @@ static void check_bytes(const char *what, const void *got, const void *want, siz
 
 /* ---- there and back */
 
-/* As a letter has it, or without a word before the header. */
+/* As an exchange sends it, or without a word before the header. */
 static tw__wire_message plan(int format, const tw__list *list, int64_t lo, int64_t hi, int worded) {
     tw__wire_message m = tw__wire_plan(tw__wire_at(format), list->count, lo, hi);
     if (worded) {
@@ -247,24 +247,24 @@ static void test_huge(void **state) {
 
 /* ---- hostile messages */
 
-typedef struct letter {
+typedef struct message {
     uint8_t *bytes; /* [size] and 9 more */
     size_t size;
     int64_t lo, hi, count;
-} letter;
+} message;
 
 static const struct shape {
     int64_t count, lo, hi;
 } shapes[] = {{150, 50, 20000}, {150, 0, 400}, {2, 0, 2000000000}, {1, 7, 8}, {257, 3, 3000}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-static letter write_letter(int format, const struct shape *s) {
+static message write_message(int format, const struct shape *s) {
     tw__list list = wire_list(s->count, s->lo, s->hi, 0, DATA_LAPLACE, (uint64_t)s->count);
     float *rounded = check_alloc(s->count, sizeof *rounded);
-    letter l = {.size = tw__wire_bound(tw__wire_at(format), s->count, s->lo, s->hi),
-                .lo = s->lo,
-                .hi = s->hi,
-                .count = s->count};
+    message l = {.size = tw__wire_bound(tw__wire_at(format), s->count, s->lo, s->hi),
+                 .lo = s->lo,
+                 .hi = s->hi,
+                 .count = s->count};
     l.bytes = check_alloc((int64_t)l.size + 9, 1);
     memset(l.bytes, 0, l.size + 9);
     tw__wire_encode(wire_kernels(), tw__wire_at(format), &list, s->lo, s->hi, l.bytes, rounded);
@@ -273,14 +273,14 @@ static letter write_letter(int format, const struct shape *s) {
     return l;
 }
 
-static void cut_and_lengthen(const letter *l) {
+static void cut_and_lengthen(const message *l) {
     for (size_t size = 0; size < l->size + 9; size++)
         if (size != l->size)
             check_error(check_decode(l->bytes, size, l->lo, l->hi, l->count, 0), TW_ERR_PROTOCOL);
 }
 
 /* Returns how many were refused. */
-static int alter(letter *l, size_t step) {
+static int alter(message *l, size_t step) {
     int refused = 0;
     for (size_t bit = 0; bit < 8 * l->size; bit += step) {
         l->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -290,7 +290,7 @@ static int alter(letter *l, size_t step) {
     return refused;
 }
 
-static int alter_at_random(const letter *l, int trials) {
+static int alter_at_random(const message *l, int trials) {
     oracle_rng rng = {.key = l->size};
     uint8_t *bytes = check_alloc((int64_t)l->size, 1);
     int refused = 0;
@@ -311,7 +311,7 @@ static void test_hostile(void **state) {
     (void)state;
     for (int format = 0; tw__wire_at(format) != NULL; format++) {
         for (int s = quick ? format % SHAPES : 0; s < SHAPES; s += quick ? SHAPES : 1) {
-            letter l = write_letter(format, &shapes[s]);
+            message l = write_message(format, &shapes[s]);
             check_scene("hostile %s, shape %d", tw__wire_at(format)->name, s);
             cut_and_lengthen(&l);
             check_true(alter(&l, quick ? 97 : 3) > 0);
@@ -325,7 +325,7 @@ static void test_hostile(void **state) {
 static void test_bitmaps(void **state) {
     (void)state;
     for (int s = 0; s < SHAPES; s++) {
-        letter l = write_letter(TW__WIRE_F32, &shapes[s]);
+        message l = write_message(TW__WIRE_F32, &shapes[s]);
         check_scene("bitmaps, shape %d", s);
         for (int fill = 0; fill < 256; fill += 255) {
             memset(l.bytes + 8, fill, l.size - 8 - 4 * (size_t)l.count);
