@@ -61,7 +61,7 @@ def _own_addresses():
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         return [_address_of(interface)]
-    found = [_address_towards(os.environ.get("MASTER_ADDR", "localhost")),
+    found = [_address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1")),
              _address_towards(OTHER_NETWORK), "127.0.0.1"]
     return list(dict.fromkeys(address for address in found if address is not None))
 
@@ -217,7 +217,7 @@ def _store_for(group):
         return store
     first, where = dist.get_rank(group) == 0, [None]
     if first:
-        store = _tcp_store("localhost", 0, True)
+        store = _tcp_store("127.0.0.1", 0, True)     # even without /etc/hosts
         where = [(_own_host(), store.port)]
     dist.broadcast_object_list(where, src=ranks_of(group)[0], group=group)
     return store if first else _tcp_store(*where[0], False)

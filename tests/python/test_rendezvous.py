@@ -149,8 +149,8 @@ def test_unknown_host_name():
     """An address replaces the name of a host that does not know its own name."""
     with mock.patch("socket.gethostname", return_value="nowhere.invalid"):
         assert _own_host() == "127.0.0.1"       # of lo
-    with mock.patch("socket.gethostname", return_value="localhost"):
-        assert _own_host() == "localhost"
+    with mock.patch("socket.gethostname", return_value="127.0.0.1"):
+        assert _own_host() == "127.0.0.1"
 
 
 def without_libuv(host, port, is_master=False, wait_for_workers=True, use_libuv=True):
@@ -170,8 +170,8 @@ def test_tcp_store():
     for kind in (without_libuv, without_argument):
         with mock.patch.object(dist, "TCPStore", kind):
             assert _tcp_store("host", 7, True) == ("host", 7, True, False)
-    store = _tcp_store("localhost", 0, True)
-    _tcp_store("localhost", store.port, False).set("key", "value")
+    store = _tcp_store("127.0.0.1", 0, True)
+    _tcp_store("127.0.0.1", store.port, False).set("key", "value")
     assert store.get("key") == b"value"
 
 
