@@ -201,11 +201,8 @@ static int run_local(const job_handle *job, job_work work, void *context) {
     int status = STATUS_OK;
     if (local.ranks == NULL || local.transports == NULL)
         status = error_report("not enough memory for %d ranks; try fewer --ranks", job->nranks);
-    if (status == STATUS_OK)
-        status = connect_ranks(&local);
-    if (status == STATUS_OK)
-        status = job_threads(local.nranks, 0, rank_main, &local);
-    if (status == STATUS_OK)
+    else if ((status = connect_ranks(&local)) == STATUS_OK &&
+             (status = job_threads(local.nranks, 0, rank_main, &local)) == STATUS_OK)
         status = print_error(&local);
     for (size_t i = 0; local.transports != NULL && i < 2 * nranks; i++)
         tw_transport_free(local.transports[i]);

@@ -69,7 +69,7 @@ int jsonl_open(jsonl **out, const char *path, bool append) {
         status = error_report("%s: out of memory", path);
     else if ((stream = open_stream(path, append)) == NULL)
         status = error_report("%s: cannot write: %s", path, strerror(errno));
-    if (status != STATUS_OK) {
+    if (stream == NULL) {
         free(created);
         json_decref(record);
         return status;

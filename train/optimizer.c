@@ -87,8 +87,9 @@ const char *schedule_name(int position) {
 double schedule_rate(const schedule_spec *s, int64_t step) {
     if (step < s->warmup)
         return s->rate * (double)(step + 1) / (double)s->warmup;
-    if (strcmp(s->name, "step") == 0 && s->drop_every > 0)
-        return s->rate * pow(s->drop_factor, (double)(step / s->drop_every));
+    int64_t drops = s->drop_every > 0 ? step / s->drop_every : 0;
+    if (strcmp(s->name, "step") == 0)
+        return s->rate * pow(s->drop_factor, (double)drops);
     if (strcmp(s->name, "cosine") == 0 && s->steps > s->warmup) {
         double progress = (double)(step - s->warmup) / (double)(s->steps - s->warmup);
         return s->rate * 0.5 * (1.0 + cos(3.14159265358979323846 * fmin(progress, 1.0)));

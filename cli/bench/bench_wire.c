@@ -285,6 +285,10 @@ static int sweep(const wire_bench *bench, const float *values, table *rows, json
     for (int d = 0; d < bench->densities.count && status == STATUS_OK; d++) {
         double density = bench->densities.at[d];
         wire_bench one = *bench; /* with buffers of its own */
+        one.selected = one.device_selected = (tw__list){0};
+        one.decoded = one.device_decoded = NULL;
+        one.rounded = one.device_rounded = NULL;
+        one.message = NULL;
         status = select_entries(&one, values, density);
         for (int f = 0; f < bench->formats.count && status == STATUS_OK; f++) {
             const tw__wire *format = tw__wire_at(bench->formats.at[f]);

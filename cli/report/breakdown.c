@@ -127,7 +127,7 @@ void breakdown_section(report_page *page) {
         page, "breakdown", "Where the time goes",
         "Means over all steps. Gradients are exchanged in the background: what of it "
         "falls into the backward pass is hidden, the rest is exposed.");
-    double ms[MAX_RUNS][PARTS];
+    double ms[MAX_RUNS][PARTS] = {{0}};
     for (int i = 0; i < page->nruns; i++)
         measure(&page->runs[i], ms[i]);
     if (page->has_gnuplot) {

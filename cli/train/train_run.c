@@ -259,7 +259,7 @@ static int prepare(const train_settings *s, const job_handle *job, dataset **dat
 
 int train_execute(const train_settings *settings, const job_handle *job, train_outcome *outcome) {
     dataset *data = NULL;
-    trainer_spec spec;
+    trainer_spec spec = {0};
     train_shared shared = {.settings = settings, .spec = &spec, .outcome = outcome};
     *outcome = (train_outcome){.same = false};
     int status = prepare(settings, job, &data, &spec, outcome);

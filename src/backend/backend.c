@@ -23,7 +23,6 @@ int tw__backend_find(int device, const tw__backend **backend) {
         if (backends[i]->device == device)
             return TW_OK;
     }
-    *backend = NULL;
     return tw__fail(TW_ERR_DEVICE, "device: this build has no CUDA; build it where nvcc is found");
 }
 
