@@ -150,7 +150,7 @@ int job_threads(int nranks, size_t stack, void (*work)(void *context, int rank),
 typedef struct local_job {
     int nranks;
     job_rank *ranks;           /* [nranks] */
-    tw_transport **transports; /* [nranks] for what is measured, then [nranks] for gather.h */
+    tw_transport **transports; /* [nranks] for what is measured, then [nranks] for gather.c */
     job_work work;
     void *context;
 } local_job;

@@ -2,7 +2,7 @@
  *
  * By itself a process runs all ranks as threads. Under mpirun it is one rank and the others are
  * processes like it; the environment tells which. Each rank gets two transports, as a transport
- * carries one group at a time: one for what is measured, one for gather.h.
+ * carries one group at a time: one for what is measured, one for gather.c.
  *
  *     job_silence_others();
  *     int status = parse options;

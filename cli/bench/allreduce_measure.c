@@ -6,7 +6,7 @@
  * Barriers keep making and checking out of the times: a rank that is late would be waited for, and
  * where ranks share cores or a GPU, those that check would slow down those that still exchange.
  * Where one rank fails, all leave at the barrier. After each step all ranks get the figures of all
- * (gather.h): they know the slowest and the busiest, and rank 0 can print without asking.
+ * (gather.c): they know the slowest and the busiest, and rank 0 can print without asking.
  * The first ALLREDUCE_WARM_STEPS steps are not timed, but their bytes count.
  *
  * --verify checks conservation, element by element, without a tolerance. The law: what was applied

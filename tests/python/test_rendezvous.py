@@ -149,8 +149,8 @@ def test_unknown_host_name():
     """An address replaces the name of a host that does not know its own name."""
     with mock.patch("socket.gethostname", return_value="nowhere.invalid"):
         assert _own_host() == "127.0.0.1"       # of lo
-    with mock.patch("socket.gethostname", return_value="127.0.0.1"):
-        assert _own_host() == "127.0.0.1"
+    with mock.patch("socket.gethostname", return_value="127.0.0.2"):
+        assert _own_host() == "127.0.0.2"
 
 
 def without_libuv(host, port, is_master=False, wait_for_workers=True, use_libuv=True):

@@ -268,10 +268,10 @@ static int refuse_quietly(void *context, const tw_device_message *messages, int 
 static int lend_refusal(ranks *r, int rank, void *context) {
     char memory[8] = {0};
     tw__device_transport *device = NULL;
-    tw__buffer parcel = {.data = memory, .bytes = sizeof memory, .capacity = sizeof memory};
+    tw__buffer buffer = {.data = memory, .bytes = sizeof memory, .capacity = sizeof memory};
     tw__transfer s = {.peer = 1 - rank};
     (void)context;
-    *(rank == 0 ? &s.in : &s.out) = parcel;
+    *(rank == 0 ? &s.in : &s.out) = buffer;
     (void)tw_transport_explain("long ago");
     int error = fake_transport_create(&device, r->transports[rank], &fake_backend, NULL, 1000);
     if (error == TW_OK)

@@ -1,10 +1,10 @@
 /* cpu_selector.h - a selector's state on the CPU, and the stages that work on it
  *
  *   backend_cpu.c   create, run, commit, undo, apply, free: the calls of the backend
- *   feedback.c      acc = g + e in one pass that also collects candidates; undo
- *   candidates.c    the candidates: too few, how many above a threshold, the choice in index order
- *   kth.c           the exact k-th magnitude
  *   select/         the methods: which candidates to send
+ *   candidates.c    the candidates: too few, how many above a threshold, the choice in index order
+ *   feedback.c      acc = g + e in one pass that also collects candidates; undo
+ *   kth.c           the exact k-th magnitude
  *
  * Each calls only those below it. */
 #ifndef TW_CPU_SELECTOR_H
