@@ -136,6 +136,20 @@ typedef enum {
     TW_FEEDBACK_OFF = 1, /* select from the gradient itself and drop the rest */
 } tw_feedback;
 
+/* What the residual accumulates. */
+typedef enum {
+    TW_BEFORE_NOTHING = 0, /* the gradient g; with momentum, its velocity */
+    TW_BEFORE_ADAMW = 1,   /* the update that AdamW makes of g */
+} tw_before;
+
+/* How density falls during warm-up. */
+typedef enum {
+    TW_WARMUP_EXPONENTIAL = 0, /* by the same factor in each step */
+    TW_WARMUP_LINEAR = 1,
+    TW_WARMUP_COSINE = 2, /* half a cosine wave */
+    TW_WARMUP_CALLER = 3, /* by tw_group_set_density; warmup_steps is 0 */
+} tw_warmup;
+
 /* Where gradients lie and where selection runs. */
 typedef enum {
     TW_CPU = 0,
@@ -164,13 +178,29 @@ typedef struct tw_select_params {
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
 
-    /* Deep Gradient Compression (Lin et al., 2018) */
-    float momentum;        /* in [0, 1): the residual accumulates the velocity
-                              u = momentum * u + g instead of g; 0: off */
-    float clip_norm;       /* > 0: scale this rank's g down to this 2-norm first. To clip the norm
-                              over all ranks at c, set c / sqrt(P) */
-    int32_t warmup_steps;  /* > 0: the density falls exponentially during this many steps */
-    double warmup_density; /* density of the first warm-up step; 0: 0.25 */
+    float clip_norm; /* > 0: scale this rank's g down to this 2-norm first. To clip the norm over
+                        all ranks at c, set c / sqrt(P) */
+
+    /* Momentum before selection (Deep Gradient Compression, Lin et al., 2018) */
+    float momentum; /* in [0, 1): the residual accumulates the velocity u = momentum * u + g
+                       instead of g; an entry that was sent loses its velocity. 0: off */
+
+    /* AdamW before selection (Loshchilov and Hutter, 2019). Each rank keeps the moments m and v of
+     * its own gradients. The residual accumulates
+     *     u = rate * m' / (sqrt(v') + eps)
+     * where m' and v' are m and v corrected for their start at zero. Results are updates: subtract
+     * them from the parameters. Weight decay is the caller's: multiply the parameters by
+     * 1 - rate * decay. A gradient whose square overflows is refused as infinity is. */
+    int before;          /* tw_before */
+    double beta1, beta2; /* decay of m and of v, in [0, 1); both 0: 0.9 and 0.999 */
+    double eps;          /* > 0; 0: 1e-8 */
+    double rate;         /* until tw_group_set_rate; > 0; 0: 0.001 */
+
+    /* Warm-up: density falls from warmup_density to density. Transformers need about a fifth of
+     * the run. */
+    int warmup;            /* tw_warmup */
+    int32_t warmup_steps;  /* 0: no warm-up */
+    double warmup_density; /* density of the first step; 0: 0.25 */
 
     /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). It corrects its threshold in small steps. If
      * the count leaves k/4 .. 4k, it computes an exact threshold at once. */
@@ -205,7 +235,7 @@ typedef struct tw_select_params {
  * "random": n / 8). On a GPU: 64 * k + n / 2. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n]; 0 without feedback */
-    size_t velocity;  /* 2 x float32[n] with momentum, else 0 */
+    size_t moments;   /* 2 x float32[n] with momentum, 4 x float32[n] with AdamW, else 0 */
     size_t undo;      /* 0 without feedback */
     size_t workspace; /* see tw_group_memory for groups */
     size_t total;     /* the sum. With TW_CUDA it counts GPU memory, and a group's pinned host
@@ -434,9 +464,10 @@ TW_API void tw_group_free(tw_group *group);
  * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
  *
  * Errors of all ranks, after which the group goes on and all residuals are bit for bit as before:
- *   TW_ERR_NUMBER  a gradient holds NaN or infinity, or a sum overflows
- *   TW_ERR_NULL    a pointer is NULL on some rank
- *   TW_ERR_DEVICE  a pointer is not memory of the tensor's GPU, or a stream failed
+ *   TW_ERR_NUMBER    a gradient holds NaN or infinity, or a sum overflows
+ *   TW_ERR_NULL      a pointer is NULL on some rank
+ *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
+ *   TW_ERR_MISMATCH  "rate" or "density": a rank has set another one
  * out is unchanged too, unless a sum overflows: then it is undefined. But where out is grad and the
  * exchange is not dense, out is unchanged in any case.
  *
@@ -474,6 +505,19 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
 #define TW_ALL (-1)
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
+
+/* The rate of AdamW from the next step on. All ranks must set the same.
+ *   tensor  or TW_ALL: all that have AdamW.
+ * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_PARAM if rate is negative, NaN or infinite, or the
+ * tensor has no AdamW; TW_ERR_STATE if the group is not open or the tensor is in progress; the
+ * error that broke the group. */
+TW_API int tw_group_set_rate(tw_group *group, int tensor, double rate);
+
+/* The density from the next step on, with TW_WARMUP_CALLER. All ranks must set the same.
+ *   tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
+ *   density  from `density` to `warmup_density` of the tensor's tw_select_params.
+ * Errors: as tw_group_set_rate; TW_ERR_DENSITY if density is outside of that range. */
+TW_API int tw_group_set_density(tw_group *group, int tensor, double density);
 
 /* A sparse vector of `count` entries. idx ascends strictly. */
 typedef struct tw_sparse {
@@ -563,7 +607,7 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
  * progress; TW_ERR_DEVICE. */
 TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
-/* Write this rank's state to a file: residuals, velocities, thresholds and step counters. An
+/* Write this rank's state to a file: residuals, moments, thresholds and step counters. An
  * existing file of that name is replaced only when the new one is complete. Not collective, but all
  * ranks must save after the same step. Works on a broken group too.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in progress;
@@ -574,11 +618,12 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  *   paths [npaths] the files that this rank takes; npaths may be 0.
  * Each file of the saved run must be taken by exactly one rank. With as many ranks as before, each
  * with its own file, the run continues bit for bit ("auto" chooses anew). With another number of
- * ranks, a rank that takes several files adds up their residuals, and one that takes none starts
- * with zeros.
+ * ranks, a rank that takes several files adds up their residuals (and velocities, and takes the mean
+ * of AdamW's moments), and one that takes none starts with zeros. Rates and densities that were set
+ * are not saved: set them again.
  * Errors of all ranks, after which nothing has changed on any:
  *   TW_ERR_FILE, TW_ERR_DAMAGED, TW_ERR_MEMORY
- *   TW_ERR_MISMATCH  with the field that differs (tensors, n, momentum ...), or with the saved rank
+ *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), or with the saved rank
  *                    that nobody took or that several ranks took
  *   TW_ERR_NUMBER    the sum of the residuals that a rank takes overflows
  *   TW_ERR_NULL      a path is NULL
@@ -618,7 +663,8 @@ TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select
 /* Free everything. NULL is fine. */
 TW_API void tw_selector_free(tw_selector *selector);
 
-/* Compute acc = grad + residual, select from it, and open the step.
+/* Compute acc = grad + residual (or velocity or update + residual), select from it, and open the
+ * step.
  *   grad   [n] of the selector's type. Do not change it before commit or undo.
  *   sparse the selected entries of acc. The selector owns the arrays; they are valid until commit,
  *          undo or the next run.
@@ -639,7 +685,14 @@ TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *s
  * closes the step; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
 
-/* End the step. The sent entries leave the residual and the velocity; all others stay.
+/* The rate of AdamW, and the density with TW_WARMUP_CALLER, from the next step on.
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_PARAM and
+ * TW_ERR_DENSITY as in tw_group_set_rate and tw_group_set_density. */
+TW_API int tw_selector_set_rate(tw_selector *selector, double rate);
+TW_API int tw_selector_set_density(tw_selector *selector, double density);
+
+/* End the step. The sent entries leave the residual and the velocity; all others stay. AdamW's
+ * moments stay.
  *   idx [count] the indices that were sent, ascending, a subset of the selection; on a GPU in its
  *       memory. NULL with count 0: the whole selection. To commit nothing, pass count 0 and an idx
  *       that is not NULL.
@@ -650,7 +703,7 @@ TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
  * the step stays open. */
 TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t count);
 
-/* Undo the step: residual and velocity are bit for bit as before tw_selector_run.
+/* Undo the step: residual and moments are bit for bit as before tw_selector_run.
  *   grad [n] the numbers that were given to tw_selector_run.
  * For a step that fails after selection, for instance because another rank found a NaN. The
  * selector also forgets what it learned in this step.
@@ -662,7 +715,7 @@ TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 TW_API int tw_selector_get_residual(tw_selector *selector, float *residual);
 
 /* Replace the residual by residual[n], finite floats on the host. The next step learns its
- * threshold anew. Velocity and step counter stay.
+ * threshold anew. Moments and step counter stay.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if a step is open or feedback is off; TW_ERR_NUMBER;
  * TW_ERR_DEVICE. */
 TW_API int tw_selector_set_residual(tw_selector *selector, const float *residual);

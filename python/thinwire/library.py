@@ -18,8 +18,10 @@ LARGEST = 2**31 - 1
 class SelectParams(Structure):
     _fields_ = [("method", c_char_p), ("k", c_int64), ("density", c_double), ("type", c_int),
                 ("feedback", c_int), ("threads", c_int), ("seed", c_uint64), ("device", c_int),
-                ("ordinal", c_int), ("stream", c_void_p), ("momentum", c_float),
-                ("clip_norm", c_float), ("warmup_steps", c_int32), ("warmup_density", c_double),
+                ("ordinal", c_int), ("stream", c_void_p), ("clip_norm", c_float),
+                ("momentum", c_float), ("before", c_int), ("beta1", c_double), ("beta2", c_double),
+                ("eps", c_double), ("rate", c_double), ("warmup", c_int), ("warmup_steps", c_int32),
+                ("warmup_density", c_double),
                 ("reuse_period", c_int32), ("reuse_low", c_float), ("reuse_high", c_float),
                 ("reuse_nudge", c_float), ("gaussian_rounds", c_int32), ("dgc_sample", c_double),
                 ("reserved", c_uint32 * 8)]
@@ -32,7 +34,7 @@ class GroupParams(Structure):
 
 
 class Memory(Structure):
-    _fields_ = [("residual", c_size_t), ("velocity", c_size_t), ("undo", c_size_t),
+    _fields_ = [("residual", c_size_t), ("moments", c_size_t), ("undo", c_size_t),
                 ("workspace", c_size_t), ("total", c_size_t)]
 
 
@@ -81,6 +83,8 @@ def _prototypes(lib):
         "tw_allreduce": [handle, c_int, handle, handle],
         "tw_allreduce_start": [handle, c_int, handle, handle],
         "tw_allreduce_wait": [handle, c_int],
+        "tw_group_set_rate": [handle, c_int, c_double],
+        "tw_group_set_density": [handle, c_int, c_double],
         "tw_group_info": [handle, c_int, POINTER(StepInfo)],
         "tw_group_get_residual": [handle, c_int, handle],
         "tw_group_save": [handle, text],

@@ -43,7 +43,7 @@ def _folder(size, nranks, write):
 def bytes_of(group):
     """The group's state, as a tensor."""
     memory = group.memory()
-    with _folder(memory["residual"] + memory["velocity"], group.transport.nranks,
+    with _folder(memory["residual"] + memory["moments"], group.transport.nranks,
                  lambda folder: group.save(os.path.join(folder, "state"))) as folder:
         path = os.path.join(folder, "state")
         data = bytearray(os.path.getsize(path))

@@ -14,6 +14,7 @@
 #ifndef TW_BACKEND_BACKEND_H
 #define TW_BACKEND_BACKEND_H
 
+#include "backend/adamw.h"
 #include "exchange/entries.h"
 #include "thinwire.h"
 
@@ -29,7 +30,11 @@ struct tw__dense_calls;
 typedef struct tw__stream tw__stream;
 
 /* What a selector's state holds one of for each element. */
-typedef enum { TW__RESIDUAL, TW__VELOCITY } tw__vector;
+typedef enum {
+    TW__RESIDUAL,
+    TW__FIRST,  /* velocity of momentum, or AdamW's m */
+    TW__SECOND, /* AdamW's v */
+} tw__vector;
 
 /* One step, as the selector asks for it. */
 typedef struct tw__select_step {
@@ -38,6 +43,7 @@ typedef struct tw__select_step {
     int64_t next_k; /* in the next step */
     int k_changed;  /* k is not that of the step before */
     int k_changes;  /* next_k is not k */
+    tw__adamw adamw;
 } tw__select_step;
 
 /* What a selector learns from step to step. An undone step teaches nothing. */

@@ -26,12 +26,14 @@ static const field group_fields[] = {
     {"bucket", INTEGER}, {"tensors", INTEGER}, {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570004 /* "TW", version 4; another byte order reads differently */
+#define FORMAT_NOW 0x54570005 /* "TW", version 5; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
     {"density", REAL},        {"type", INTEGER},         {"feedback", INTEGER},
-    {"momentum", REAL},       {"clip_norm", REAL},       {"warmup_steps", INTEGER},
+    {"clip_norm", REAL},      {"momentum", REAL},        {"before", INTEGER},
+    {"beta1", REAL},          {"beta2", REAL},           {"eps", REAL},
+    {"rate", REAL},           {"warmup", INTEGER},       {"warmup_steps", INTEGER},
     {"warmup_density", REAL}, {"reuse_period", INTEGER}, {"reuse_low", REAL},
     {"reuse_high", REAL},     {"reuse_nudge", REAL},     {"gaussian_rounds", INTEGER},
     {"dgc_sample", REAL},     {"device", INTEGER},
@@ -76,8 +78,14 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
         real(p->density),
         p->type,
         p->feedback,
-        real(p->momentum),
         real(p->clip_norm),
+        real(p->momentum),
+        p->before,
+        real(p->beta1),
+        real(p->beta2),
+        real(p->eps),
+        real(p->rate),
+        p->warmup,
         p->warmup_steps,
         real(p->warmup_density),
         p->reuse_period,
@@ -206,6 +214,8 @@ typedef struct step_record {
     int64_t index;
     uint64_t call;  /* which tensors, at which step */
     double seconds; /* that an earlier step took */
+    double rate;    /* AdamW's, summed over the tensors */
+    int64_t k;      /* entries to select, likewise */
 } step_record;
 
 static uint64_t signature(const tw__step *s) {
@@ -230,13 +240,40 @@ static int explain(const step_record *record, int rank, const char *own) {
                     own != NULL ? own : tw_error_text(tw__known_error(record->error)));
 }
 
-static int compare_steps(const tw__step *s, int error, double *slowest) {
+static step_record own_record(const tw__step *s, int error, double seconds) {
+    step_record record = {error, s->error_tensor, s->bad_index, signature(s), seconds, 0.0, 0};
+    for (int i = 0; i < s->count; i++) {
+        const tw_selector *selector = tw__member(s, i)->selector;
+        record.rate += selector != NULL ? selector->rate : 0.0;
+        record.k += selector != NULL ? tw__selector_k(selector) : 0;
+    }
+    return record;
+}
+
+/* The lowest rank that has set another rate or density than rank 0. */
+static int compare_settings(const tw_group *g, const step_record *records) {
+    for (int r = 1; r < g->nranks; r++) {
+        if (records[r].rate != records[0].rate)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "rate: rank %d has set %g, rank 0 %g (summed over the tensors of the "
+                            "step); call tw_group_set_rate alike on all ranks",
+                            r, records[r].rate, records[0].rate);
+        if (records[r].k != records[0].k)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "density: rank %d selects %lld entries, rank 0 %lld; call "
+                            "tw_group_set_density alike on all ranks",
+                            r, (long long)records[r].k, (long long)records[0].k);
+    }
+    return TW_OK;
+}
+
+static int compare_steps(tw__step *s, int error, double *slowest) {
     tw_group *g = s->g;
     step_record *records = records_of(g);
     assert(sizeof *records <= sizeof(error_record)); /* they share the memory */
     char own[TW__TEXT];
     snprintf(own, sizeof own, "%s", tw_last_error());
-    records[g->rank] = (step_record){error, s->error_tensor, s->bad_index, signature(s), *slowest};
+    records[g->rank] = own_record(s, error, *slowest);
     TW_TRY(tw__allgather(g->transport, records, sizeof *records, g->agree));
     for (int r = 0; r < g->nranks; r++)
         if (records[r].call != records[0].call)
@@ -245,8 +282,14 @@ static int compare_steps(const tw__step *s, int error, double *slowest) {
                             "and wait for the same tensors in the same order on all ranks",
                             r);
     for (int r = 0; r < g->nranks; r++)
-        if (records[r].error != TW_OK)
+        if (records[r].error != TW_OK) {
+            int e = records[r].error;
+            s->refused = e == TW_ERR_NUMBER || e == TW_ERR_NULL || e == TW_ERR_DEVICE;
             return explain(&records[r], r, r == g->rank ? own : NULL);
+        }
+    s->refused = 1;
+    TW_TRY(compare_settings(g, records));
+    s->refused = 0;
     for (int r = 0; r < g->nranks; r++)
         *slowest = records[r].seconds > *slowest ? records[r].seconds : *slowest;
     return TW_OK;

@@ -20,8 +20,7 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
     int error = tw__step_select(&s);
     error = tw__agree_step(&s, error);
     if (error != TW_OK)
-        return fail(&s, error,
-                    error == TW_ERR_NUMBER || error == TW_ERR_NULL || error == TW_ERR_DEVICE);
+        return fail(&s, error, s.refused);
 
     tw__transport_set_overlap(g->transport, tw__step_overlap, &s);
     error = tw__step_exchange(&s);

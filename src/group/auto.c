@@ -31,9 +31,9 @@
 /* ---- plans */
 
 /* Dense sends gradient and residual: from where a selector on the CPU adds them. With momentum it
- * would clear all velocities. */
+ * would clear all velocities; with AdamW it is not a gradient. */
 int tw__auto_sends_whole(const tw_select_params *p, const tw__backend *backend) {
-    return backend->fold != NULL && p->feedback == TW_FEEDBACK_ON && p->momentum == 0.0f;
+    return backend->fold != NULL && p->feedback == TW_FEEDBACK_ON && tw__moments_of(p) == 0;
 }
 
 static int may_be_dense(const tw_group *g) {

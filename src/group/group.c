@@ -116,6 +116,14 @@ static tw_select_params dense_params(const tw_select_params *params) {
     return p;
 }
 
+/* Errors: TW_ERR_PARAM for what dense cannot do. */
+static int check_dense(const tw_select_params *p) {
+    if (p->before == TW_BEFORE_NOTHING)
+        return TW_OK;
+    return tw__fail(TW_ERR_PARAM, "before: with dense nothing comes before the exchange; give "
+                                  "scheme \"topka\" and density 1");
+}
+
 /* A group uses one device at most, beside the host. */
 static int check_device(const tw_group *g, const tw__tensor *t) {
     if (g->wire != NULL && t->params.momentum != 0.0f && !t->backend->coded_momentum)
@@ -154,16 +162,18 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
         return tw__fail(TW_ERR_STATE, "the group is open; add tensors before tw_group_open");
     TW_TRY(make_room(g));
     tw__tensor t = {.n = n, .params = select != NULL ? *select : g->params.select};
-    if (tw__group_is_dense(g))
+    if (tw__group_is_dense(g)) {
+        TW_TRY(check_dense(&t.params));
         t.params = dense_params(&t.params);
-    else if (t.params.method == NULL)
+    } else if (t.params.method == NULL)
         t.params.method = g->params.select.method;
     TW_TRY(tw__params_resolve(&t.params, n, &t.method, &t.backend));
     TW_TRY(check_device(g, &t));
     if (g->automatic && g->exchange == &tw__exchange_dense &&
         !tw__auto_sends_whole(&t.params, t.backend))
-        return tw__fail(TW_ERR_PARAM, "exchange: dense goes with scheme \"auto\" on the CPU alone, "
-                                      "with feedback and without momentum; give scheme \"dense\"");
+        return tw__fail(TW_ERR_PARAM,
+                        "exchange: dense goes with scheme \"auto\" on the CPU alone, "
+                        "with feedback, and without momentum and AdamW; give scheme \"dense\"");
     if (tensor != NULL)
         *tensor = g->ntensors;
     if (g->backend == NULL || t.backend->resident_k > 0)
@@ -221,6 +231,62 @@ int tw__group_check_idle(tw_group *g, int tensor) {
                         tensor);
     return TW_OK;
 }
+
+/* ---- rate and density of the next steps */
+
+/* Calls `set` for the tensor, or with TW_ALL for each that is `meant`. Either all change or none. */
+static int set_each(tw_group *g, int tensor, double value,
+                    int (*meant)(const tw_select_params *params),
+                    int (*check)(const tw__tensor *t, double value),
+                    int (*set)(tw_selector *selector, double value)) {
+    int first = tensor == TW_ALL ? 0 : tensor, end = tensor == TW_ALL ? g->ntensors : tensor + 1;
+    int count = 0;
+    TW_TRY(tw__group_check(g, first));
+    if (tw__background_busy(g, tensor))
+        return tw__fail(TW_ERR_STATE, "tensors are under way; call tw_allreduce_wait first");
+    for (int t = first; t < end; t++) {
+        if (tensor == TW_ALL && !meant(&g->tensors[t].params))
+            continue;
+        TW_TRY(check(&g->tensors[t], value));
+        count++;
+    }
+    if (count == 0)
+        return check(&g->tensors[0], value); /* says what is missing */
+    for (int t = first; t < end; t++)
+        if (meant(&g->tensors[t].params))
+            TW_TRY(set(g->tensors[t].selector, value));
+    return TW_OK;
+}
+
+static int has_adamw(const tw_select_params *p) {
+    return p->before == TW_BEFORE_ADAMW;
+}
+
+static int check_rate(const tw__tensor *t, double rate) {
+    return tw__check_rate(&t->params, rate);
+}
+
+int tw_group_set_rate(tw_group *g, int tensor, double rate) {
+    TW_REQUIRE(g, "group");
+    return set_each(g, tensor, rate, has_adamw, check_rate, tw_selector_set_rate);
+}
+
+static int has_callers_density(const tw_select_params *p) {
+    return p->warmup == TW_WARMUP_CALLER;
+}
+
+static int check_density(const tw__tensor *t, double density) {
+    int64_t k = 0;
+    return tw__k_from_caller(&t->params, t->n, density, &k);
+}
+
+int tw_group_set_density(tw_group *g, int tensor, double density) {
+    TW_REQUIRE(g, "group");
+    return set_each(g, tensor, density, has_callers_density, check_density,
+                    tw_selector_set_density);
+}
+
+/* ---- information */
 
 int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
     TW_REQUIRE(g, "group");

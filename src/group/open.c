@@ -88,7 +88,7 @@ static int add_selectors(const tw_group *g, tw_memory *memory) {
         tw_memory one;
         TW_TRY(tw_selector_memory(g->tensors[t].n, &g->tensors[t].params, &one));
         memory->residual += one.residual;
-        memory->velocity += one.velocity;
+        memory->moments += one.moments;
         memory->undo += one.undo;
         memory->workspace += one.workspace;
     }
@@ -135,7 +135,7 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
                         tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g, &plans);
     free(buckets);
     TW_TRY(add_selectors(g, memory));
-    memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
+    memory->total = memory->residual + memory->moments + memory->undo + memory->workspace;
     return TW_OK;
 }
 

@@ -1,4 +1,4 @@
-/* state.c - save and load what a group would lose: residuals, velocities, thresholds, counters
+/* state.c - save and load what a group would lose: residuals, moments, thresholds, counters
  *
  * A file (state_file.h) is read and checked as a whole before anything is changed, and all ranks
  * hear of an error of any. Residuals may be loaded by another number of ranks than saved them: what
@@ -89,6 +89,7 @@ static int fill_common(tw_group *g, const tw__state *states, int nstates, common
 typedef struct addition {
     const tw__kernels *kernels;
     const tw__state *to, *from;
+    float share; /* of each state in a mean */
 } addition;
 
 static int add_tensor(tw__tensor *t, const tw__state_head *head, const char *data, void *context) {
@@ -103,15 +104,29 @@ static int add_tensor(tw__tensor *t, const tw__state_head *head, const char *dat
     return TW_OK;
 }
 
+/* AdamW's moments are means over gradients: of several ranks' the mean is taken. */
+static int average_moments(tw__tensor *t, const tw__state_head *head, const char *data,
+                           void *context) {
+    const addition *a = context;
+    if (head->moments < 2)
+        return TW_OK;
+    size_t residual = head->has_residual ? tw__state_vector_bytes(t->n) : 0;
+    float *moments = (float *)(a->to->bytes + (data - a->from->bytes) + residual);
+    int64_t many = (int64_t)(2 * tw__state_vector_bytes(t->n) / sizeof(float));
+    a->kernels->scale(moments, moments, a->share, many);
+    return TW_OK;
+}
+
 /* What this rank takes over, into the first of its states. */
 static int add_up(tw_group *g, const tw__state *states, int nstates) {
-    addition a = {.to = states};
+    addition a = {.to = states, .from = states, .share = 1.0f / (float)nstates};
     TW_TRY(tw__kernels_choose(&a.kernels));
     for (int i = 1; i < nstates; i++) {
         a.from = &states[i];
         TW_TRY(tw__state_each(g, &states[i], add_tensor, &a));
     }
-    return TW_OK;
+    a.from = states;
+    return nstates > 1 ? tw__state_each(g, states, average_moments, &a) : TW_OK;
 }
 
 /* All ranks that bring files must bring files of the same job at the same step. */
@@ -189,9 +204,11 @@ static int set_tensor(tw__tensor *t, const tw__state_head *head, const char *dat
         return TW_OK;
     if (head->has_residual)
         TW_TRY(s->backend->set(s->state, TW__RESIDUAL, (const void *)data));
-    if (head->has_velocity)
-        TW_TRY(s->backend->set(s->state, TW__VELOCITY,
-                               (const void *)(data + tw__state_vector_bytes(t->n))));
+    for (uint32_t i = 0; i < head->moments; i++)
+        TW_TRY(s->backend->set(s->state, i == 0 ? TW__FIRST : TW__SECOND,
+                               (const void *)(data + (i + 1) * tw__state_vector_bytes(t->n))));
+    s->moment_steps = head->moment_steps;
+    s->last_k = head->last_k;
     const tw__learned saved = {.guess = head->guess,
                                .rank = head->rank,
                                .growth = head->growth,

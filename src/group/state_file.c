@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define MAGIC "thinwire"
-#define VERSION 1
+#define VERSION 2
 #define BYTE_ORDER_MARK 0x01020304u
 /* A step takes a microsecond at least: nine years of them. And the next one can be counted. */
 #define MOST_STEPS ((int64_t)1 << 48)
@@ -67,7 +67,9 @@ static tw__state_head head_of(const tw__tensor *t) {
     if (t->selector == NULL)
         return head;
     head.has_residual = t->params.feedback == TW_FEEDBACK_ON;
-    head.has_velocity = t->params.momentum != 0.0f;
+    head.moments = tw__moments_of(&t->params);
+    head.last_k = t->selector->last_k;
+    head.moment_steps = t->selector->moment_steps;
     return head;
 }
 
@@ -102,7 +104,9 @@ static int put_tensor(writer *w, const tw__tensor *t) {
     TW_TRY(put(w, &head, sizeof head));
     if (head.has_residual)
         TW_TRY(put_vector(w, t->selector, TW__RESIDUAL));
-    return head.has_velocity ? put_vector(w, t->selector, TW__VELOCITY) : TW_OK;
+    if (head.moments >= 1)
+        TW_TRY(put_vector(w, t->selector, TW__FIRST));
+    return head.moments == 2 ? put_vector(w, t->selector, TW__SECOND) : TW_OK;
 }
 
 static header header_of(const tw_group *g) {
@@ -240,8 +244,9 @@ int tw__state_each(tw_group *g, const tw__state *state, tw__state_visit *visit, 
             return other(state, t, "n", head.n, ours.n);
         if (head.has_residual != ours.has_residual)
             return other(state, t, "feedback", head.has_residual, ours.has_residual);
-        if (head.has_velocity != ours.has_velocity)
-            return other(state, t, "momentum", head.has_velocity, ours.has_velocity);
+        if (head.moments != ours.moments)
+            return other(state, t, "moments (1 with momentum, 2 with AdamW)", head.moments,
+                         ours.moments);
         if (end - at < sizeof head + tw__state_data_bytes(&head))
             return damaged(state, "ends within a tensor");
         TW_TRY(visit(&g->tensors[t], &head, state->bytes + at + sizeof head, context));
@@ -273,13 +278,22 @@ typedef struct inspection {
 } inspection;
 
 /* A right checksum says nothing of who made it: what a step could not bear is refused. */
+static int holds_negative(const char *vector, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (vector[4 * i + 3] & 0x80) /* the byte order was checked */
+            return 1;
+    return 0;
+}
+
 static int check_tensor(tw__tensor *t, const tw__state_head *head, const char *data,
                         void *context) {
     const inspection *i = context;
     int64_t many = (int64_t)(tw__state_data_bytes(head) / sizeof(float));
-    (void)t;
     if (!tw__state_possible(head->steps, head->global_threshold) || !learned_possible(head) ||
-        i->kernels->count((const void *)data, many, TW__INFINITY_BITS) > 0)
+        head->last_k < 0 || head->last_k > t->n || head->moment_steps < 0 ||
+        head->moment_steps > MOST_STEPS ||
+        i->kernels->count((const void *)data, many, TW__INFINITY_BITS) > 0 ||
+        (head->moments == 2 && holds_negative(data + 2 * tw__state_vector_bytes(t->n), t->n)))
         return damaged(i->state, "holds numbers that cannot be");
     return TW_OK;
 }

@@ -1,6 +1,8 @@
 /* state_file.h - one rank's state as a file
  *
- *     header | tensor 0: head, residual[n], velocity[n] | tensor 1 ... | checksum of all before
+ *     header | tensor 0: head, vectors | tensor 1 ... | checksum of all before
+ *
+ * The vectors of a tensor: residual[n]; velocity[n] with momentum; m[n] and v[n] with AdamW;
  *
  * in the byte order of the machine, and in words of 8 bytes: a vector of odd length is followed by
  * a zero. What the states of several ranks mean together is state.c's business. */
@@ -14,7 +16,7 @@ typedef struct tw__state_head {
     int64_t n;
     int64_t steps;
     uint32_t has_residual;
-    uint32_t has_velocity;
+    uint32_t moments; /* vectors of moments: 0, 1 with momentum, 2 with AdamW */
     uint32_t global_threshold;
     uint32_t guess;
     double rank;
@@ -23,6 +25,8 @@ typedef struct tw__state_head {
     float threshold;
     uint32_t zero;
     int64_t age;
+    int64_t last_k;
+    int64_t moment_steps;
 } tw__state_head;
 
 /* A file in memory. */
@@ -56,9 +60,9 @@ static inline size_t tw__state_vector_bytes(int64_t n) {
     return sizeof(float) * (size_t)(n + n % 2);
 }
 
-/* Both of a tensor's vectors in a file, as far as it has them. */
+/* All of a tensor's vectors in a file. */
 static inline size_t tw__state_data_bytes(const tw__state_head *head) {
-    size_t vectors = (size_t)(head->has_residual != 0) + (size_t)(head->has_velocity != 0);
+    size_t vectors = (size_t)(head->has_residual != 0) + head->moments;
     return tw__state_vector_bytes(head->n) * vectors;
 }
 

@@ -89,7 +89,8 @@ void tw__allreduce_shapes(const tw_group *g, const tw__plan *plan, const int *me
     shapes[1] = empty_shape(g, plan, 1);
     for (int i = 0; i < count; i++) {
         const tw__tensor *t = &g->tensors[members[i]];
-        int64_t k = tw__k_at(&t->params, t->n, t->steps);
+        int64_t k = t->selector != NULL ? tw__selector_k(t->selector)
+                                        : tw__k_at(&t->params, t->n, t->steps);
         add_tensor(&shapes[job_of(g, plan, k)], plan, t, k);
     }
 }

@@ -10,6 +10,7 @@
 #include "select/methods.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- create and free */
@@ -23,7 +24,7 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     TW_TRY(tw__params_resolve(&p, n, &method, &backend));
     TW_TRY(backend->selector_memory(n, &p, method, memory));
     memory->workspace += tw__footprint(sizeof(tw_selector));
-    memory->total = memory->residual + memory->velocity + memory->undo + memory->workspace;
+    memory->total = memory->residual + memory->moments + memory->undo + memory->workspace;
     return TW_OK;
 }
 
@@ -36,8 +37,12 @@ int tw__selector_create(tw_selector **selector, int64_t n, const tw_select_param
     tw_selector *s = tw__alloc(sizeof *s);
     if (s == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
-    *s = (tw_selector){
-        .backend = backend, .params = p, .method = method, .n = n, .info.bad_index = -1};
+    *s = (tw_selector){.backend = backend,
+                       .params = p,
+                       .method = method,
+                       .n = n,
+                       .rate = p.rate,
+                       .info.bad_index = -1};
     int error = backend->selector_create(&s->state, n, &p, method, stream);
     if (error != TW_OK) {
         free(s);
@@ -81,24 +86,57 @@ static int check_open(const tw_selector *s) {
     return tw__fail(TW_ERR_STATE, "no step is open; call tw_selector_run first");
 }
 
+static int64_t k_at(const tw_selector *s, int64_t step) {
+    return s->k > 0 ? s->k : tw__k_at(&s->params, s->n, step);
+}
+
+int64_t tw__selector_k(const tw_selector *s) {
+    return k_at(s, s->step);
+}
+
 static int k_changes_before(const tw_selector *s, int64_t step) {
     return step > 0 && step <= s->params.warmup_steps;
 }
 
+/* The same on every machine, which pow() does not promise. */
+static double power(double base, int64_t exponent) {
+    double result = 1.0;
+    for (; exponent > 0; exponent /= 2, base *= base)
+        result *= exponent % 2 != 0 ? base : 1.0;
+    return result;
+}
+
+static tw__adamw adamw_at(const tw_selector *s) {
+    const tw_select_params *p = &s->params;
+    int64_t t = s->moment_steps + 1;
+    return (tw__adamw){.beta1 = (float)p->beta1,
+                       .fresh1 = (float)(1.0 - p->beta1),
+                       .beta2 = (float)p->beta2,
+                       .fresh2 = (float)(1.0 - p->beta2),
+                       .rate = (float)(s->rate / (1.0 - power(p->beta1, t))),
+                       .root = (float)(1.0 / sqrt(1.0 - power(p->beta2, t))),
+                       .eps = (float)p->eps};
+}
+
 static tw__select_step begin_step(tw_selector *s) {
     assert(!s->open);
+    int64_t k = k_at(s, s->step), next_k = k_at(s, s->step + 1);
+    int set = s->last_k > 0 && s->k > 0 && k != s->last_k;
     const tw__select_step step = {.step = s->step,
-                                  .k = tw__k_at(&s->params, s->n, s->step),
-                                  .next_k = tw__k_at(&s->params, s->n, s->step + 1),
-                                  .k_changed = k_changes_before(s, s->step),
-                                  .k_changes = k_changes_before(s, s->step + 1)};
+                                  .k = k,
+                                  .next_k = next_k,
+                                  .k_changed = set || k_changes_before(s, s->step),
+                                  .k_changes = k_changes_before(s, s->step + 1),
+                                  .adamw = adamw_at(s)};
     s->info =
-        (tw_select_info){.step = s->step, .k = step.k, .bad_index = -1, .refused = s->info.refused};
+        (tw_select_info){.step = s->step, .k = k, .bad_index = -1, .refused = s->info.refused};
     return step;
 }
 
 static void end_step(tw_selector *s) {
     s->step += s->open;
+    s->moment_steps += s->open;
+    s->last_k = s->open ? s->info.k : s->last_k;
     s->open = 0;
     s->info.step = s->step;
 }
@@ -153,6 +191,23 @@ int tw_selector_undo(tw_selector *s, const void *grad) {
     return TW_OK;
 }
 
+int tw_selector_set_rate(tw_selector *s, double rate) {
+    TW_REQUIRE(s, "selector");
+    TW_TRY(check_closed(s));
+    TW_TRY(tw__check_rate(&s->params, rate));
+    s->rate = rate;
+    return TW_OK;
+}
+
+int tw_selector_set_density(tw_selector *s, double density) {
+    int64_t k = 0;
+    TW_REQUIRE(s, "selector");
+    TW_TRY(check_closed(s));
+    TW_TRY(tw__k_from_caller(&s->params, s->n, density, &k));
+    s->k = k;
+    return TW_OK;
+}
+
 /* ---- one step of a group */
 
 int tw__selector_fold(tw_selector *s, const void *grad, const float **acc) {
@@ -165,7 +220,7 @@ int tw__selector_fold(tw_selector *s, const void *grad, const float **acc) {
 
 /* What was learned about sums of many steps does not fit the next ones. */
 int tw__selector_close_whole(tw_selector *s) {
-    assert(s->open && s->params.momentum == 0.0f);
+    assert(s->open && s->params.momentum == 0.0f && s->params.before == TW_BEFORE_NOTHING);
     TW_TRY(s->backend->reset(s->state));
     end_step(s);
     return TW_OK;
@@ -202,6 +257,8 @@ int tw__selector_overflows(tw_selector *s, int on_device, const tw__list *kept,
 
 int tw__selector_reset(tw_selector *s, int64_t steps) {
     s->step = steps;
+    s->last_k = 0;
+    s->moment_steps = 0;
     s->open = 0;
     return s->backend->reset(s->state);
 }

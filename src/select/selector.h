@@ -23,8 +23,12 @@ struct tw_selector {
     tw_select_params params; /* with defaults filled in */
     const struct tw__method *method;
     int64_t n;
-    int64_t step; /* steps committed (without feedback: run) */
-    int open;     /* a step is open: it was run, and not ended */
+    int64_t step;         /* steps committed (without feedback: run) */
+    int64_t k;            /* that the caller set; 0: by the schedule */
+    int64_t last_k;       /* of the last committed step; 0: none yet */
+    double rate;          /* of AdamW */
+    int64_t moment_steps; /* gradients that are in AdamW's moments */
+    int open;             /* a step is open: it was run, and not ended */
     tw_select_info info;
 };
 
@@ -33,6 +37,14 @@ struct tw_selector {
 /* The k of a step, and the largest over all steps. */
 int64_t tw__k_at(const tw_select_params *params, int64_t n, int64_t step);
 int64_t tw__k_max(const tw_select_params *params, int64_t n);
+/* The k of a density that the caller sets. Errors: TW_ERR_PARAM; TW_ERR_DENSITY. */
+int tw__k_from_caller(const tw_select_params *params, int64_t n, double density, int64_t *k);
+/* Vectors of moments: 2 with AdamW, 1 with momentum, else 0. */
+static inline uint32_t tw__moments_of(const tw_select_params *params) {
+    return params->before == TW_BEFORE_ADAMW ? 2 : params->momentum != 0.0f;
+}
+/* Errors: TW_ERR_PARAM. */
+int tw__check_rate(const tw_select_params *params, double rate);
 /* 0 .. last. Errors: TW_ERR_PARAM. */
 int tw__check_choice(const char *field, int value, int last);
 /* Checks params, fills in defaults, finds the method and the backend.
@@ -57,6 +69,8 @@ int tw__selector_apply(tw_selector *s, const tw__outcome *outcome);
  * Errors: TW_ERR_DEVICE. */
 int tw__selector_overflows(tw_selector *s, int on_device, const tw__list *kept,
                            const tw__list *sent, int64_t base, int *yes);
+/* The k of the next step. */
+int64_t tw__selector_k(const tw_selector *s);
 /* Continue from a saved state: as created, after so many steps. Errors: TW_ERR_DEVICE. */
 int tw__selector_reset(tw_selector *s, int64_t steps);
 

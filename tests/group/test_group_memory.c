@@ -25,7 +25,7 @@ static tw_memory memory_of(const tw_group_params *params, int nranks, int64_t n)
     tw_group_free(group);
     ranks_close(&r);
     check_int("total", (int64_t)memory.total,
-              (int64_t)(memory.residual + memory.velocity + memory.undo + memory.workspace));
+              (int64_t)(memory.residual + memory.moments + memory.undo + memory.workspace));
     return memory;
 }
 
@@ -46,7 +46,7 @@ static void test_memory(void **state) {
         const tw_memory large = memory_of(&params, 2, 8000000);
         const tw_memory many = memory_of(&params, 64, 1000000);
         check_between("residual", (int64_t)small.residual, 4000000, 4000000 + (2 << 20));
-        check_int("velocity", (int64_t)small.velocity, 0);
+        check_int("moments", (int64_t)small.moments, 0);
         check_between("workspace of 8n", (int64_t)large.workspace, 1,
                       (int64_t)small.workspace + 7000000 / 100);
         if (!gathers_all(check_exchange(e), 1000000, params.select.k, 64)) /* O(k + P) */
@@ -54,14 +54,14 @@ static void test_memory(void **state) {
                           2 * (int64_t)small.workspace);
         check_true(many.residual == small.residual && many.undo == small.undo);
         params.select.momentum = 0.5f;
-        check_between("velocity", (int64_t)memory_of(&params, 2, 1000000).velocity, 8000000,
+        check_between("moments", (int64_t)memory_of(&params, 2, 1000000).moments, 8000000,
                       8000000 + (4 << 20));
     }
     const tw_group_params params = ranks_params("dense", K);
     check_scene("memory of dense");
     const tw_memory dense = memory_of(&params, 4, 50000000);
-    check_int("residual, velocity and undo",
-              (int64_t)(dense.residual + dense.velocity + dense.undo), 0);
+    check_int("residual, moments and undo", (int64_t)(dense.residual + dense.moments + dense.undo),
+              0);
     check_between("workspace", (int64_t)dense.workspace, 1, 8 << 20);
 }
 

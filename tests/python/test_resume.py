@@ -149,7 +149,7 @@ class Full:
         self.tried = []
 
     def memory(self):
-        return {"residual": 4, "velocity": 0}
+        return {"residual": 4, "moments": 0}
 
     def save(self, path):
         self.tried.append(path)

@@ -170,20 +170,20 @@ static void test_memory_fields(void **state) {
     tw_memory m, larger;
     tw_select_params params = plain();
     check_ok(tw_selector_memory(n, &params, &m));
-    check_int("total", (int64_t)m.total, (int64_t)(m.residual + m.velocity + m.undo + m.workspace));
+    check_int("total", (int64_t)m.total, (int64_t)(m.residual + m.moments + m.undo + m.workspace));
     check_between("residual", (int64_t)m.residual, 4 * n, 4 * n + (2 << 20));
-    check_int("velocity", (int64_t)m.velocity, 0);
+    check_int("moments", (int64_t)m.moments, 0);
     check_between("undo", (int64_t)m.undo, 4 * n, 6 * n + (4 << 20));
     check_ok(tw_selector_memory(8 * n, &params, &larger));
     check_between("workspace of 8n", (int64_t)larger.workspace, 0,
                   (int64_t)m.workspace + 8 * n / 100);
     params.momentum = 0.9f;
     check_ok(tw_selector_memory(n, &params, &m));
-    check_between("velocity", (int64_t)m.velocity, 8 * n, 8 * n + (4 << 20));
+    check_between("moments", (int64_t)m.moments, 8 * n, 8 * n + (4 << 20));
     params.momentum = 0;
     params.feedback = TW_FEEDBACK_OFF;
     check_ok(tw_selector_memory(n, &params, &m));
-    check_int("residual, velocity and undo", (int64_t)(m.residual + m.velocity + m.undo), 0);
+    check_int("residual, moments and undo", (int64_t)(m.residual + m.moments + m.undo), 0);
 }
 
 int main(void) {

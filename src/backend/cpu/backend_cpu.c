@@ -63,14 +63,17 @@ static void take_all(supply *m, tw__cpu_selector *s) {
     const tw_select_params *p = &s->params;
     int feedback = p->feedback == TW_FEEDBACK_ON;
     int64_t n = s->n, most = tw__at_most(TW__MOST * tw__k_max(p, n), n);
-    int64_t velocity = p->momentum != 0.0f ? n : 0;
+    int64_t second = p->before == TW_BEFORE_ADAMW ? n : 0;
+    int64_t first = p->momentum != 0.0f ? n : second;
     s->threads = p->threads;
     s->chunks = tw__chunks(n);
     s->sample_size = tw__sample_of(n, s->method->samples ? p->dgc_sample : 0.0);
     int64_t log = feedback ? n + s->chunks * TW__LANES : 0;
     s->residual = take(m, &m->bytes.residual, tw__alloc, feedback ? n : 0, sizeof(float));
-    s->velocity[0] = take(m, &m->bytes.velocity, tw__alloc, velocity, sizeof(float));
-    s->velocity[1] = take(m, &m->bytes.velocity, tw__alloc, velocity, sizeof(float));
+    for (int copy = 0; copy < 2; copy++) {
+        s->first[copy] = take(m, &m->bytes.moments, tw__alloc, first, sizeof(float));
+        s->second[copy] = take(m, &m->bytes.moments, tw__alloc, second, sizeof(float));
+    }
     s->lossy = take(m, &m->bytes.undo, tw__alloc, feedback ? n / 8 + 1 : 0, 1);
     s->near = take(m, &m->bytes.undo, tw__reserve, log, 1);
     s->far = take(m, &m->bytes.undo, tw__reserve, log, sizeof(float));
@@ -113,9 +116,10 @@ static void selector_free(void *state) {
         free(s->workers[i].scratch);
         free(s->workers[i].keep);
     }
-    void *const parts[] = {s->workers, s->chosen.idx,  s->chosen.val,  s->marks,    s->sample,
-                           s->sums,    s->end,         s->owner,       s->near,     s->far,
-                           s->lossy,   s->velocity[0], s->velocity[1], s->residual, s};
+    void *const parts[] = {
+        s->workers,  s->chosen.idx, s->chosen.val, s->marks,    s->sample, s->sums,
+        s->end,      s->owner,      s->near,       s->far,      s->lossy,  s->first[0],
+        s->first[1], s->second[0],  s->second[1],  s->residual, s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
     tw__pool_release();
@@ -221,14 +225,19 @@ static int check_subset(const tw__cpu_selector *s, const int32_t *idx, int64_t c
     return TW_OK;
 }
 
+static void swap(float *pair[2]) {
+    float *first = pair[0];
+    pair[0] = pair[1];
+    pair[1] = first;
+}
+
 /* The first `leaving` of chosen.idx were sent. */
 static void leave(tw__cpu_selector *s, int64_t leaving) {
     assert(leaving <= s->chosen.cap);
     if (s->residual != NULL)
         tw__feedback_leave(s, leaving);
-    float *velocity = s->velocity[0];
-    s->velocity[0] = s->velocity[1];
-    s->velocity[1] = velocity;
+    swap(s->first);
+    swap(s->second);
 }
 
 static int selector_commit(void *state, const int32_t *idx, int64_t count) {
@@ -305,8 +314,8 @@ static void settle_residual(tw__cpu_selector *s, const tw__outcome *o) {
         while (seen < applied->count && applied->at[seen].idx < kept->at[i].idx)
             seen++;
         int gone = sent && seen < applied->count && applied->at[seen].idx == kept->at[i].idx;
-        if (gone && s->velocity[1] != NULL)
-            s->velocity[1][index] = 0.0f;
+        if (gone && s->params.momentum != 0.0f)
+            s->first[1][index] = 0.0f;
         at += sent; /* it does not leave after all */
     }
     for (; at < left->count; at++)
@@ -348,9 +357,10 @@ static int selector_apply(void *state, const tw__outcome *o) {
 /* ---- state */
 
 static float *vector_of(const tw__cpu_selector *s, tw__vector which) {
-    float *vector = which == TW__RESIDUAL ? s->residual : s->velocity[0];
-    assert(vector != NULL);
-    return vector;
+    float *const vectors[] = {
+        [TW__RESIDUAL] = s->residual, [TW__FIRST] = s->first[0], [TW__SECOND] = s->second[0]};
+    assert(vectors[which] != NULL);
+    return vectors[which];
 }
 
 static int selector_get(void *state, tw__vector which, int64_t first, int64_t count, float *to) {
@@ -383,10 +393,10 @@ static int selector_reset(void *state) {
     size_t bytes = sizeof(float) * (size_t)s->n;
     s->learned = (tw__learned){0};
     tw__feedback_leave(s, 0);
-    if (s->residual != NULL)
-        memset(s->residual, 0, bytes);
-    if (s->velocity[0] != NULL)
-        memset(s->velocity[0], 0, bytes);
+    float *const vectors[] = {s->residual, s->first[0], s->second[0]};
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        if (vectors[i] != NULL)
+            memset(vectors[i], 0, bytes);
     return TW_OK;
 }
 

@@ -44,8 +44,9 @@ typedef struct tw__cpu_selector {
     int threads;
 
     /* State between steps. */
-    float *residual;    /* [n], holds acc while a step is open; NULL without feedback */
-    float *velocity[2]; /* [n] each: this step's and the next one's; NULL without momentum */
+    float *residual; /* [n], holds acc while a step is open; NULL without feedback */
+    float *first[2]; /* [n] each, this step's and the next one's: velocity, or AdamW's m; or NULL */
+    float *second[2]; /* [n] each: AdamW's v; or NULL */
     tw__learned learned;
     int64_t leaving; /* chosen.idx[0 .. leaving-1], then INT32_MAX: still to leave the residual */
 

@@ -9,8 +9,8 @@
  * The entries that were sent leave the residual in the next pass, in the registers of the kernel: a
  * scatter of zeros costs half a pass at density 0.01.
  *
- * Momentum correction and clipping (Lin et al., Deep Gradient Compression, 2018) happen in the
- * source of the pass: what is folded is u = momentum * u + scale * g. */
+ * Clipping, momentum correction (Lin et al., Deep Gradient Compression, 2018) and AdamW happen in the
+ * source of the pass: what is folded is the scaled gradient, its velocity, or its update. */
 #include "base/pool.h"
 #include "select/methods.h"
 #include "backend/cpu/cpu_selector.h"
@@ -42,21 +42,27 @@ static const void *scaled_gradient(const tw__cpu_selector *s, float *scratch, in
     return scratch;
 }
 
-/* What this step adds to the residual. With momentum that is the next velocity, which is computed
- * into its own place: doing so twice does no harm. */
+/* What this step adds to the residual. The next moments are computed into their own memory: doing so
+ * twice does no harm. */
 static const void *source(const tw__cpu_selector *s, float *scratch, int64_t lo, int64_t len) {
     const void *grad = scaled_gradient(s, scratch, lo, len);
-    if (s->velocity[0] == NULL)
+    if (s->second[0] != NULL) {
+        const tw__moment moment = {s->first[0] + lo, s->second[0] + lo, s->first[1] + lo,
+                                   s->second[1] + lo};
+        s->kernels->adamw(scratch, &moment, grad, &s->now.adamw, len);
+        return scratch;
+    }
+    if (s->first[0] == NULL)
         return grad;
-    float *next = s->velocity[1] + lo;
-    s->kernels->decay(next, s->velocity[0] + lo, grad, s->params.momentum, len);
+    float *next = s->first[1] + lo;
+    s->kernels->decay(next, s->first[0] + lo, grad, s->params.momentum, len);
     return next;
 }
 
-/* The entries that leave the velocity, from *leaving on and below `end`. */
+/* The entries that leave the velocity, from *leaving on and below `end`. AdamW's moments stay. */
 static void clear_velocity(tw__cpu_selector *s, const int32_t *leaving, int64_t end) {
-    for (; s->velocity[0] != NULL && *leaving < end; leaving++)
-        s->velocity[0][*leaving] = 0.0f;
+    for (; s->params.momentum != 0.0f && *leaving < end; leaving++)
+        s->first[0][*leaving] = 0.0f;
 }
 
 static tw__undo undo_of_chunk(const tw__cpu_selector *s, int64_t chunk) {

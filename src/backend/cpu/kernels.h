@@ -12,6 +12,7 @@
 #ifndef TW_KERNELS_KERNELS_H
 #define TW_KERNELS_KERNELS_H
 
+#include "backend/adamw.h"
 #include "backend/host_device.h"
 
 #include <stdint.h>
@@ -86,6 +87,12 @@ typedef struct tw__moments {
     double magnitude[TW__LANES];
 } tw__moments;
 
+/* AdamW's moments of some elements: before the step, and after it. */
+typedef struct tw__moment {
+    const float *m, *v;
+    float *next_m, *next_v;
+} tw__moment;
+
 typedef struct tw__kernels {
     const char *name;
 
@@ -110,6 +117,10 @@ typedef struct tw__kernels {
     void (*scale)(float *dst, const void *src, float factor, int64_t len);
     /* dst[i] = factor * old[i] + src[i], rounded twice */
     void (*decay)(float *dst, const float *old, const void *src, float factor, int64_t len);
+    /* update[i] = u of adamw.h, from m[i], v[i] and src[i]; the new m and v go to next, past the
+     * caches. update == src is fine. */
+    void (*adamw)(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
+                  int64_t len);
     /* Add len elements to the sums. */
     void (*moments)(const void *src, int64_t len, tw__moments *moments);
 

@@ -185,6 +185,35 @@ static int64_t avx2_between(const float *val, int64_t len, uint32_t low, uint32_
     return count < cap ? count : cap;
 }
 
+static inline void store(float *to, __m256 x, int stream) {
+    if (stream)
+        _mm256_stream_ps(to, x);
+    else
+        _mm256_storeu_ps(to, x);
+}
+
+static void avx2_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
+                       int64_t len) {
+    const __m256 beta1 = _mm256_set1_ps(a->beta1), fresh1 = _mm256_set1_ps(a->fresh1);
+    const __m256 beta2 = _mm256_set1_ps(a->beta2), fresh2 = _mm256_set1_ps(a->fresh2);
+    const __m256 rate = _mm256_set1_ps(a->rate), root = _mm256_set1_ps(a->root);
+    const __m256 eps = _mm256_set1_ps(a->eps);
+    int stream = can_stream(moment, sizeof beta1);
+    int64_t i = 0;
+    for (; i + WIDTH <= len; i += WIDTH) {
+        __m256 g = load(src, i), m = load(moment->m, i), v = load(moment->v, i);
+        m = _mm256_add_ps(_mm256_mul_ps(beta1, m), _mm256_mul_ps(fresh1, g));
+        v = _mm256_add_ps(_mm256_mul_ps(beta2, v), _mm256_mul_ps(_mm256_mul_ps(fresh2, g), g));
+        __m256 d = _mm256_add_ps(_mm256_mul_ps(root, _mm256_sqrt_ps(v)), eps);
+        __m256 u = _mm256_div_ps(_mm256_mul_ps(rate, m), d);
+        store(moment->next_m + i, m, stream);
+        store(moment->next_v + i, v, stream);
+        _mm256_storeu_ps(update + i, _mm256_add_ps(u, _mm256_sub_ps(d, d)));
+    }
+    _mm_sfence();
+    adamw_rest(i, update, moment, src, a, len);
+}
+
 static void avx2_pick(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
                       tw__entries *out) {
     const __m256i below = just_below(threshold);
@@ -211,6 +240,7 @@ static const tw__kernels kernels = {
     .scan = avx2_scan,
     .clear = stream_zeros,
     .widen_f16 = avx2_widen_f16,
+    .adamw = avx2_adamw,
     .moments = avx2_moments,
     .between = avx2_between,
     .pick = avx2_pick,

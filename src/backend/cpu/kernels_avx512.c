@@ -174,6 +174,35 @@ static int64_t avx512_between(const float *val, int64_t len, uint32_t low, uint3
     return count < cap ? count : cap;
 }
 
+static inline void store(float *to, __m512 x, int stream) {
+    if (stream)
+        _mm512_stream_ps(to, x);
+    else
+        _mm512_storeu_ps(to, x);
+}
+
+static void avx512_adamw(float *update, const tw__moment *moment, const void *src,
+                         const tw__adamw *a, int64_t len) {
+    const __m512 beta1 = _mm512_set1_ps(a->beta1), fresh1 = _mm512_set1_ps(a->fresh1);
+    const __m512 beta2 = _mm512_set1_ps(a->beta2), fresh2 = _mm512_set1_ps(a->fresh2);
+    const __m512 rate = _mm512_set1_ps(a->rate), root = _mm512_set1_ps(a->root);
+    const __m512 eps = _mm512_set1_ps(a->eps);
+    int stream = can_stream(moment, sizeof beta1);
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES) {
+        __m512 g = load(src, i), m = load(moment->m, i), v = load(moment->v, i);
+        m = _mm512_add_ps(_mm512_mul_ps(beta1, m), _mm512_mul_ps(fresh1, g));
+        v = _mm512_add_ps(_mm512_mul_ps(beta2, v), _mm512_mul_ps(_mm512_mul_ps(fresh2, g), g));
+        __m512 d = _mm512_add_ps(_mm512_mul_ps(root, _mm512_sqrt_ps(v)), eps);
+        __m512 u = _mm512_div_ps(_mm512_mul_ps(rate, m), d);
+        store(moment->next_m + i, m, stream);
+        store(moment->next_v + i, v, stream);
+        _mm512_storeu_ps(update + i, _mm512_add_ps(u, _mm512_sub_ps(d, d)));
+    }
+    _mm_sfence();
+    adamw_rest(i, update, moment, src, a, len);
+}
+
 static void avx512_pick(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
                         tw__entries *out) {
     const __m512i thresholds = _mm512_set1_epi32((int)threshold);
@@ -222,6 +251,7 @@ static const tw__kernels kernels = {
     .scan = avx512_scan,
     .clear = stream_zeros,
     .widen_f16 = avx512_widen_f16,
+    .adamw = avx512_adamw,
     .moments = avx512_moments,
     .between = avx512_between,
     .pick = avx512_pick,

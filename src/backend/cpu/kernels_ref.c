@@ -7,6 +7,8 @@
 #include "backend/cpu/wire_kernels.h"
 #include "backend/cpu/wire_numbers.h"
 
+#include <math.h>
+
 static void append(tw__entries *entries, int32_t idx, float val) {
     entries->idx[entries->count] = idx;
     entries->val[entries->count] = val;
@@ -76,6 +78,19 @@ static void ref_moments(const void *src, int64_t len, tw__moments *moments) {
     *moments = m;
 }
 
+static void ref_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
+                      int64_t len) {
+    for (int64_t i = 0; i < len; i++) {
+        float g = load_f32(src, i);
+        float m = a->beta1 * moment->m[i] + a->fresh1 * g;
+        float v = a->beta2 * moment->v[i] + a->fresh2 * g * g;
+        float d = a->root * sqrtf(v) + a->eps;
+        moment->next_m[i] = m;
+        moment->next_v[i] = v;
+        update[i] = a->rate * m / d + (d - d);
+    }
+}
+
 static int64_t ref_between(const float *val, int64_t len, uint32_t low, uint32_t high,
                            uint32_t *out, int64_t cap, int64_t *above) {
     int64_t count = 0;
@@ -110,6 +125,7 @@ const tw__kernels tw__kernels_ref = {
     .scan = ref_scan,
     .clear = ref_clear,
     .widen_f16 = ref_widen_f16,
+    .adamw = ref_adamw,
     .moments = ref_moments,
     .between = ref_between,
     .pick = ref_pick,

@@ -58,6 +58,18 @@ static inline void scan_rest(int64_t done, const void *src, int64_t len, int32_t
     tw__kernels_ref.scan((const char *)src + 4 * done, len - done, base + (int32_t)done, collector);
 }
 
+static inline void adamw_rest(int64_t done, float *update, const tw__moment *moment,
+                              const void *src, const tw__adamw *a, int64_t len) {
+    const tw__moment rest = {moment->m + done, moment->v + done, moment->next_m + done,
+                             moment->next_v + done};
+    tw__kernels_ref.adamw(update + done, &rest, (const char *)src + 4 * done, a, len - done);
+}
+
+/* Whether vectors of so many bytes can go past the caches to both. */
+static inline int can_stream(const tw__moment *moment, size_t bytes) {
+    return (((uintptr_t)moment->next_m | (uintptr_t)moment->next_v) & (bytes - 1)) == 0;
+}
+
 /* The vectors may have written a few more than cap. */
 static inline int64_t between_rest(int64_t done, const float *val, int64_t len, uint32_t low,
                                    uint32_t high, uint32_t *out, int64_t cap, int64_t *above) {

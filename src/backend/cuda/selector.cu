@@ -72,7 +72,7 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
     Step &s = d->step;
     memory->residual = from.take(&d->residual[0], feedback ? e.padded : 0);
     memory->undo = from.take(&d->residual[1], feedback ? e.padded : 0);
-    memory->velocity = from.take(&d->velocity[0], velocity) + from.take(&d->velocity[1], velocity);
+    memory->moments = from.take(&d->velocity[0], velocity) + from.take(&d->velocity[1], velocity);
     memory->workspace =
         from.take(&d->learned[0], 1) + from.take(&d->learned[1], 1) + from.take(&s.scratch, 1) +
         from.take(&s.slot_idx, e.tiles * SLOTS) + from.take(&s.slot_val, e.tiles * SLOTS) +
@@ -81,7 +81,7 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
         from.take(&s.totals, MOST_BLOCKS) + from.take(&s.marks, e.marks) +
         from.take(&d->sample_values, e.sample) + from.take(&s.chosen_idx, e.chosen) +
         from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen);
-    memory->total = memory->residual + memory->undo + memory->velocity + memory->workspace;
+    memory->total = memory->residual + memory->undo + memory->moments + memory->workspace;
     return from.error;
 }
 
@@ -132,6 +132,8 @@ int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *pa
                              const struct tw__method *method, tw__stream *stream) {
     int64_t k_max = tw__k_max(params, n);
     (void)method;
+    if (params->before != TW_BEFORE_NOTHING)
+        return tw__fail(TW_ERR_PARAM, "before: AdamW is not there on cuda; choose TW_CPU");
     TW_TRY(tw__cuda_check_device(params->ordinal));
     Guard guard(params->ordinal);
     TW_TRY(failure(guard.error, "ordinal"));
