@@ -12,7 +12,8 @@ from .library import schemes, version
 
 globals().update({kind.__name__: kind for kind in _errors.BY_CODE.values()})
 __version__ = version()
-_LAZY = {"compress": "ddp", "Compression": "optimizer", "DistributedOptimizer": "optimizer"}
+_LAZY = {"AdamW": "optim", "compress": "ddp", "Compression": "optimizer",
+         "DistributedOptimizer": "optimizer"}
 # Without the error classes: some share their names with Python's.
 __all__ = ["Error", "Group", "alone", "threads", "schemes", "version", *_LAZY]
 
