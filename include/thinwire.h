@@ -790,6 +790,11 @@ TW_API int tw_default_threads(void);
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 
+/* The bare pass over the memory of AdamW before selection: e, m and v += g, all [n]. The floor that
+ * its selection is measured against. Errors: as tw_accumulate. */
+TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                               int threads);
+
 /* The same on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);

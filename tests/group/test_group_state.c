@@ -40,8 +40,11 @@ static void test_go_on(void **state) {
     (void)state;
     const char *scheme;
     for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++)
-        for (int variant = 0; variant < 4 && strcmp(scheme, "auto") != 0; variant++) {
+        for (int variant = 0; variant < 5 && strcmp(scheme, "auto") != 0; variant++) {
             tw_group_params params = state_params(scheme);
+            if (variant == 4 && strcmp(scheme, "dense") == 0)
+                continue; /* nothing comes before it */
+            params.select.before = variant == 4 ? TW_BEFORE_ADAMW : TW_BEFORE_NOTHING;
             params.select.momentum = variant == 1 ? 0.5f : 0.0f;
             params.select.warmup_steps = variant == 2 ? 9 : 0;
             params.select.feedback = variant == 3 ? TW_FEEDBACK_OFF : TW_FEEDBACK_ON;
