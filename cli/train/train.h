@@ -33,6 +33,7 @@ typedef struct train_settings {
     int schedule;           /* position */
     int64_t warmup;         /* steps of the learning rate */
     int64_t density_warmup; /* steps in which density falls from 0.25 */
+    int density_schedule;   /* tw_warmup */
     int64_t drop_every;
     double drop_factor;
     bool correct_momentum; /* momentum before selection, not in the optimiser */
