@@ -383,6 +383,18 @@ typedef enum {
     TW_GLOBAL_REUSE = 1,
 } tw_global;
 
+/* What k and density of a tensor count. */
+typedef enum {
+    /* As the paper of each scheme has it. allgather and dsa (topka, topkdsa ...): k entries from
+     * each rank; a step may apply up to kP. oktopk, gtopk, butterfly, twolevel and fulltopk: k
+     * entries are applied, over all ranks together. */
+    TW_COUNT_OF_SCHEME = 0,
+    /* Traffic: with every exchange a rank sends at most what allgather sends with this k, by the
+     * formulas of tw_exchange_cost. oktopk then applies k(P-1)/3 entries. So schemes can be compared
+     * at equal bytes. Not with "auto". */
+    TW_COUNT_PER_RANK = 1,
+} tw_count;
+
 /* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field. All fields
  * must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and stream. */
 typedef struct tw_group_params {
@@ -395,6 +407,7 @@ typedef struct tw_group_params {
     tw_select_params select; /* for tensors that bring none; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
+    int count;               /* tw_count */
     double timeout;          /* seconds that one wait for messages may take; a step has several
                                 waits (oktopk: 9). 0: 300 */
     int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many

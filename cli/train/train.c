@@ -43,9 +43,14 @@ static int parse(train_settings *s, int argc, char **argv) {
                       "in place of the scheme's exchange."),
         OPTION_CHOICE("wire", "NAME", &s->wire, names_wire,
                       "how entries are written (default raw; auto chooses)."),
-        OPTION_REAL("density", "D", &s->density, 1e-10, 1,
-                    "k/n (default 0.01). In topka and its like k entries come from each worker, in "
-                    "oktopk k are applied in all"),
+        OPTION_REAL(
+            "density", "D", &s->density, 1e-10, 1,
+            "k/n (default 0.01). topka takes k entries from each worker, oktopk and gtopk apply "
+            "k in all"),
+        OPTION_FLAG(
+            "per-rank", &s->per_rank,
+            "density is what each worker may send, as in topka: oktopk then applies (P-1)/3 "
+            "times as many entries with no more bytes"),
         OPTION_INTEGER("density-warmup", "N", &s->density_warmup, 0, 1e9,
                        "steps in which density falls from 0.25 to it (default 0)"),
         OPTION_CHOICE("density-schedule", "NAME", &s->density_schedule, density_schedule_name,

@@ -21,6 +21,7 @@ typedef struct train_settings {
     int select, exchange; /* positions; -1: the scheme's */
     int wire;             /* position; -1: raw, and auto chooses */
     double density;
+    bool per_rank; /* density counts what a rank sends: tw_count */
     int64_t ranks;
     int64_t batch;
     int64_t epochs, steps; /* one of them; both 0: one epoch */

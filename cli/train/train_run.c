@@ -45,6 +45,7 @@ static tw_group_params group_of(const train_settings *s, const char *rule) {
     params.exchange = names_exchange(s->exchange);
     params.wire = names_wire(s->wire);
     params.select.method = names_method(s->select);
+    params.count = s->per_rank ? TW_COUNT_PER_RANK : TW_COUNT_OF_SCHEME;
     params.select.density = s->density;
     params.select.threads = 1;
     params.select.seed = (uint64_t)s->seed;

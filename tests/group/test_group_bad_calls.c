@@ -260,6 +260,7 @@ static void test_mismatch(void **state) {
     MISMATCH(exchange, "dsa", "exchange");
     MISMATCH(result, TW_SUM, "result");
     MISMATCH(global, TW_GLOBAL_REUSE, "global");
+    MISMATCH(count, TW_COUNT_PER_RANK, "count");
     MISMATCH(bucket, 1, "bucket");
     MISMATCH(select.method, "dgc", "method");
     MISMATCH(select.k, K + 1, "k");

@@ -4,6 +4,7 @@
  * Results and residuals are compared with the oracle of each exchange.
  */
 #include <math.h>
+#include <string.h>
 
 #include "exchange_check.h"
 
@@ -156,6 +157,44 @@ static void test_density_by_caller(void **state) {
         check_int("selected", info.selected, info.k);
     }
     ranks_close(&r);
+    rows_free(grads);
+}
+
+/* ---- What k counts --------------------------------------------------------------------------- */
+
+/* With every exchange a rank sends at most what allgather sends with this k, and
+ * not much less. */
+static void test_count_per_rank(void **state) {
+    (void)state;
+    enum { MANY = 8, LONG = 20000, FEW = 100 };
+    const int64_t size = LONG;
+    float **grads = rows_alloc(MANY, LONG);
+    tw_cost limit;
+    check_ok(tw_exchange_cost("allgather", LONG, FEW, MANY, &limit));
+    for (int e = 1; e < check_exchanges(); e++) {
+        ranks r;
+        tw_cost cost;
+        tw_step_info info;
+        tw_group_params params = ranks_params(check_exchange(e), FEW);
+        params.count = TW_COUNT_PER_RANK;
+        ranks_open(&r, MANY, &params, &size, 1);
+        for (int step = 0; step < 3; step++) {
+            check_scene("%s step=%d", check_exchange(e), step);
+            rows_fill(grads, MANY, LONG, DATA_GAUSS, step);
+            ranks_allreduce(&r, 0, (void *const *)grads, grads);
+            ranks_ok(&r);
+            check_ok(tw_group_info(r.groups[3], 0, &info));
+            check_ok(tw_exchange_cost(check_exchange(e), LONG, info.k, MANY, &cost));
+            if (strcmp(check_exchange(e), "dsa") == 0)
+                check_int("k of dsa", info.k, FEW);
+            else if (cost.most > limit.most || cost.most < 0.8 * limit.most)
+                check_fail("k=%lld costs %g words, allgather %g", (long long)info.k, cost.most,
+                           limit.most);
+            if (strcmp(check_exchange(e), "oktopk") == 0)
+                check_int("k of oktopk", info.k, FEW * (MANY - 1) / 3);
+        }
+        ranks_close(&r);
+    }
     rows_free(grads);
 }
 
@@ -319,6 +358,7 @@ int main(void) {
         cmocka_unit_test(test_settings_differ),
         cmocka_unit_test(test_density_by_caller),
         cmocka_unit_test(test_bad_settings),
+        cmocka_unit_test(test_count_per_rank),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_warmup),
         cmocka_unit_test(test_mixed_tensors),
