@@ -1,7 +1,7 @@
 /* thinwire_mpi.h - the ranks of an MPI communicator as the ranks of a transport
  *
- * This is a library of its own, libthinwire_mpi, so that libthinwire does not need MPI. Compile with
- * the compiler wrapper of the MPI that libthinwire_mpi was built with:
+ * This is a library of its own, libthinwire_mpi, so that libthinwire does not need MPI. Compile
+ * with the compiler wrapper of the MPI that libthinwire_mpi was built with:
  *
  *     mpicc train.c $(pkg-config --cflags --libs thinwire_mpi) -o train
  *
