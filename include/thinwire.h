@@ -483,8 +483,9 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  *   grad, out  as in tw_allreduce. They belong to the library from start to wait.
  * Tensors are merged into buckets in the order in which they were added, whatever the order of
  * starting. Buckets are exchanged in order. A bucket begins when all its tensors were started and
- * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at once,
- * with those of their tensors that were started. If one tensor of a bucket fails, all of them fail.
+ * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at
+ * once, with those of their tensors that were started. If one tensor of a bucket fails, all of them
+ * fail.
  * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
  * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
  * group.
