@@ -2,9 +2,9 @@
  *
  * P ranks (worker processes or threads) train together. A tensor is a vector of n numbers that all
  * ranks have, for instance the weights of one layer. In each step every rank has a gradient of n
- * numbers for it. Each rank adds its residual to the gradient: what earlier steps did not apply. It
- * selects k entries (index and value) of this sum. The ranks sum their entries, and every rank
- * applies the result. What was not applied is the new residual. Nothing is lost.
+ * numbers for it. To this it adds its residual, which is what earlier steps did not apply. It
+ * selects k entries (index and value) of acc = gradient + residual. The ranks sum their entries,
+ * and every rank applies the result. What was not applied is the new residual. Nothing is lost.
  *
  *     gradient[n] -> feedback  -> select -> exchange -> apply -> mean gradient[n], or idx/val
  *                    acc = g+e    k of n    over a      e keeps
@@ -15,13 +15,13 @@
  *   tw_group       tensors whose gradients are summed over the ranks   sections 5 to 7
  *   tw_selector    selection without an exchange                       section 8
  *
- * Names in this header
+ * Symbols in this header
  *   n   elements of a tensor           g     gradient
  *   k   entries selected per step      e     residual
  *   P   ranks (nranks)                 acc   g + e
  *   density: k / n
  *
- * One rank of a training loop, without error handling:
+ * One rank of a training loop, over a transport of section 4, without error handling:
  *
  *     tw_group_params params = TW_GROUP_PARAMS_INIT;
  *     params.scheme = "oktopk";
@@ -44,8 +44,8 @@
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
  *     the same on all ranks, with two exceptions. If the group breaks, a rank that has already
  *     finished the call returns TW_OK and gets the error from its next call. Errors "of this rank
- *     alone" are not known to the other ranks: these wait for it and get TW_ERR_TIMEOUT. Calls
- *     without the mark do not wait for other ranks.
+ *     alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT. Calls without
+ *     the mark do not wait for other ranks.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Bad numbers. A step is refused on all ranks if a gradient holds NaN or infinity, or a sum
  *     overflows. A refused step changes no residual.
@@ -174,10 +174,9 @@ typedef struct tw_select_params {
 
     /* With TW_CUDA, gradients, results and outputs are memory of one GPU, aligned to their element
      * type. Selections equal the CPU's bit for bit. A selector queues its work on `stream`. A group
-     * has a stream of its own: a step begins after the work that is in `stream` when tw_allreduce
-     * or tw_allreduce_start is called, and is complete when tw_allreduce or tw_allreduce_wait
-     * returns.
-     */
+     * has a stream of its own: its steps begin after the work that was in `stream` when
+     * tw_allreduce or tw_allreduce_start was called. A step of a group is complete when
+     * tw_allreduce or tw_allreduce_wait returns. */
     int device;   /* tw_device */
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
@@ -190,8 +189,9 @@ typedef struct tw_select_params {
     int32_t warmup_steps;  /* > 0: the density falls exponentially during this many steps */
     double warmup_density; /* density of the first warm-up step; 0: 0.25 */
 
-    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). It corrects its threshold in small steps. If
-     * the count leaves k/4 .. 4k, it computes an exact threshold at once. */
+    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). `count` entries pass its threshold, which it
+     * corrects in small steps. If count leaves k/4 .. 4k, it computes an exact threshold at once.
+     */
     int32_t reuse_period; /* steps from one exact threshold to the next; 0: 32 */
     float reuse_low;      /* lower the threshold if count < low * k; 0: 2/3 */
     float reuse_high;     /* raise it if count > high * k; 0: 5/4 */
@@ -314,19 +314,19 @@ typedef struct tw_device_message {
 } tw_device_message;
 
 /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
- * complete. The peers queue theirs at the same time. Return without waiting for the stream: 0, or a
- * negative number after tw_transport_explain. messages is valid during the call only. The data of
- * the messages stay valid until the stream has sent and received them. A thread of the library may
- * make this call; it does not set the CUDA device. */
+ * complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0, or a
+ * negative number after a call of tw_transport_explain. messages is valid during the call only. The
+ * data of the messages stay valid until the stream has sent and received them. A thread of the
+ * library may make this call; it does not set the CUDA device. */
 typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
                                void *stream);
 
 /* For groups on a GPU: use `exchange` to send entries from GPU to GPU. Control messages still use
  * the transport. All ranks must set it, or none. thinwire_nccl.h sets NCCL.
  *
- * Without it, entries pass through host memory; between threads of one process the library copies
- * them directly. Exchanges "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and
- * "fulltopk", and scheme "auto", always pass through host memory.
+ * If none is set, entries pass through host memory; between threads of one process the library
+ * copies them directly. With exchanges "butterfly" (also as the fallback of oktopk for k < 8P),
+ * "twolevel" and "fulltopk", and with scheme "auto", entries always pass through host memory.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
@@ -409,7 +409,7 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
 /* Add a tensor of n elements, before tw_group_open.
- *   select  as in tw_selector_create; NULL: the group's. Its method NULL: the group's method.
+ *   select  as in tw_selector_create; NULL: the group's. If its method is NULL: the group's.
  *           Exchange "dense" uses only type, threads, device, ordinal and stream.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
@@ -453,7 +453,7 @@ TW_API void tw_group_free(tw_group *group);
  * All ranks get bitwise the same result. The residuals keep what was not applied. Sums are taken in
  * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
  *
- * Errors of all ranks, after which the group goes on and all residuals are bit for bit as before:
+ * Errors that all ranks get. The group goes on, and all residuals are bit for bit as before:
  *   TW_ERR_NUMBER  a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL    a pointer is NULL on some rank
  *   TW_ERR_DEVICE  a pointer is not memory of the tensor's GPU, or a stream failed
@@ -468,9 +468,9 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
  * This rank's residual is then as before the step, and out is undefined. Exception: after
- * TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can be asked for
- * results, information and residuals, saved and freed. Any other call returns the error that broke
- * it.
+ * TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be asked
+ * for results, information and residuals, and can be saved and freed. Any other call returns the
+ * error that broke it.
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */
@@ -531,10 +531,10 @@ typedef struct tw_step_info {
 /* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress. */
 TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
 
-/* Scheme or exchange "auto". A plan is an exchange with a wire format. When the group opens, the
- * ranks measure the network and predict the time of a step for every candidate plan. The first
- * steps try the promising plans; then the group keeps the fastest. Every 64 steps it checks its
- * choice. All ranks choose alike. docs/auto.md explains the model.
+/* What scheme or exchange "auto" does. A plan is an exchange with a wire format. When the group
+ * opens, the ranks measure the network and predict the time of a step for every candidate plan. The
+ * first steps try the promising plans; then the group keeps the fastest. Every 64 steps it checks
+ * its choice. All ranks choose alike. docs/auto.md explains the model.
  *
  * Nothing is lost when the plan changes: residuals belong to tensors, and a dense step sends them
  * along with the gradient. But the plan decides which entries are applied, and it depends on
@@ -599,7 +599,7 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * with its own file, the run continues bit for bit ("auto" chooses anew). With another number of
  * ranks, a rank that takes several files adds up their residuals, and one that takes none starts
  * with zeros.
- * Errors of all ranks, after which nothing has changed on any:
+ * Errors that all ranks get. Nothing has changed on any of them:
  *   TW_ERR_FILE, TW_ERR_DAMAGED, TW_ERR_MEMORY
  *   TW_ERR_MISMATCH  with the field that differs (tensors, n, momentum ...), or with the saved rank
  *                    that nobody took or that several ranks took
