@@ -646,8 +646,8 @@ TW_API void tw_selector_free(tw_selector *selector);
  *   sparse the selected entries of acc. The selector owns the arrays; they are valid until commit,
  *          undo or the next run.
  * Method "exact" returns exactly min(k, non-zeros) entries: the largest magnitudes, and of equal
- * ones the smaller index. "random" returns k. The threshold methods return what passes their
- * threshold, or the k largest if more than 4k pass. Without feedback the step need not be ended:
+ * ones the smaller index. "random" returns k. The other methods return what passes their threshold,
+ * or the k largest if more than 4k pass ("dgc": 4k/3). Without feedback the step need not be ended:
  * the next run ends it too.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_NUMBER if grad holds
  * NaN or infinity, or the sum overflows; TW_ERR_DEVICE if grad is not memory of the GPU, or the
@@ -658,8 +658,8 @@ TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *s
 /* Wait for a step on a GPU. On a GPU tw_selector_run returns as soon as the step is queued on the
  * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. On
  * the CPU it returns at once.
- * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, which
- * closes the step; TW_ERR_DEVICE if the stream failed. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, after
+ * which the step is no longer open; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
 
 /* End the step. The sent entries leave the residual and the velocity; all others stay.
@@ -699,7 +699,7 @@ typedef struct tw_select_info {
     int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
     float threshold;    /* smallest selected magnitude; 0 if none */
     int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
-    int64_t refused;    /* steps refused so far; on a GPU also those committed without waiting */
+    int64_t refused;    /* steps refused so far; on a GPU also after they were committed */
 } tw_select_info;
 
 /* On a GPU this waits for the step. candidates and rescans tell how much work the step took: they
@@ -743,8 +743,8 @@ TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nran
 TW_API int tw_select_method(int position, const char **name, const char **description);
 
 /* The kernels in use: "avx512", "avx2" or "ref". The fastest that this CPU runs, or what the
- * environment variable THINWIRE_KERNELS names. If that name is not usable: the fastest, but
- * creating a selector fails. */
+ * environment variable THINWIRE_KERNELS names. If that name is not usable, this returns the fastest
+ * all the same, but creating a selector fails. */
 TW_API const char *tw_kernels(void);
 
 /* The kernels of this build: name, and 1 if this CPU runs them. A table like those above. */
