@@ -422,8 +422,7 @@ typedef struct tw_group_params {
     const char *exchange;    /* NULL: the scheme's. Names: tw_exchange(), and "auto" */
     const char *wire;        /* wire format of entries; NULL: "raw", with "auto" "raw" or "bf16".
                                 Names: tw_wire(). The rank that rounds a value keeps the difference
-                                in its residual. dense is always raw. Momentum on a GPU needs
-                                "raw" */
+                                in its residual. dense is always raw */
     tw_select_params select; /* of tensors that are added without one; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
@@ -835,6 +834,13 @@ TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int
 /* The same on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
+
+/* The bare pass over the memory of AdamW on a GPU: e[i] += g[i], m[i] += g[i], v[i] += g[i]. It is
+ * the floor for selection with TW_BEFORE_ADAMW.
+ *   e, m, v, g [n] are GPU memory, stream is a cudaStream_t. Returns when queued.
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
+TW_API int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                                    void *stream);
 
 /* The name of a GPU that this build can use, from ordinal 0. Valid until this thread calls again.
  * Errors: TW_ERR_DEVICE if there is no such GPU; tw_last_error() says why. */

@@ -143,9 +143,6 @@ static int check_dense(const tw_select_params *p) {
 
 /* A group uses one device at most, beside the host. */
 static int check_device(const tw_group *g, const tw__tensor *t) {
-    if (g->wire != NULL && t->params.momentum != 0.0f && !t->backend->coded_momentum)
-        return tw__fail(TW_ERR_PARAM, "momentum: %g; on %s it goes with wire \"raw\" alone",
-                        t->params.momentum, t->backend->name);
     TW_TRY(t->backend->check_device(t->params.ordinal));
     for (int i = 0; i < g->ntensors && t->backend->resident_k > 0; i++)
         if (g->tensors[i].backend == t->backend &&
