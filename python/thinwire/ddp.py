@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .engine import Engine
 from .errors import ParamError, StateError, TimeoutError, TransportError
+from .schedule import is_trained_adaptively
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
 _compressed = weakref.WeakSet()     # models. An attribute would keep them from being pickled
@@ -73,6 +74,7 @@ class _Worker(threading.Thread):
         if self.error is not None:
             return
         try:
+            self.engine.check_used()
             self._begin(jobs)
             self.good &= self.engine.finish()
             if jobs[-1].last:
@@ -137,19 +139,26 @@ def _check_dense(module):
                              "sparse=False in embeddings")
 
 
+def trained(model):
+    """The parameters that a DistributedDataParallel synchronises, [(name, parameter)], in the order
+    of the backward pass."""
+    named = [(name, parameter) for name, parameter in model.module.named_parameters()
+             if parameter.requires_grad and name not in model.parameters_to_ignore]
+    named.reverse()
+    return named
+
+
 class State:
     """Returned by compress(): the hook's state, and the user's view of the engine."""
 
-    def __init__(self, model, options):
-        named = [(name, parameter) for name, parameter in model.module.named_parameters()
-                 if parameter.requires_grad and name not in model.parameters_to_ignore]
-        named.reverse()         # the order of the backward pass
+    def __init__(self, model, named, engine):
         self._numbers = {id(parameter): number for number, (_, parameter) in enumerate(named)}
-        self._parameters = [parameter for _, parameter in named]    # keeps their ids unique
-        self.engine = Engine(named, model.process_group, **options)
+        self.parameters = [parameter for _, parameter in named]     # keeps their ids unique
+        self.engine = engine
         may_be_unused = model.find_unused_parameters or model.static_graph
-        self._usage = _Usage(self._parameters) if may_be_unused else None
+        self._usage = _Usage(self.parameters) if may_be_unused else None
         self._worker = _Worker(self.engine)
+        self._looked = engine.groups.is_adaptive is not None    # for the optimizer of the model
         self._finalizer = weakref.finalize(self, _shut_down, self._worker, self._usage)
 
     @property
@@ -200,7 +209,9 @@ class State:
         return job.future
 
     def _checked(self, future):
-        """For a rank in DDP's join(): it has no backward pass that could raise errors."""
+        """For a rank in DDP's join(): it has no backward pass that could raise errors, and no
+        step() that uses the result."""
+        self.engine.is_fresh = False
         self._raise()
         return future.value()
 
@@ -221,7 +232,16 @@ class State:
         last.wait()
         if isinstance(self._worker.error, _GONE):
             self._raise()
-        _queue_callback(self._raise)
+        _queue_callback(self._after_ddp)
+
+    def _after_ddp(self):
+        """Raises errors. After the first backward pass, when scripts have their optimizer, looks
+        whether it needs a warm-up."""
+        self._raise()
+        looked, self._looked = self._looked, True
+        if not looked and self.engine.schedule.is_abrupt \
+                and is_trained_adaptively(self.parameters[0]):
+            self.engine.warn_of_low_density()
 
     def _raise(self):
         error, self._worker.error = self._worker.error, None
@@ -237,23 +257,14 @@ def _hook(state, bucket):
     return state.submit(bucket)
 
 
-def compress(model, scheme="oktopk", density=None, **options):
-    """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
-
-    Options: density (0.01) or k; whole_model (the k largest values of the model, not of each
-    parameter); select, exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum,
-    clip_norm, warmup_steps, warmup_density, seed, bucket (elements), threads, grad_scaler (the
-    GradScaler of mixed precision), and the other fields of tw_select_params.
-    Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
-    """
-    if not isinstance(model, DistributedDataParallel):
-        raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. "
-                        "Without it, use thinwire.DistributedOptimizer")
+def attach(model, named, **options):
+    """Makes the communication hook of a DistributedDataParallel. Collective.
+    named: its trained() parameters. Options are those of Engine. Returns the state."""
     if model in _compressed:
-        raise StateError("the model is compressed already; call compress once for each "
-                         "DistributedDataParallel")
+        raise StateError("the model is compressed already; call compress, or make an optimizer of "
+                         "thinwire, once for each DistributedDataParallel")
     _check_dense(model.module)
-    state = State(model, dict(options, scheme=scheme, density=density))
+    state = State(model, named, Engine(named, model.process_group, **options))
     try:
         model.register_comm_hook(state, _hook)
     except RuntimeError as error:
@@ -261,3 +272,20 @@ def compress(model, scheme="oktopk", density=None, **options):
         raise StateError(f"another communication hook is registered on the model: {error}")
     _compressed.add(model)
     return state
+
+
+def compress(model, scheme="oktopk", density=None, **options):
+    """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
+
+    Options: density (0.01; a number, or a function of the step) or k; steps (of the run: density
+    then falls to its value during the first fifth), or warmup_steps; warmup_density (0.25), warmup
+    ("exponential", "linear", "cosine"); whole_model (the k largest values of the model, not of each
+    parameter); select, exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum,
+    clip_norm, seed, bucket (elements), threads, grad_scaler (the GradScaler of mixed precision),
+    and the other fields of tw_select_params.
+    Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. "
+                        "Without it, use thinwire.DistributedOptimizer")
+    return attach(model, trained(model), scheme=scheme, density=density, **options)

@@ -1,12 +1,15 @@
 """Engine: the gradients of some parameters, summed over the ranks of a process group.
 
 Every parameter is a tensor of one tw_group. So residuals belong to parameters, however gradients
-are bucketed. The DDP hook and DistributedOptimizer both use it:
+are bucketed. The DDP hook and the optimizers use it:
 
     begin(number, grad) ... finish()      grad is now the mean over ranks, equal on all ranks
 
-With whole_model all parameters are one tensor, a vector that the engine holds: the k largest values
-are selected from the whole model, not from each parameter.
+With whole_model all parameters (of a parameter group) are one tensor, a vector that the engine
+holds: the k largest values are selected from the whole model, not from each parameter.
+
+With AdamW before selection the result is a mean update. Gradients stay what they were; updates[]
+has the update of each parameter.
 
 With a GradScaler gradients are unscaled before the exchange and scaled after it, so residuals do
 not depend on the loss scale. All parameters are then one bucket, so that an infinity anywhere
@@ -20,19 +23,19 @@ import os
 import re
 import time
 import warnings
-from numbers import Integral, Real
+from numbers import Real
 
 import torch
 import torch.distributed as dist
 
 from . import library, saved
-from .errors import Error, KError, NumberError, ParamError, SizeError
+from .errors import Error, NumberError, ParamError, SizeError, StateError
 from .group import Group
 from .process_group import transport_of
+from .schedule import Schedule, warn_once
 from .stats import TRIAL, Stats
 
 _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
-_DENSITY = 0.01                 # default
 _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: one bucket of DDP
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
 _MOST_THREADS = 256             # the library's limit
@@ -53,13 +56,8 @@ def _check(parameters):
                              f"on {parameters[0][1].device}; accepted is one device a rank")
 
 
-def _check_options(elements, k, density, timeout, scaler):
+def _check_options(timeout, scaler):
     """Checks the options that reach the library in another form."""
-    if not isinstance(k, Integral) or not 0 <= k <= elements:
-        raise KError(f"k: {k!r}; accepted is 1 .. {elements}, whole numbers up to the elements "
-                     "of all parameters")
-    if k and density:
-        raise KError(f"k: {k} and density: {density!r}; give k or density, not both")
     if not isinstance(timeout, Real) or not 0 <= timeout <= _LONGEST:
         raise ParamError(f"timeout: {timeout!r}; accepted are 0 (default) .. {_LONGEST} seconds")
     if scaler is not None and not hasattr(scaler, "get_scale"):
@@ -71,15 +69,57 @@ def _enabled(scaler):
     return scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
 
 
+class Groups:
+    """Parameter groups of an optimizer.
+
+    of: for each parameter, the number of its group. options: for each group, the fields of
+    tw_select_params in which it differs. rates: with AdamW before selection, a function that
+    returns the rate of each group. is_adaptive: None if nobody knows."""
+
+    def __init__(self, of, options, rates=None, is_adaptive=None):
+        self.of, self.options, self.rates, self.is_adaptive = of, options, rates, is_adaptive
+
+
+class _Tensors:
+    """The tensors of a tw_group: the parameters, or with whole_model the parameter groups."""
+
+    def __init__(self, sizes, groups, whole_model):
+        members = [[number] for number in range(len(sizes))]
+        if whole_model:
+            members = [[] for _ in groups.options]
+            for number, group in enumerate(groups.of):
+                members[group].append(number)
+        self.members = [numbers for numbers in members if numbers]
+        self.groups = [groups.of[numbers[0]] for numbers in self.members]
+        self.sizes = [sum(sizes[number] for number in numbers) for numbers in self.members]
+        self.starts = [[0, *itertools.accumulate(sizes[number] for number in numbers)][:-1]
+                       for numbers in self.members]
+
+    def find(self, tensor, element):
+        """The parameter to which an element belongs, and the element's number in it."""
+        at = bisect.bisect_right(self.starts[tensor], element) - 1
+        return self.members[tensor][at], element - self.starts[tensor][at]
+
+    def split(self, vectors, sizes):
+        """Vectors of the tensors as pieces, one for each parameter."""
+        pieces = [None] * len(sizes)
+        for vector, numbers in zip(vectors, self.members):
+            for number, piece in zip(numbers, vector.split([sizes[one] for one in numbers])):
+                pieces[number] = piece
+        return pieces
+
+
 class Engine:
     """parameters: [(name, parameter)], in the order in which gradients become ready."""
 
-    def __init__(self, parameters, process_group=None, *, scheme="oktopk", density=None, k=0,
-                 whole_model=False, grad_scaler=None, bucket=0, threads=0, timeout=300.0,
-                 **options):
+    def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
+                 density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
+                 warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
+                 timeout=300.0, **options):
         _check(parameters)
-        _check_options(sum(parameter.numel() for _, parameter in parameters), k, density, timeout,
-                       grad_scaler)
+        _check_options(timeout, grad_scaler)
+        self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
+                                 steps, warmup, warmup_steps, warmup_density)
         if not _enabled(grad_scaler):
             grad_scaler = None
         if bucket and (whole_model or grad_scaler is not None):
@@ -91,47 +131,56 @@ class Engine:
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
         self.as_a_whole = whole_model or grad_scaler is not None    # waits for all gradients
-        self.begun, self.scale, self.process = [], 1.0, os.getpid()
+        self.groups = groups or Groups([0] * len(parameters), [{}])
+        self.tensors = _Tensors(self.sizes, self.groups, whole_model)
+        self.begun, self.scale, self.rates, self.process = [], 1.0, None, os.getpid()
+        self.step = 0           # good steps, those before load_state_dict() too
+        self.is_fresh = False   # the last step's result was not used yet
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or 300.0      # 0: default
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
-        self.vector = self.group = None
-        if k:
-            density = k / self.costs.elements
-        elif density is None:
-            density = _DENSITY
-        if density == 1.0:      # a threshold from earlier steps would leave some values behind
-            options.setdefault("select", "exact")
+        self.vectors = self.updates = self.group = None
+        if self.schedule.options["density"] == 1.0:     # a threshold from earlier steps would
+            options.setdefault("select", "exact")       # leave some values behind
         try:
-            if whole_model:
-                self._make_vector()
-            self._open(scheme=scheme, density=density,
-                       bucket=library.LARGEST if grad_scaler is not None else bucket,
+            self._make_vectors(whole_model)
+            self._open(scheme=scheme, bucket=library.LARGEST if self.as_a_whole else bucket,
                        threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
-                       timeout=timeout, **options)
+                       timeout=timeout, **self.schedule.options, **options)
             self._time_dense()
+            if self.groups.is_adaptive:
+                self.warn_of_low_density()
         except BaseException:       # perhaps on this rank only: the others must not wait for it
             self.close()
             raise
 
-    def _make_vector(self):
-        self.vector = torch.empty(sum(self.sizes), dtype=torch.float32, device=self.device)
-        self.slots = self.vector.split(self.sizes)
-        self.starts = [0, *itertools.accumulate(self.sizes)][:-1]
+    def _make_vectors(self, whole_model):
+        if not whole_model and self.groups.rates is None:
+            return
+        vectors = [torch.empty(size, dtype=torch.float32, device=self.device)
+                   for size in self.tensors.sizes]
+        pieces = self.tensors.split(vectors, self.sizes)
+        if whole_model:
+            self.vectors, self.slots = vectors, pieces
+        if self.groups.rates is not None:
+            self.updates = pieces
 
     def _open(self, **options):
         if self.stream is not None:
             options.update(device=library.CUDA, ordinal=self.device.index or 0,
                            stream=self.stream.cuda_stream)
         self.group = Group(self.transport, **options)
-        if self.vector is not None:
-            self.group.add(self.vector.numel(), type=library.F32)
-        else:
-            for size, dtype in zip(self.sizes, self.dtypes):
-                self.group.add(size, type=library.F32 if self.scaler is not None
-                               else _TYPES[dtype])
+        as_floats = self.vectors is not None or self.scaler is not None
+        for size, group, numbers in zip(self.tensors.sizes, self.tensors.groups,
+                                        self.tensors.members):
+            self.group.add(size, type=library.F32 if as_floats else _TYPES[self.dtypes[numbers[0]]],
+                           **self.groups.options[group])
         self.group.open()
+
+    def warn_of_low_density(self):
+        if self.schedule.is_abrupt and self.transport.rank == 0:
+            warn_once()
 
     def _time_dense(self):
         """Times a dense allreduce of one bucket over the script's process group."""
@@ -159,20 +208,40 @@ class Engine:
         if now != then:
             raise SizeError(f"parameter '{self.names[number]}' has changed: {_kind(*now)}, it was "
                             f"{_kind(*then)}; wrap and compress the model again")
-        if self.scaler is not None and not self.begun:
-            self.scale = self.scaler.get_scale()
+        if not self.begun:
+            self._prepare()
         source = self._source(number, grad)
-        mean = source if source.dtype == torch.float32 else torch.empty_like(source,
-                                                                             dtype=torch.float32)
-        self.begun.append((number, grad, source, mean))
-        if self.vector is None:
-            self.group.start(number, source, mean)
+        self.begun.append((number, grad, source, self._result(number, source)))
+        if self.vectors is None:
+            self._start(number, *self.begun[-1][2:])
         elif len(self.begun) == len(self.sizes):
-            self.group.start(0, self.vector, self.vector)
+            for tensor, vector in enumerate(self.vectors):
+                self._start(tensor, vector, vector)
+
+    def _prepare(self):
+        """Asks for what may differ from step to step."""
+        if self.scaler is not None:
+            self.scale = self.scaler.get_scale()
+        if self.groups.rates is not None:
+            self.rates = self.groups.rates()
+        if self.schedule.function is not None:
+            self.group.set_density(library.ALL, self.schedule.at(self.step))
+
+    def _start(self, tensor, source, result):
+        if self.rates is not None:
+            self.group.set_rate(tensor, self.rates[self.tensors.groups[tensor]])
+        self.group.start(tensor, source, result)
+
+    def _result(self, number, source):
+        """Where the result goes, as the library writes it: contiguous, float32."""
+        if self.vectors is None and self.updates is not None:
+            return self.updates[number]
+        return source if source.dtype == torch.float32 else torch.empty_like(source,
+                                                                             dtype=torch.float32)
 
     def _source(self, number, grad):
         """The gradient as the library reads it: contiguous, unscaled."""
-        if self.vector is not None:
+        if self.vectors is not None:
             source = self.slots[number].view_as(grad).copy_(grad)
         elif self.scaler is not None:
             source = grad.contiguous().float()
@@ -192,7 +261,7 @@ class Engine:
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
         on all ranks. Returns False for a step to skip: gradients are infinite then."""
         begun, self.begun = self.begun, []
-        if self.vector is not None:
+        if self.vectors is not None:
             self._check_complete(begun)
         try:
             self.group.wait()
@@ -205,35 +274,48 @@ class Engine:
             return False
         except Error as error:
             raise type(error)(self._by_name(error)) from None
-        for _, grad, _, mean in begun:
-            if self.scaler is not None:
-                mean.mul_(self.scale)
-            if mean is not grad:
-                grad.copy_(mean)
-        tensors = [number for number, _, _, _ in begun] if self.vector is None else [0]
+        if self.updates is None:
+            for _, grad, _, mean in begun:
+                if self.scaler is not None:
+                    mean.mul_(self.scale)
+                if mean is not grad:
+                    grad.copy_(mean)
+        tensors = [number for number, _, _, _ in begun] if self.vectors is None else \
+            range(len(self.vectors))
         self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
 
     def _by_name(self, error):
-        """The error's text with the user's names instead of the library's numbers."""
+        """The error's text with the user's names instead of the library's."""
         def named(match):
-            number, element = int(match[1]), match[2] and int(match[2])
-            if self.vector is not None and element is not None:
-                number = bisect.bisect_right(self.starts, element) - 1
-                element -= self.starts[number]
-            elif self.vector is not None:
-                return "all parameters"
-            at = "" if element is None else f": element {element}"
+            tensor, element = int(match[1]), match[2] and int(match[2])
+            if element is None and self.vectors is not None:
+                return "all parameters" if len(self.vectors) == 1 else \
+                    f"parameter group {self.tensors.groups[tensor]}"
+            number, element = self.tensors.find(tensor, element or 0)
+            at = "" if match[2] is None else f": element {element}"
             return f"parameter '{self.names[number]}'{at}"
-        return re.sub(r"\btensor (\d+)(?:: element (\d+))?", named, str(error))
+        text = re.sub(r"\btensor (\d+)(?:: element (\d+))?", named, str(error))
+        return re.sub(r"call tw_group_set_(rate|density) alike on all ranks",
+                      "lr and density must be equal on all ranks", text)
 
     def end_step(self, good=True):
+        self.step += good
+        self.is_fresh = good
         self.costs.end_step(skipped=not good)
         if self.costs.slower_than_dense() and self.transport.rank == 0:
             warnings.warn(f"thinwire: {self.scheme} takes {1e3 * self.costs.fastest:.2f} ms a step "
                           f"(the fastest of {TRIAL}), a dense allreduce of this model "
                           f"{1e3 * self.costs.dense_seconds:.2f} ms (measured at the start): on "
                           "this network training without thinwire would be faster")
+
+    def check_used(self):
+        """Refuses a second exchange before step(): it would overwrite updates, and would be a
+        second step for the moments."""
+        if self.is_fresh and self.updates is not None:
+            raise StateError("backward() once more before step(): it has exchanged this step's "
+                             "gradients already; accumulate under no_sync(), or call "
+                             "optimizer.zero_grad() to drop the step")
 
     def used_anywhere(self, used):
         """For each parameter, whether any rank used it: equal on all ranks. A parameter that no
@@ -255,11 +337,11 @@ class Engine:
 
     def residuals(self):
         """This rank's residuals: a host tensor of n elements for each parameter."""
-        vector = torch.empty(sum(self.sizes), dtype=torch.float32, device="cpu")
-        tensors = [vector] if self.vector is not None else vector.split(self.sizes)
-        for number, tensor in enumerate(tensors):
-            self.group.residual(number, tensor)
-        return vector.split(self.sizes)
+        vectors = [torch.empty(size, dtype=torch.float32, device="cpu")
+                   for size in self.tensors.sizes]
+        for tensor, vector in enumerate(vectors):
+            self.group.residual(tensor, vector)
+        return self.tensors.split(vectors, self.sizes)
 
     def state_dict(self):
         """This rank's residuals, thresholds and counters, for torch.save."""
@@ -277,10 +359,15 @@ class Engine:
                                     dict(zip(self.names, self.sizes)))
                 paths = stack.enter_context(saved.files_of(mine, self.transport.nranks))
             except Exception:           # on this rank only: the others must not wait for it
-                with contextlib.suppress(Error):
-                    self.group.load(["what load_state_dict() was given"])
+                self.refuse_state()
                 raise
             self.group.load(paths)
+        self.step = max(self.group.info(tensor).step for tensor in range(len(self.tensors.sizes)))
+
+    def refuse_state(self):
+        """Lets load_state_dict() of all other ranks fail."""
+        with contextlib.suppress(Error):
+            self.group.load(["what load_state_dict() was given"])
 
     def close(self):
         """Frees everything; other ranks that wait for this one fail at once. Does nothing in a

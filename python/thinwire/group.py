@@ -12,7 +12,8 @@ from .library import check, lib
 
 _RESULTS = {"mean": 0, "sum": 1}
 _GLOBALS = {"exact": 0, "reuse": 1}
-_FEEDBACK = {True: 0, False: 1}
+_CHOICES = {"feedback": {True: 0, False: 1}, "before": {"nothing": 0, "adamw": 1},
+            "warmup": {"exponential": 0, "linear": 1, "cosine": 2, "caller": 3}}
 _BYTES = {library.F32: 4, library.F16: 2, library.BF16: 2}
 _GROUP_OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "timeout", "bucket")
 _SELECT_OPTIONS = ("select", *(name for name, _ in library.SelectParams._fields_
@@ -49,8 +50,8 @@ def _set_select(params, options, accepted=_SELECT_OPTIONS):
             raise TypeError(f"unknown option {name!r}; accepted are {', '.join(accepted)}")
         if name == "select":
             params.method = _text(name, value)
-        elif name == "feedback":
-            params.feedback = _choice(name, value, _FEEDBACK)
+        elif name in _CHOICES:
+            setattr(params, name, _choice(name, value, _CHOICES[name]))
         else:
             _set_number(params, name, value)
 
@@ -187,6 +188,14 @@ class Group:
 
     def wait(self, tensor=library.ALL):
         check(lib.tw_allreduce_wait(self.handle, tensor))
+
+    def set_rate(self, tensor, rate):
+        """AdamW's rate from the next step on."""
+        check(lib.tw_group_set_rate(self.handle, tensor, rate))
+
+    def set_density(self, tensor, density):
+        """The density from the next step on, with warmup="caller"."""
+        check(lib.tw_group_set_density(self.handle, tensor, density))
 
     def info(self, tensor):
         """The tw_step_info of the tensor's last step."""

@@ -1,4 +1,5 @@
-"""DistributedOptimizer: for scripts without DistributedDataParallel, as in Horovod.
+"""Optimizers whose step() waits for the exchange. DistributedOptimizer makes one of any of torch's,
+for scripts without DistributedDataParallel, as in Horovod.
 
 The exchange of a gradient starts when the backward pass has computed it. step() waits for all of
 them, then runs the optimizer's own step. Weights must be equal at the start, as with Horovod.
@@ -9,8 +10,9 @@ import weakref
 
 import torch
 
-from .engine import Engine
+from .engine import Engine, Groups
 from .errors import ParamError, StateError
+from .schedule import is_adaptive
 
 
 class Compression:
@@ -20,15 +22,14 @@ class Compression:
         self.options = dict(options, scheme=scheme, density=density)
 
 
-class _Step:
-    """The gradients of one step, from the backward pass to step()."""
+class PlainStep:
+    """The gradients of one step of a plain model, from the backward pass to step()."""
 
     def __init__(self, parameters, engine, passes):
         self.parameters, self.engine, self.passes = parameters, engine, passes
         self.lock = threading.Lock()        # the backward pass may have several threads
         self.ready = [0] * len(parameters)  # backward passes so far, for each parameter
         self.started = [False] * len(parameters)
-        self.synchronized = False
         self.kept = []      # autograd nodes; their hooks end with them
         for number, parameter in enumerate(parameters):
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
@@ -45,13 +46,16 @@ class _Step:
 
     def computed(self, number):
         with self.lock:
-            self.synchronized = False
+            self.engine.check_used()
+            self.engine.is_fresh = False
             self.ready[number] += 1
+            if self.engine.as_a_whole:
+                return      # step() starts all
             if self.ready[number] > self.passes:
                 raise StateError(f"parameter '{self.engine.names[number]}' has a gradient more "
                                  f"often than backward_passes_per_step ({self.passes}) says; call "
                                  "step() between")
-            if self.ready[number] == self.passes and not self.engine.as_a_whole:
+            if self.ready[number] == self.passes:
                 self._start(number)
 
     def _start(self, number):
@@ -82,18 +86,45 @@ class _Step:
                 good = self.engine.finish()
             if stream is not None:
                 torch.cuda.current_stream(self.engine.device).wait_stream(stream)
-            self.synchronized = True
             self.engine.end_step(good)
 
+    def check_scaled(self):
+        if self.engine.scaler is not None:
+            raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
+                             "scaler looks at gradients before it steps")
 
-class _Distributed:
+    def close(self):
+        self.engine.close()
+
+
+class DDPStep:
+    """The same for a DistributedDataParallel model: its backward pass exchanges all gradients."""
+
+    started = ()
+
+    def __init__(self, state):
+        self.state, self.engine, self.parameters = state, state.engine, state.parameters
+
+    def synchronize(self):
+        if not self.engine.is_fresh:
+            raise StateError("step() without gradients: call backward() of the model before, the "
+                             "last one of a step not under no_sync()")
+
+    def check_scaled(self):
+        pass
+
+    def close(self):
+        self.state.close()
+
+
+class Distributed:
     """Methods that replace the optimizer's: a base class before the optimizer's own."""
 
     def synchronize(self):
         """Waits until every gradient is the mean over ranks. Call it before anything between
         backward() and step() that reads gradients: clipping, scaler.step()."""
         known = set(map(id, self._exchange.parameters))
-        for parameter in _held(self):
+        for parameter in held(self):
             if parameter.requires_grad and id(parameter) not in known:
                 raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
                                  "gradient when the optimizer became distributed: each rank would "
@@ -106,7 +137,7 @@ class _Distributed:
             result = super().step()
         else:
             result = super().step(functools.partial(self._evaluate, closure))
-        self._exchange.synchronized = False
+        self.thinwire.is_fresh = False
         return result
 
     def _evaluate(self, closure):
@@ -116,30 +147,32 @@ class _Distributed:
         return loss
 
     def _synchronize_once(self):
-        if self._exchange.synchronized:
-            return
-        if self.thinwire.scaler is not None:
-            raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
-                             "scaler looks at gradients before it steps")
-        self.synchronize()
+        if not self.thinwire.is_fresh:
+            self._exchange.check_scaled()
+            self.synchronize()
 
     def add_param_group(self, group):
-        raise StateError("parameters cannot be added to a distributed optimizer; add them before")
+        if hasattr(self, "_exchange"):
+            raise StateError("parameters cannot be added to a distributed optimizer; add them "
+                             "before")
+        super().add_param_group(group)
 
     def zero_grad(self, *arguments, **options):
         if any(self._exchange.started):
             raise StateError("zero_grad() between backward() and step(): the exchange is running")
+        if self.thinwire.updates is not None:
+            self.thinwire.is_fresh = False
         return super().zero_grad(*arguments, **options)
 
 
-def _held(optimizer):
+def held(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _named(optimizer, named_parameters):
     names = {id(parameter): name for name, parameter in named_parameters or ()}
     return [(names.get(id(parameter), f"parameter {number}"), parameter)
-            for number, parameter in enumerate(_held(optimizer)) if parameter.requires_grad]
+            for number, parameter in enumerate(held(optimizer)) if parameter.requires_grad]
 
 
 def _check(optimizer, compression):
@@ -148,7 +181,7 @@ def _check(optimizer, compression):
     if compression is not None and not isinstance(compression, Compression):
         raise TypeError(f"compression: {compression!r}; accepted is thinwire.Compression(scheme, "
                         "density, ...)")
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, Distributed):
         raise StateError("the optimizer is distributed already")
     if "step" in vars(optimizer):       # it would bypass ours
         raise StateError("optimizer.step has been replaced, as learning rate schedulers do; call "
@@ -168,11 +201,12 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
     named = _named(optimizer, named_parameters)
     named.reverse()         # as the backward pass reaches them
     options = (compression or Compression()).options
-    engine = Engine(named, process_group, **options)
+    groups = Groups([0] * len(named), [{}], is_adaptive=is_adaptive(optimizer.defaults))
+    engine = Engine(named, process_group, groups=groups, **options)
     kind = type(optimizer)
-    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
+    optimizer.__class__ = type(kind.__name__, (Distributed, kind), {})
     optimizer.thinwire = engine
-    optimizer._exchange = _Step([parameter for _, parameter in named], engine,
-                            backward_passes_per_step)
+    optimizer._exchange = PlainStep([parameter for _, parameter in named], engine,
+                                    backward_passes_per_step)
     weakref.finalize(optimizer, engine.close)
     return optimizer

@@ -21,7 +21,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .errors import ParamError, TransportError
+from .errors import ParamError, StateError, TransportError
 from .group import Transport, alone
 from .library import check, lib
 
@@ -305,7 +305,13 @@ class ProcessGroupTransport(Transport):
 
 
 def transport_of(group, timeout):
-    """A transport between the ranks of a process group. Collective."""
+    """A transport between the ranks of a process group. Collective. A script that made no process
+    group and was started alone is a job of one rank."""
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise StateError("WORLD_SIZE is more than 1, and there is no process group; call "
+                             "torch.distributed.init_process_group first")
+        return alone()
     if dist.get_rank(group) < 0:
         raise ParamError(f"process_group: rank {dist.get_rank()} is not in it; only its ranks may "
                          "call")

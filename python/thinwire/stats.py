@@ -55,7 +55,8 @@ class Stats:
     def as_dict(self):
         return {"steps": self.steps, "skipped": self.skipped, "elements": self.elements,
                 "dense_bytes": self.dense_bytes, "dense_seconds": self.dense_seconds,
-                **self.totals, "last": dict(self.last)}
+                **self.totals,
+                "last": dict(self.last, density=self.last["k"] / self.elements)}
 
     def line(self):
         steps = max(1, self.steps)

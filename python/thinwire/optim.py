@@ -1,0 +1,287 @@
+"""AdamW and SGD: optimizers that exchange gradients themselves, of plain models and of DDP's.
+
+AdamW computes each rank's update before selection: what is selected, summed and averaged is the
+update of a rank's own gradient, and step() subtracts the mean. SGD averages gradients, then makes
+torch's step. Both keep what was not sent, and take density from a schedule.
+"""
+import math
+import sys
+import weakref
+from numbers import Real
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from . import ddp
+from .engine import Engine, Groups
+from .errors import MismatchError, ParamError, StateError
+from .optimizer import DDPStep, Distributed, PlainStep, held
+
+_LOWEST_EPS = 1.1754943508222875e-38        # the library's: FLT_MIN
+
+
+# ---- parameters
+
+def _groups_of(module, weight_decay):
+    """A module's parameters. One-dimensional ones (biases, norms) have no weight decay."""
+    if isinstance(module, DistributedDataParallel):
+        parameters = [one for _, one in reversed(ddp.trained(module))]
+    else:
+        parameters = [one for one in module.parameters() if one.requires_grad]
+    decayed = [one for one in parameters if one.dim() > 1]
+    rest = [one for one in parameters if one.dim() <= 1]
+    if weight_decay == 0 or not decayed or not rest:
+        return [{"params": parameters, **({} if decayed else {"weight_decay": 0.0})}]
+    return [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+
+
+def _resolve(params, model, weight_decay):
+    """params as torch takes them, and the model that they belong to or None."""
+    if isinstance(params, torch.nn.Module):
+        if model is not None and model is not params:
+            raise ParamError("model: params is a module already; leave it out")
+        return _groups_of(params, weight_decay), params
+    if not isinstance(model, (torch.nn.Module, type(None))):
+        raise TypeError(f"model: {type(model).__name__}; accepted is the module of the parameters")
+    return params, model
+
+
+def _named(optimizer, model):
+    """The parameters that the optimizer trains, in the order of the backward pass: the same for a
+    model in DistributedDataParallel and without, so that each can load the other's state."""
+    if isinstance(model, DistributedDataParallel):
+        return ddp.trained(model)
+    mine = {id(parameter): (f"parameter {number}", parameter)
+            for number, parameter in enumerate(held(optimizer)) if parameter.requires_grad}
+    named = [(name, parameter) for name, parameter in model.named_parameters()
+             if mine.pop(id(parameter), None)] if model is not None else []
+    return [*reversed(mine.values()), *reversed(named)]
+
+
+def _numbers_of_groups(optimizer, named):
+    """For each parameter of the model, the number of its parameter group."""
+    group_of = {id(parameter): number for number, group in enumerate(optimizer.param_groups)
+                for parameter in group["params"] if parameter.requires_grad}
+    for name, parameter in named:
+        if id(parameter) not in group_of:
+            raise ParamError(f"parameter '{name}' of the model is in no parameter group: nothing "
+                             "would train it; add it, or freeze it before the model is wrapped")
+    if len(group_of) > len(named):
+        raise ParamError(f"{len(group_of) - len(named)} parameters are not the model's: nothing "
+                         "would exchange their gradients")
+    return [group_of[id(parameter)] for _, parameter in named]
+
+
+def _check_number(group, field, lowest=0.0):
+    value = group[field]
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if not isinstance(value, Real) or not (lowest <= value < math.inf):
+        raise ParamError(f"{field}: {value!r}; accepted is a number from {lowest:g}")
+
+
+def _check_betas(betas):
+    if not (isinstance(betas, (tuple, list)) and len(betas) == 2
+            and all(isinstance(beta, Real) and 0 <= beta < 1 for beta in betas)):
+        raise ParamError(f"betas: {betas!r}; accepted are two numbers, 0 <= beta < 1")
+
+
+# ---- what both share
+
+class _Exchanging(Distributed):
+    """An optimizer with an exchange of its own. A base class before one of torch's."""
+
+    def _exchange_with(self, model, process_group, passes, options):
+        """Opens the exchange; the last thing that a constructor does. Collective."""
+        for group in self.param_groups:
+            self._check_group(group)
+        named = _named(self, model)
+        groups = self._before_selection(_numbers_of_groups(self, named))
+        if isinstance(model, DistributedDataParallel):
+            if process_group is not None and process_group is not model.process_group:
+                raise ParamError("process_group: it is that of the model; leave it out")
+            self._exchange = DDPStep(ddp.attach(model, named, groups=groups, **options))
+            self.thinwire = self._exchange.engine
+        else:
+            self.thinwire = Engine(named, process_group, groups=groups, **options)
+            self._exchange = PlainStep([parameter for _, parameter in named], self.thinwire, passes)
+            weakref.finalize(self, self.thinwire.close)
+
+    def stats(self):
+        """Bytes, counts and times: totals, and the last step, with its density, under "last"."""
+        return self.thinwire.stats()
+
+    def summary(self):
+        """One line."""
+        return self.thinwire.summary()
+
+    def close(self):
+        """Frees everything now, not when the optimizer or the model is freed."""
+        self._exchange.close()
+
+    def state_dict(self):
+        """As torch's, with this rank's residuals, moments, thresholds and counters."""
+        return {**super().state_dict(), "thinwire": self.thinwire.state_dict()}
+
+    def load_state_dict(self, state):
+        """Continues from this rank's dict, or from the list of the dicts of all ranks: see
+        docs/python.md. Collective. After an error nothing has changed."""
+        before = super().state_dict()
+        try:
+            first, exchange = _parts(state)
+            super().load_state_dict(first)
+        except Exception:       # perhaps on this rank only: the others must not wait for it
+            self.thinwire.refuse_state()
+            raise
+        try:
+            self.thinwire.load_state_dict(exchange)
+        except BaseException:
+            super().load_state_dict(before)
+            raise
+
+
+def _parts(state):
+    """torch's part of a state (of a list, the first one's), and the engine's parts."""
+    every = state if isinstance(state, (list, tuple)) else [state]
+    if not every or not all(isinstance(one, dict) and "thinwire" in one for one in every):
+        raise MismatchError("expected a dict that state_dict() of an optimizer of thinwire "
+                            "returned, or a list of such dicts")
+    first = {name: value for name, value in every[0].items() if name != "thinwire"}
+    exchange = [one["thinwire"] for one in every]
+    return first, exchange if isinstance(state, (list, tuple)) else exchange[0]
+
+
+# ---- AdamW
+
+class _AdamWRule(torch.optim.Optimizer):
+    """Subtracts mean updates from the parameters; the receiver's part of AdamW."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        engine = self.thinwire
+        if engine.stream is not None:
+            torch.cuda.current_stream(engine.device).wait_stream(engine.stream)
+        if self._clip_update:
+            _clip(engine.updates, self._clip_update)
+        updates = dict(zip(map(id, self._exchange.parameters), engine.updates))
+        for group in self.param_groups:
+            trained = [one for one in group["params"] if id(one) in updates]
+            if trained and group["weight_decay"] != 0:
+                torch._foreach_mul_(trained, 1.0 - float(group["lr"]) * group["weight_decay"])
+            if trained:
+                torch._foreach_sub_(trained, [updates[id(one)].view_as(one) for one in trained])
+        return loss
+
+
+def _clip(updates, limit):
+    """Scales all updates down to a common 2-norm."""
+    norm = torch.stack([one.norm() for one in updates]).norm()
+    factor = (limit / norm).clamp(max=1.0)      # 1 if norm is 0
+    for one in updates:
+        one.mul_(factor)
+
+
+class AdamW(_Exchanging, _AdamWRule):
+    """AdamW of each rank's own gradient before selection; the mean update is applied. Collective.
+
+    params: a module, plain or DistributedDataParallel, whose one-dimensional parameters get no
+    weight decay; or parameters or parameter groups as in torch, with model= the
+    DistributedDataParallel if there is one. Without it weights must be equal at the start.
+
+    steps: optimizer steps of the whole run. The density then falls from warmup_density (0.25) to
+    its value during the first fifth. warmup_steps says it directly; warmup is "exponential",
+    "linear" or "cosine". density may be a function of the step; warmup_density is then the largest
+    value that it returns. A rate of two to three times dense AdamW's suits.
+
+    whole_model: select from each parameter group as a whole, not from each parameter. clip_norm
+    limits the 2-norm of each group's (else each parameter's) gradient on each rank, clip_update
+    that of the mean update of the model. Other options are those of compress().
+
+    param.grad stays the gradient of this rank. With a DistributedDataParallel backward() exchanges,
+    else step() does.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, *,
+                 model=None, process_group=None, backward_passes_per_step=1, scheme="topka",
+                 wire="bf16", whole_model=True, clip_update=0.0, **options):
+        params, model = _resolve(params, model, weight_decay)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
+                                  "weight_decay": weight_decay})
+        _check_number({"clip_update": clip_update}, "clip_update")
+        self._clip_update = clip_update
+        self._exchange_with(model, process_group, backward_passes_per_step,
+                            dict(options, scheme=scheme, wire=wire, whole_model=whole_model))
+
+    @staticmethod
+    def _check_group(group):
+        for field in ("lr", "weight_decay"):
+            _check_number(group, field)
+        _check_number(group, "eps", _LOWEST_EPS)
+        _check_betas(group["betas"])
+
+    def _before_selection(self, of):
+        """What the exchange does. of: the group of each parameter."""
+        self._opened = [(tuple(group["betas"]), group["eps"]) for group in self.param_groups]
+        options = [{"before": "adamw", "eps": eps, "beta1": betas[0] or sys.float_info.min,
+                    "beta2": betas[1]} for betas, eps in self._opened]   # both 0: the defaults
+        return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True)
+
+
+def _rates_of(reference):
+    """A function that returns the rate of each group, and does not keep the optimizer alive."""
+    def rates():
+        optimizer = reference()
+        if optimizer is None:
+            raise StateError("the optimizer of the model is gone")
+        for group, opened in zip(optimizer.param_groups, optimizer._opened):
+            if (tuple(group["betas"]), group["eps"]) != opened:
+                raise ParamError(f"betas, eps: {group['betas']}, {group['eps']}; they cannot "
+                                 f"change during the run, they were {opened[0]}, {opened[1]} "
+                                 "(schedulers: cycle_momentum=False)")
+            _check_number(group, "lr")
+        return [float(group["lr"]) for group in optimizer.param_groups]
+    return rates
+
+
+# ---- SGD
+
+class SGD(_Exchanging, torch.optim.SGD):
+    """torch's SGD of the mean gradient, of which each rank sends the values that matter.
+    Collective.
+
+    params, model, steps, density and the warm-up are as in AdamW; most models need no warm-up.
+    Momentum comes after the exchange, as in torch. momentum_before=True: before selection, as in
+    Deep Gradient Compression. Then torch's part has momentum 0, and weight_decay / (1 - momentum),
+    which decays as much. whole_model: select from the model as a whole, not from each parameter.
+    Other options are those of compress().
+    """
+
+    def __init__(self, params, lr, momentum=0, dampening=0, weight_decay=0, nesterov=False, *,
+                 momentum_before=False, model=None, process_group=None, backward_passes_per_step=1,
+                 scheme="oktopk", wire="bf16", whole_model=True, **options):
+        params, model = _resolve(params, model, weight_decay)
+        super().__init__(params, lr, momentum=momentum, dampening=dampening,
+                         weight_decay=weight_decay, nesterov=nesterov)
+        self._momentum_before = momentum_before
+        self._exchange_with(model, process_group, backward_passes_per_step,
+                            dict(options, scheme=scheme, wire=wire, whole_model=whole_model))
+
+    def _check_group(self, group):
+        for field in ("lr", "momentum", "weight_decay"):
+            _check_number(group, field)
+        if self._momentum_before and (group["nesterov"] or group["dampening"] != 0):
+            raise ParamError("nesterov, dampening: not with momentum_before")
+        if self._momentum_before and group["momentum"] != self.param_groups[0]["momentum"]:
+            raise ParamError("momentum: with momentum_before all parameter groups have the same")
+
+    def _before_selection(self, of):
+        """As in AdamW. Rates come after the exchange, so all groups can be one."""
+        momentum = self.param_groups[0]["momentum"] if self._momentum_before else 0.0
+        if self._momentum_before and 0 <= momentum < 1:     # the library refuses others
+            for group in self.param_groups:
+                group["momentum"], group["weight_decay"] = 0, group["weight_decay"] / (1 - momentum)
+        return Groups([0] * len(of), [{"momentum": momentum}], is_adaptive=False)
