@@ -125,15 +125,13 @@ class An4:
         self.test_samples = len(self.test.counts)
         self.by_length = numpy.argsort(self.train.counts, kind="stable")
         self.steps_per_epoch = len(self.by_length) // (args.batch * self.nranks)
-        self.shuffle = numpy.random.default_rng(args.seed)  # the same on all ranks
 
     def batch(self, step):
-        whole, at = self.args.batch * self.nranks, step % self.steps_per_epoch
-        if at == 0:
-            self.offset = int(self.shuffle.integers(len(self.by_length) % whole + 1))
-            self.order = self.shuffle.permutation(self.steps_per_epoch)
-        number = at if step < self.steps_per_epoch else self.order[at]
-        chunk = self.by_length[self.offset + number * whole:][:whole]
+        whole, (epoch, at) = self.args.batch * self.nranks, divmod(step, self.steps_per_epoch)
+        shuffle = numpy.random.default_rng([self.args.seed, epoch])  # alike on all ranks
+        offset = int(shuffle.integers(len(self.by_length) % whole + 1))
+        number = at if epoch == 0 else shuffle.permutation(self.steps_per_epoch)[at]
+        chunk = self.by_length[offset + number * whole:][:whole]
         chosen = chunk[self.rank::self.nranks]
         batch = self.train.batch(chosen)
         if self.args.masks > 0:

@@ -77,7 +77,7 @@ class WikiText:
         self.half = (args.length - 3) // 2  # words of A; B has as many
         self.steps_per_epoch = len(train) // (2 * self.half * args.batch * self.nranks)
         self.test_samples = max(0, len(self.test) // (2 * self.half) - 1)
-        self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
+        self.chance = torch.Generator(device)
 
     def numbers(self, words, ids):
         return torch.tensor([ids.get(word, UNKNOWN) for word in words], device=self.device)
@@ -110,6 +110,7 @@ class WikiText:
         return tokens, segments, masked.flatten(), labels.flatten(), follows.long()
 
     def batch(self, step):
+        self.chance.manual_seed(torch_common.seed_of(self.args, self.rank, step))
         room = len(self.train) - 2 * self.half
         starts = torch.randint(room, (self.args.batch,), generator=self.chance, device=self.device)
         return self.sample(self.train, starts, self.chance)

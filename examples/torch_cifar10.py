@@ -109,8 +109,8 @@ class Cifar10:
         self.test = images[-ntest:][mine].to(device), test[mine].to(device).long()
         self.test_samples = len(test)
         self.steps_per_epoch = len(train) // (args.batch * self.nranks)
-        self.shuffle = torch.Generator().manual_seed(args.seed)  # the same on all ranks
-        self.chance = torch.Generator(device).manual_seed(args.seed * 1000 + self.rank)
+        self.epoch, self.order = None, None
+        self.chance = torch.Generator(device)
         self.mean = torch.tensor(MEAN, device=device)
         self.scale = 1 / torch.tensor(DEVIATION, device=device)
 
@@ -122,10 +122,12 @@ class Cifar10:
         return torch.randint(below, (count, 1), generator=self.chance, device=self.device)
 
     def batch(self, step):
-        at = step % self.steps_per_epoch
-        if at == 0:
-            order = torch.randperm(len(self.train[1]), generator=self.shuffle)
-            self.order = order[self.rank::self.nranks].to(self.device)
+        epoch, at = divmod(step, self.steps_per_epoch)
+        if epoch != self.epoch:
+            shuffle = torch.Generator().manual_seed(torch_common.seed_of(self.args, 999, epoch))
+            order = torch.randperm(len(self.train[1]), generator=shuffle)  # alike on all ranks
+            self.epoch, self.order = epoch, order[self.rank::self.nranks].to(self.device)
+        self.chance.manual_seed(torch_common.seed_of(self.args, self.rank, step))
         mine = self.order[at * self.args.batch:(at + 1) * self.args.batch]
         line = torch.arange(SIDE, device=self.device)[None]
         rows = self.random(2 * MARGIN + 1, len(mine)) + line

@@ -9,11 +9,13 @@ Debian 13 (torch 2.6 without libuv), FILE being a new file for each run:
 
 An example defines a task: an object with `name`, `data_name`, `model`, `steps_per_epoch`,
 `test_samples` (of all ranks) and
-    batch(step)         -> the argument of loss(), on the device
+    batch(step)         -> the argument of loss(), on the device; depends on seed, rank and step
+                           alone, so that a run can be resumed
     loss(model, batch)  -> mean loss and accuracy of the batch, tensors without a dimension
     evaluate(model)     -> over this rank's share of the test data: sum of losses, their number;
                            correct predictions, their number
-`--scheme dense` is plain DistributedDataParallel; all others add one call of thinwire.compress.
+`--scheme dense` is plain DistributedDataParallel. Others add one call of thinwire.compress, or have
+thinwire.AdamW as their optimiser.
 """
 import argparse
 import math
@@ -23,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import torch_checkpoint
 from torch_runlog import VERSION, Clock, Observer, RunLog, dense_step, snapshot, sparse_step
 
 FLUSH = 20  # steps between lines of the log: each flush waits for the GPU
@@ -36,20 +39,27 @@ def parser(description, **defaults):
     p.add_argument("--data", required=True, help="data set; the file says which forms it takes")
     p.add_argument("--scheme", default="oktopk", help="dense: plain DDP; else one of thinwire's")
     p.add_argument("--density", type=float, default=0.01, help="k/n")
-    p.add_argument("--density-warmup", type=int, default=0, metavar="STEPS",
-                   help="in which density falls to it")
+    p.add_argument("--density-warmup", type=int, metavar="STEPS",
+                   help="in which density falls to it (default 0; thinwire: a fifth of the run)")
     p.add_argument("--warmup-density", type=float, default=0.25, help="of the first of these")
     p.add_argument("--whole-model", action="store_true",
                    help="the k largest values of the model, not of each parameter")
-    p.add_argument("--wire", help="how entries are written (default raw)")
+    p.add_argument("--dense-steps", type=int, default=0, metavar="STEPS",
+                   help="of plain DDP before the first sparse one")
+    p.add_argument("--wire", help="how entries are written (default raw; thinwire: bf16)")
     p.add_argument("--epochs", type=int, default=1)
     p.add_argument("--steps", type=int, help="instead of --epochs")
     p.add_argument("--batch", type=int, default=32, help="samples per rank and step")
     p.add_argument("--limit", type=int, help="training samples (default all)")
     p.add_argument("--test-limit", type=int, help="test samples (default all)")
-    p.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
+    p.add_argument("--optimizer", choices=("sgd", "adamw", "thinwire"), default="sgd",
+                   help="sgd and adamw step after the exchange; thinwire is thinwire.AdamW, "
+                        "before selection")
+    p.add_argument("--betas", type=float, nargs=2, default=(0.9, 0.999), help="of adamw, thinwire")
     p.add_argument("--lr", type=float, default=0.1)
     p.add_argument("--schedule", choices=("constant", "cosine"), default="cosine")
+    p.add_argument("--anneal", type=float, default=1.0, metavar="FACTOR",
+                   help="divides lr after each epoch")
     p.add_argument("--warmup", type=int, default=0, metavar="STEPS", help="in which lr rises")
     p.add_argument("--momentum", type=float, default=0.9, help="of sgd")
     p.add_argument("--momentum-correction", action="store_true",
@@ -62,6 +72,10 @@ def parser(description, **defaults):
     p.add_argument("--bucket-mb", type=float, default=25, help="of gradients that travel together")
     p.add_argument("--amp", action="store_true", help="forward and backward in bfloat16")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--checkpoint", metavar="DIR",
+                   help="saved after each test; all ranks must see the folder")
+    p.add_argument("--resume", action="store_true",
+                   help="continue from the checkpoint, where there is one")
     p.add_argument("--run-log", metavar="FILE", help="JSON lines, for thinwire report")
     p.add_argument("--name", help="of the run, in the log (default the scheme)")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -71,11 +85,25 @@ def parser(description, **defaults):
     return p
 
 
+def check(args):
+    if args.scheme == "dense" and args.momentum_correction:
+        raise SystemExit("--momentum-correction: not with --scheme dense, which selects nothing")
+    if args.momentum_correction and args.dense_steps:
+        raise SystemExit("--dense-steps: not with --momentum-correction")
+    if args.optimizer == "thinwire":
+        if args.scheme == "dense":
+            raise SystemExit("--optimizer thinwire: not with --scheme dense, which selects nothing")
+        for name in ("momentum_correction", "dense_steps", "clip"):
+            if getattr(args, name):
+                raise SystemExit(f"--{name.replace('_', '-')}: not with --optimizer thinwire")
+    if args.resume and not args.checkpoint:
+        raise SystemExit("--resume: needs --checkpoint DIR")
+
+
 def setup(args, same_shapes=True):
     """Joins the process group that torchrun prepared and returns this rank's device.
     same_shapes: all batches have one shape, so that cuDNN may look for its fastest kernels."""
-    if args.scheme == "dense" and args.momentum_correction:
-        raise SystemExit("--momentum-correction: not with --scheme dense, which selects nothing")
+    check(args)
     os.environ.setdefault("USE_LIBUV", "0")     # Debian 13's torch 2.6 is built without it
     dist.init_process_group(args.backend)
     device = torch.device(args.device)
@@ -106,32 +134,41 @@ def train(args, make_task, data, same_shapes=True):
 
 
 def compress(args, model):
-    """The one line that a script needs. Returns thinwire's state, None for plain DDP."""
-    if args.scheme == "dense":
-        return None
+    """The one line that a script needs. Returns thinwire's state."""
     import thinwire
 
     return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
-                             warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
+                             warmup_steps=args.density_warmup or 0,
+                             warmup_density=args.warmup_density,
                              momentum=args.momentum if args.momentum_correction else 0.0,
                              wire=args.wire, whole_model=args.whole_model)
 
 
-def make_optimizer(args, parameters):
+def make_optimizer(args, model, device):
+    """Of torch, which steps with the mean gradient."""
+    parameters = model.parameters()
     if args.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, args.lr, weight_decay=args.weight_decay)
+        fused = {"fused": True} if device.type == "cuda" and hasattr(torch, "compile") else {}
+        return torch.optim.AdamW(parameters, args.lr, args.betas, weight_decay=args.weight_decay,
+                                 **fused)
     if args.momentum_correction:  # which makes a gradient 1 / (1 - momentum) times as large
         return torch.optim.SGD(parameters, args.lr,
                                weight_decay=args.weight_decay / (1 - args.momentum))
     return torch.optim.SGD(parameters, args.lr, args.momentum, weight_decay=args.weight_decay)
 
 
-def rate_at(args, step, steps):
-    rising = min(1.0, (step + 1) / (args.warmup + 1))
+def rate_at(args, step, steps, steps_per_epoch):
+    rate = args.lr * min(1.0, (step + 1) / (args.warmup + 1))
+    rate /= args.anneal ** (step // steps_per_epoch)
     if args.schedule == "constant":
-        return args.lr * rising
+        return rate
     done = max(0.0, (step - args.warmup) / max(1, steps - args.warmup))
-    return args.lr * rising * 0.5 * (1 + math.cos(math.pi * done))
+    return rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def seed_of(args, number, step=0):
+    """For the random numbers of a step: number is the rank, or the same on all ranks."""
+    return (args.seed * 1000 + number) * 1000003 + step
 
 
 def shard(n):
@@ -152,13 +189,12 @@ class Loop:
         self.model = DistributedDataParallel(
             task.model, device_ids=[device.index] if device.type == "cuda" else None,
             bucket_cap_mb=args.bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True)
-        self.state = compress(args, self.model)
-        torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
-        self.optimizer = make_optimizer(args, task.model.parameters())
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch
-        self.log = RunLog(args.run_log, device)
+        self.optimizer = make_optimizer(args, task.model, device)
+        self.state = None
+        torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
         self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
         # The first parameter's gradient is the last: after it the backward pass only waits.
         next(task.model.parameters()).register_hook(lambda _: self.clock.mark())
@@ -172,15 +208,17 @@ class Loop:
         self.task.model.zero_grad(set_to_none=True)
 
     def run(self):
-        self.log_run()
-        step, result = 0, None
+        step, result = self.begin()
         while step < self.steps and not self.diverged:
+            if step == self.args.dense_steps and self.state is None:
+                self.compress()
             self.train_step(step)
             step += 1
             if step % FLUSH == 0:
                 self.log.flush()
             if step % self.every == 0 or step == self.steps or self.diverged:
                 result = self.evaluate(step)
+                self.save(step, result)
         self.log.write("end", steps=step, seconds=self.log.elapsed, skipped=0,
                        replicas_equal=self.replicas_equal(), **result)
         if self.state is not None:
@@ -188,8 +226,13 @@ class Loop:
             self.state.close()
         dist.destroy_process_group()
 
+    def compress(self):
+        if self.args.scheme != "dense":
+            self.state = compress(self.args, self.model)
+
     def train_step(self, step):
-        args, rate = self.args, rate_at(self.args, step, self.steps)
+        args = self.args
+        rate = rate_at(args, step, self.steps, self.task.steps_per_epoch)
         observed = args.snapshots > 0 and step % args.snapshots == 0
         observer = Observer(self.task.model, self.state) if observed and self.first else None
         self.clock = clock = Clock(self.device)
@@ -234,6 +277,41 @@ class Loop:
         if self.state is None:
             return dense_step(self.parameters, dist.get_world_size())
         return sparse_step(self.state)
+
+    # ---- Checkpoints --------------------------------------------------------------------------
+
+    def begin(self):
+        """The first step, and the last result: of the checkpoint, if there is one to resume."""
+        args = self.args
+        found = torch_checkpoint.load(args.checkpoint) if args.resume else None
+        if found is None:
+            self.log = RunLog(args.run_log, self.device)
+            self.log_run()
+            return 0, None
+        step, common, own = found
+        self.log = RunLog(args.run_log, self.device, *common["log"])
+        self.task.model.load_state_dict(common["model"])
+        self.optimizer.load_state_dict(common["optimizer"])
+        if own["thinwire"] is not None:
+            self.compress()
+            self.state.load_state_dict(own["thinwire"])
+        torch.set_rng_state(own["random"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(own["device_random"])
+        self.say(f"continues from step {step}")
+        return step, common["result"]
+
+    def save(self, step, result):
+        """After an evaluation: it has made the buffers of all ranks equal."""
+        if not self.args.checkpoint or self.diverged or step == self.steps:
+            return
+        common = {"model": self.task.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                  "log": self.log.position(), "result": result}
+        own = {"thinwire": None if self.state is None else self.state.state_dict(),
+               "random": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            own["device_random"] = torch.cuda.get_rng_state()
+        torch_checkpoint.save(self.args.checkpoint, step, common, own)
 
     # ---- Evaluation ---------------------------------------------------------------------------
 
@@ -285,14 +363,17 @@ class Loop:
     def log_run(self):
         args = self.args
         has_momentum = args.optimizer == "sgd" or args.momentum_correction
+        adaptive = {} if args.optimizer == "sgd" else {"betas": list(args.betas)}
         self.log.write("run", version=VERSION, name=args.name or args.scheme, model=self.task.name,
                        parameters=self.parameters, data=self.task.data_name, scheme=args.scheme,
-                       density=1.0 if self.state is None else args.density,
+                       density=1.0 if args.scheme == "dense" else args.density,
                        nranks=dist.get_world_size(), transport=args.backend, batch=args.batch,
                        steps=self.steps, epochs=self.steps // self.task.steps_per_epoch,
                        seed=args.seed, optimizer=args.optimizer, lr=args.lr, warmup=args.warmup,
                        momentum=args.momentum if has_momentum else 0.0,
                        momentum_correction=args.momentum_correction,
                        weight_decay=args.weight_decay, whole_model=args.whole_model,
-                       density_warmup=args.density_warmup, warmup_density=args.warmup_density,
+                       density_warmup=args.density_warmup or 0, dense_steps=args.dense_steps,
+                       warmup_density=args.warmup_density, schedule=args.schedule,
+                       anneal=args.anneal, clip=args.clip, **adaptive,
                        wire=args.wire or ("auto" if args.scheme == "auto" else "raw"))

@@ -51,11 +51,18 @@ def tidied(value):
 
 
 class RunLog:
-    """Collects steps on every rank; rank 0 writes them. path None: writes nothing."""
+    """Collects steps on every rank; rank 0 writes them. path None: writes nothing. A log that is
+    resumed continues at a position() of it."""
 
-    def __init__(self, path, device):
-        self.file = open(path, "w") if path and dist.get_rank() == 0 else None
-        self.device, self.pending, self.elapsed = device, [], 0.0
+    def __init__(self, path, device, size=0, elapsed=0.0):
+        self.file, self.device, self.pending, self.elapsed = None, device, [], elapsed
+        if path and dist.get_rank() == 0:
+            self.file = open(path, "a")
+            self.file.truncate(size)
+
+    def position(self):
+        """Bytes and seconds of the run so far."""
+        return self.file.tell() if self.file else 0, self.elapsed
 
     def write(self, kind, **values):
         if self.file:

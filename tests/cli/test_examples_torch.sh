@@ -24,7 +24,7 @@ ranks() {
     port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
     for rank in $(seq 0 $((count - 1))); do
         RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-            timeout 120 "$python" "$examples/$example" --device cpu "$@" \
+            timeout 120 "$python" ${wrapper:+"$wrapper"} "$examples/$example" --device cpu "$@" \
             >"$dir/out.$rank" 2>"$dir/err.$rank" &
     done
     wait
@@ -65,8 +65,8 @@ steps = [line for line in lines if line["kind"] == "step"]
 assert kinds[0] == "run" and kinds[-1] == "end" and "evaluation" in kinds, kinds
 assert lines[-1]["replicas_equal"] is True
 run = lines[0]
-assert run["whole_model"] is (run["model"] == "bert") and run["momentum_correction"] is False
-assert run["momentum"] == (0 if run["optimizer"] == "adamw" else 0.9) and run["wire"] == "raw"
+assert run["whole_model"] is (run["model"] in ("bert", "gpt")) and run["momentum_correction"] is False
+assert run["momentum"] == (0.9 if run["optimizer"] == "sgd" else 0) and run["wire"] == "raw"
 assert {"weight_decay", "warmup", "density_warmup", "warmup_density"} <= run.keys()
 assert [line["step"] for line in steps] == list(range(lines[0]["steps"]))
 first, last = (sum(line["loss"] for line in part) for part in (steps[:3], steps[-3:]))
@@ -76,7 +76,9 @@ for line in steps:
     assert abs(sum(line[part] for part in parts) - line["time_s"]) < 1e-5, line
 if lines[0]["scheme"] != "dense":
     assert all(line["k"] < lines[0]["parameters"] / 4 for line in steps[-3:])
-    assert all(line["payload_sent"] > 0 and line["select_s"] > 0 for line in steps)
+    sparse = steps[run["dense_steps"]:]
+    assert all(line["payload_sent"] > 0 and line["select_s"] > 0 for line in sparse)
+    assert all("select_s" not in line for line in steps[:run["dense_steps"]])
 EOF
 
 cat >"$dir/make.py" <<'EOF'
@@ -137,10 +139,11 @@ EOF
 "$python" "$dir/make.py" "$dir" "$examples" || exit 1
 
 "$python" - <<'EOF' || fail "the models have other sizes than the papers'"
-import torch_an4, torch_bert, torch_cifar10
+import torch_an4, torch_bert, torch_cifar10, torch_gpt
 sizes = {torch_cifar10.vgg16: 14728266, torch_cifar10.resnet20: 269722,
          torch_an4.DeepSpeech: 27569568,
-         lambda: torch_bert.Bert(*torch_bert.SIZES["base"]): 133547324}
+         lambda: torch_bert.Bert(*torch_bert.SIZES["base"]): 133547324,
+         lambda: torch_gpt.Gpt(65, 256, *torch_gpt.SIZES["small"]): 10775040}
 for make, size in sizes.items():
     assert sum(p.numel() for p in make().parameters()) == size, (size, make)
 EOF
@@ -152,6 +155,13 @@ torch_an4.hide(x, [200, 150, 5], 2, numpy.random.default_rng(1))
 rows, columns = (x == 0).all(dim=2).sum(1), (x == 0).all(dim=1).sum(1)
 assert 0 < rows[0] <= 40 and 0 < rows[1] <= 30 and rows[2] == 0, rows
 assert (columns > 0).all() and (columns <= 2 * (torch_an4.FREQUENCIES // 6)).all(), columns
+EOF
+
+"$python" - <<'EOF' || fail "--anneal does not divide the rate after each epoch"
+from argparse import Namespace
+from torch_common import rate_at
+args = Namespace(lr=1.0, warmup=0, schedule="constant", anneal=1.25)
+assert [rate_at(args, step, 100, 10) for step in (0, 9, 10, 25)] == [1, 1, 0.8, 0.64]
 EOF
 
 "$python" - <<'EOF' || fail "prepare_an4.py does not say that libsndfile1 is missing"
@@ -167,6 +177,7 @@ EOF
 stops "--data $dir/none: should be a folder with data_batch_1.bin" torch_cifar10.py --data "$dir/none"
 stops "--data $dir/none: should be a folder with train.txt" torch_bert.py --data "$dir/none"
 stops "--data $dir/none: should be the file" torch_an4.py --data "$dir/none"
+stops "--data $dir/none: should be a text file" torch_gpt.py --data "$dir/none"
 stops "--batch 501: one step of 1 ranks" torch_cifar10.py --data "$dir/bin" --batch 501
 stops "--batch 626: one step of 1 ranks" torch_bert.py --data "$dir/text" --batch 626 --length 35
 stops "--test-limit: 0 test samples for 1 ranks" torch_bert.py --data "$dir/text" --test-limit 9
@@ -183,11 +194,42 @@ for scheme in dense oktopk; do
     fi
     train "bert-$scheme" torch_bert.py --data "$dir/text" --steps 8 --batch 4 --length 35 \
         --lr 0.003 --test-limit 2000 --whole-model "$@"
+    train "gpt-$scheme" torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 8 \
+        --batch 4 --lr 0.003 --test-limit 1000 "$@"
     if [ -e "$dir/an4.npz" ]; then
         train "an4-$scheme" torch_an4.py --data "$dir/an4.npz" --batch 8 --epochs 4 --width 32 \
             --layers 1 --lr 0.001 --masks 1 "$@"
     fi
 done
+
+cat >"$dir/killed.py" <<'END'
+"""Runs an example that ends in its second checkpoint, of which rank 0 has written nothing."""
+import os, runpy, sys
+import torch_checkpoint
+
+def save(folder, step, common, own, complete=torch_checkpoint.save, steps=[]):
+    if steps and os.environ["RANK"] == "0":
+        os._exit(9)
+    steps.append(step)
+    complete(folder, step, common, own)
+
+torch_checkpoint.save = save
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+END
+# A run that is killed and resumed has the losses of one that was not.
+set -- torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 25 --limit 250 --epochs 4 --lr 0.05 \
+    --scheme oktopk --density 0.1 --dense-steps 3
+train whole "$@"
+wrapper=$dir/killed.py
+ranks 2 "$@" --run-log "$dir/resumed.jsonl" --checkpoint "$dir/saved"
+wrapper=
+[ "$(cat "$dir/saved/latest")" -eq 5 ] || fail "killed: no checkpoint of step 5"
+grep -q '"step": 9' "$dir/resumed.jsonl" || fail "killed: no step 9"
+train resumed "$@" --checkpoint "$dir/saved" --resume
+[ "$(losses whole)" = "$(losses resumed)" ] || fail "resumed: other losses"
+grep -q 'continues from step 5' "$dir/out.0" || fail "resumed: from the beginning"
+
 if [ -e "$dir/sheets/test_batch.jpg" ]; then
     train sheets torch_cifar10.py --data "$dir/sheets" --model resnet20 --batch 50 --epochs 3 \
         --lr 0.05 --scheme dense
