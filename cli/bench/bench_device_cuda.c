@@ -26,7 +26,7 @@ typedef struct cuda_own {
     cudaEvent_t begin, end;
     void *typed;     /* [n] the gradient as f16 or bf16; NULL for f32 */
     float *values;   /* [n] the same as float32 */
-    float *sum;      /* [n] of the bare pass */
+    float *sums[3];  /* [n] each, of the bare pass: e, and with adamw m and v; or NULL */
     float *spin_sum; /* [SPIN_ELEMENTS] */
     float *spin_add; /* [SPIN_ELEMENTS] zeros */
 } cuda_own;          /* all but the stream: for n > 0 alone */
@@ -58,6 +58,10 @@ static size_t typed_bytes(const bench_device *device) {
     return (size_t)device->n * (device->type == TW_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
+static int sums_of(const bench_device *device) {
+    return device->adamw ? 3 : 1;
+}
+
 static cudaError_t obtain_zeros(float **array, size_t bytes, cudaStream_t stream) {
     void *memory = NULL;
     cudaError_t error = cudaMalloc(&memory, bytes);
@@ -70,7 +74,8 @@ static cudaError_t obtain_vectors(const bench_device *device, cuda_own *own) {
     size_t spin_bytes = (size_t)SPIN_ELEMENTS * sizeof(float);
     TRY_CUDA(cudaEventCreate(&own->begin));
     TRY_CUDA(cudaEventCreate(&own->end));
-    TRY_CUDA(obtain_zeros(&own->sum, float_bytes(device), own->stream));
+    for (int i = 0; i < sums_of(device); i++)
+        TRY_CUDA(obtain_zeros(&own->sums[i], float_bytes(device), own->stream));
     TRY_CUDA(obtain_zeros(&own->values, float_bytes(device), own->stream));
     TRY_CUDA(obtain_zeros(&own->spin_sum, spin_bytes, own->stream));
     TRY_CUDA(obtain_zeros(&own->spin_add, spin_bytes, own->stream));
@@ -89,7 +94,8 @@ static void cuda_close(bench_device *device) {
     cuda_own *own = device->own;
     (void)cudaFree(own->typed);
     (void)cudaFree(own->values);
-    (void)cudaFree(own->sum);
+    for (int i = 0; i < sums_of(device); i++)
+        (void)cudaFree(own->sums[i]);
     (void)cudaFree(own->spin_sum);
     (void)cudaFree(own->spin_add);
     if (own->begin != NULL)
@@ -162,14 +168,20 @@ static int cuda_upload_gradient(bench_device *device, const gradient *made, grad
 
 static int cuda_bare_clear(bench_device *device) {
     const cuda_own *own = device->own;
-    return checked(device, "clearing",
-                   cudaMemsetAsync(own->sum, 0, float_bytes(device), own->stream));
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < sums_of(device) && error == cudaSuccess; i++)
+        error = cudaMemsetAsync(own->sums[i], 0, float_bytes(device), own->stream);
+    return checked(device, "clearing", error);
 }
 
 static int cuda_bare_pass(bench_device *device, const gradient *uploaded) {
     const cuda_own *own = device->own;
-    return error_check("timing the bare pass",
-                       tw_cuda_accumulate(own->sum, uploaded->values, device->n, own->stream));
+    float *const *to = own->sums;
+    const float *g = uploaded->values;
+    int status = device->adamw
+                     ? tw_cuda_accumulate_adamw(to[0], to[1], to[2], g, device->n, own->stream)
+                     : tw_cuda_accumulate(to[0], g, device->n, own->stream);
+    return error_check("timing the bare pass", status);
 }
 
 static int cuda_time(bench_device *device, const bench_device_work *works, int count, void *context,
