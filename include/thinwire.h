@@ -831,14 +831,12 @@ TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
                                int threads);
 
-/* The same on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
+/* tw_accumulate on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
 
-/* The bare pass over the memory of AdamW on a GPU: e[i] += g[i], m[i] += g[i], v[i] += g[i]. It is
- * the floor for selection with TW_BEFORE_ADAMW.
- *   e, m, v, g [n] are GPU memory, stream is a cudaStream_t. Returns when queued.
- * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
+/* tw_accumulate_adamw on a GPU: e, m, v and g are GPU memory, stream is a cudaStream_t. Returns when
+ * queued. Errors: as tw_cuda_accumulate. */
 TW_API int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
                                     void *stream);
 
