@@ -2,26 +2,26 @@
  *
  * P ranks (worker processes or threads) train together. A tensor is a vector of n numbers that all
  * ranks have, for instance the weights of one layer. In each step every rank has a gradient of n
- * numbers for it. Thinwire adds the residual, which is everything that earlier steps did not send.
- * It selects k entries (index and value) of this sum, adds them up over all ranks, and keeps the
- * rest as the new residual. Nothing is lost.
+ * numbers for it. To this it adds its residual, which is what earlier steps did not apply. It
+ * selects k entries (index and value) of acc = gradient + residual. The ranks sum their entries,
+ * and every rank applies the result. What was not applied is the new residual. Nothing is lost.
  *
  *     gradient[n] -> feedback  -> select -> exchange -> apply -> mean gradient[n], or idx/val
  *                    acc = g+e    k of n    over a      e keeps
- *                                           transport   what did not arrive
+ *                                           transport   what was not applied
  *
  * Objects
  *   tw_transport   moves messages between ranks                        section 4
  *   tw_group       tensors whose gradients are summed over the ranks   sections 5 to 7
  *   tw_selector    selection without an exchange                       section 8
  *
- * Names in this header
+ * Symbols in this header
  *   n   elements of a tensor           g     gradient
  *   k   entries selected per step      e     residual
  *   P   ranks (nranks)                 acc   g + e
  *   density: k / n
  *
- * One rank of a training loop, without error handling:
+ * One rank of a training loop, over a transport of section 4, without error handling:
  *
  *     tw_group_params params = TW_GROUP_PARAMS_INIT;
  *     params.scheme = "oktopk";
@@ -41,11 +41,11 @@
  *   - Threads. One thread at a time may use a handle. A group and its transport count as one
  *     handle: do not call functions of the transport while a step is in progress. Other handles are
  *     independent.
- *   - Collective. All ranks must make a call marked "Collective", in the same order. It returns the
- *     same status on all ranks. If the group breaks, a rank that had already finished returns TW_OK
- *     and gets the error from its next call. Errors of one rank alone are listed apart; the other
- *     ranks then wait for it and get TW_ERR_TIMEOUT. Calls without the mark do not wait for other
- *     ranks.
+ *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
+ *     the same on all ranks, with two exceptions. If the group breaks, a rank that has already
+ *     finished the call returns TW_OK and gets the error from its next call. Errors "of this rank
+ *     alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT. Calls without
+ *     the mark do not wait for other ranks.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Bad numbers. A step is refused on all ranks if a gradient holds NaN or infinity, or a sum
  *     overflows. A refused step changes no residual.
@@ -53,10 +53,11 @@
  *     threads and the instruction set do not change it.
  *
  * Caveats
- *   - Conservation (applied + new residuals = gradients + old residuals) is exact except for the
- *     rounding of g + e to float32 and, with wire formats q8, q4 and q2, of remainders.
+ *   - Conservation (applied + new residuals = gradients + old residuals) is exact, with two
+ *     exceptions: g + e is rounded to float32, and wire formats q8, q4 and q2 round remainders.
  *   - All threads of the library compute in the caller's floating-point environment. With
- *     flush-to-zero, subnormal sums become 0. Undo a step in the environment in which it ran.
+ *     flush-to-zero, subnormal sums become 0. Call tw_selector_undo in the environment in which the
+ *     step ran.
  *
  * More headers: thinwire_mpi.h (MPI), thinwire_nccl.h (NCCL), thinwire_sim.h (simulated networks).
  * docs/glossary.md defines every term. */
@@ -124,6 +125,23 @@ TW_API const char *tw_last_error(void);
 
 /* ---- 3. Parameters ------------------------------------------------------------------------ */
 
+/* Names that parameters take. A scheme is a method with an exchange: "oktopk" is the default.
+ *
+ *     method     how a rank selects    exact reuse gaussian dgc random redsync
+ *     exchange   how ranks sum         dense allgather dsa gtopk oktopk fulltopk butterfly twolevel
+ *     wire       how entries are sent  raw f32 f16 bf16 q8 q4 q2
+ *
+ *     scheme     method + exchange      scheme     method + exchange
+ *     dense      all values are sent    oktopk     reuse + oktopk
+ *     topka      exact + allgather      fulltopk   reuse + fulltopk
+ *     topkdsa    exact + dsa            logtopk    exact + butterfly
+ *     gtopk      exact + gtopk          twolevel   exact + twolevel
+ *     gaussiank  gaussian + allgather   randomk    random + allgather
+ *     dgc        dgc + allgather        auto       exact + the fastest exchange, see tw_choice
+ *
+ * tw_scheme(), tw_select_method(), tw_exchange() and tw_wire() list them with a description. See
+ * docs/selection.md, docs/exchange.md and docs/wire_format.md. */
+
 /* Element type of gradients. Residuals and results are always float32. */
 typedef enum {
     TW_F32 = 0,
@@ -132,7 +150,7 @@ typedef enum {
 } tw_type;
 
 typedef enum {
-    TW_FEEDBACK_ON = 0,  /* keep what was not sent and add it to the next gradient */
+    TW_FEEDBACK_ON = 0,  /* keep what was not applied and add it to the next gradient */
     TW_FEEDBACK_OFF = 1, /* select from the gradient itself and drop the rest */
 } tw_feedback;
 
@@ -170,10 +188,9 @@ typedef struct tw_select_params {
 
     /* With TW_CUDA, gradients, results and outputs are memory of one GPU, aligned to their element
      * type. Selections equal the CPU's bit for bit. A selector queues its work on `stream`. A group
-     * has a stream of its own: a step begins after the work that is in `stream` when tw_allreduce
-     * or tw_allreduce_start is called, and is complete when tw_allreduce or tw_allreduce_wait
-     * returns.
-     */
+     * has a stream of its own: its steps begin after the work that was in `stream` when
+     * tw_allreduce or tw_allreduce_start was called. A step of a group is complete when
+     * tw_allreduce or tw_allreduce_wait returns. */
     int device;   /* tw_device */
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
@@ -202,8 +219,9 @@ typedef struct tw_select_params {
     int32_t warmup_steps;  /* 0: no warm-up */
     double warmup_density; /* density of the first step; 0: 0.25 */
 
-    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). It corrects its threshold in small steps. If
-     * the count leaves k/4 .. 4k, it computes an exact threshold at once. */
+    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). `count` entries pass its threshold, which it
+     * corrects in small steps. If count leaves k/4 .. 4k, it computes an exact threshold at once.
+     */
     int32_t reuse_period; /* steps from one exact threshold to the next; 0: 32 */
     float reuse_low;      /* lower the threshold if count < low * k; 0: 2/3 */
     float reuse_high;     /* raise it if count > high * k; 0: 5/4 */
@@ -226,13 +244,15 @@ typedef struct tw_select_params {
 /* Bytes of a selector or a group. tw_selector_create or tw_group_open allocates all of them. A step
  * allocates nothing.
  *
- * undo restores the residual after a refused step. On the CPU it is address space of about 5.2 * n
- * bytes. A step touches 0.2 * n to 0.5 * n of them, and more if gradients suddenly grow 100 times.
- * On a GPU it is a second residual.
+ * undo: memory that is needed to restore the residual after a refused step. On the CPU it is about
+ * 5.2 * n bytes of address space. A step touches 0.2 * n to 0.5 * n of them, and more if gradients
+ * suddenly grow 100 times. On a GPU it is a second residual.
  *
- * workspace of a selector on the CPU: 32 * k bytes for results; 32 * k bytes of address space per
- * thread, of which all threads together touch about 16 * k; n / 250 for samples ("dgc": n / 25,
- * "random": n / 8). On a GPU: 64 * k + n / 2. */
+ * workspace of a selector on the CPU is the sum of:
+ *   32 * k              results
+ *   32 * k per thread   address space, of which all threads together touch about 16 * k
+ *   n / 250             samples; method "dgc": n / 25, "random": n / 8
+ * On a GPU it is 64 * k + n / 2. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n]; 0 without feedback */
     size_t moments;   /* 2 x float32[n] with momentum, 4 x float32[n] with AdamW, else 0 */
@@ -244,17 +264,17 @@ typedef struct tw_memory {
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
 
-/* One rank's end of a set of P ranks that send messages to each other. A transport moves bytes and
- * counts them. It knows nothing about gradients. It serves one group at a time and must outlive
- * that group. The caller frees it with tw_transport_free. */
+/* What connects one rank to the others. A transport moves bytes and counts them. It knows nothing
+ * about gradients. It serves one group at a time and must outlive that group. The caller frees it
+ * with tw_transport_free. */
 typedef struct tw_transport tw_transport;
 
-/* A job of one rank.
+/* For a job of one rank.
  * Errors: TW_ERR_NULL; TW_ERR_MEMORY. */
 TW_API int tw_transport_self(tw_transport **transport);
 
 /* Ranks as threads of this process.
- *   transports [nranks] gets one end for each rank. The thread of a rank uses and frees its end.
+ *   transports [nranks] gets one for each rank. The thread of a rank uses and frees its own.
  *   nranks     1 .. 65536.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_threads(tw_transport **transports, int nranks);
@@ -324,19 +344,19 @@ typedef struct tw_device_message {
 } tw_device_message;
 
 /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
- * complete. The peers queue theirs at the same time. Return without waiting for the stream: 0, or a
- * negative number after tw_transport_explain. messages is valid during the call, their data until
- * the stream has passed. A thread of the library may make this call; it does not set the CUDA
- * device. */
+ * complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0, or a
+ * negative number after a call of tw_transport_explain. messages is valid during the call only. The
+ * data of the messages stay valid until the stream has sent and received them. A thread of the
+ * library may make this call; it does not set the CUDA device. */
 typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
                                void *stream);
 
 /* For groups on a GPU: use `exchange` to send entries from GPU to GPU. Control messages still use
  * the transport. All ranks must set it, or none. thinwire_nccl.h sets NCCL.
  *
- * Without it, entries pass through host memory; between threads of one process the library copies
- * them directly. Exchanges "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and
- * "fulltopk", and scheme "auto", always pass through host memory.
+ * If none is set, entries pass through host memory; between threads of one process the library
+ * copies them directly. With exchanges "butterfly" (also as the fallback of oktopk for k < 8P),
+ * "twolevel" and "fulltopk", and with scheme "auto", entries always pass through host memory.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
@@ -376,12 +396,24 @@ typedef enum {
 typedef enum {
     /* The k largest sums of what the ranks sent. A rank sends all that it selected, its k largest
      * at most. Exception: if almost all entries fall into one range of indices, ranks keep some
-     * back, so that none sends more than 6k words. */
+     * back, so that none receives more than 6k words. */
     TW_GLOBAL_EXACT = 0,
-    /* Those above the threshold of earlier steps, if these are 2k/3 .. k; else as TW_GLOBAL_EXACT.
-     * Fewer messages per step. */
+    /* The sums above the threshold of earlier steps, if they are 2k/3 .. k; else as with
+     * TW_GLOBAL_EXACT. Takes fewer messages per step. */
     TW_GLOBAL_REUSE = 1,
 } tw_global;
+
+/* What k and density of a tensor count. */
+typedef enum {
+    /* As the paper of each scheme has it. allgather and dsa (topka, topkdsa ...): k entries from
+     * each rank; a step may apply up to kP. oktopk, gtopk, butterfly, twolevel and fulltopk: k
+     * entries are applied, over all ranks together. */
+    TW_COUNT_OF_SCHEME = 0,
+    /* Traffic: with every exchange a rank sends at most what allgather sends with this k, by the
+     * formulas of tw_exchange_cost. oktopk then applies k(P-1)/3 entries. So schemes can be compared
+     * at equal bytes. Not with "auto". */
+    TW_COUNT_PER_RANK = 1,
+} tw_count;
 
 /* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field. All fields
  * must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and stream. */
@@ -390,13 +422,13 @@ typedef struct tw_group_params {
     const char *exchange;    /* NULL: the scheme's. Names: tw_exchange(), and "auto" */
     const char *wire;        /* wire format of entries; NULL: "raw", with "auto" "raw" or "bf16".
                                 Names: tw_wire(). The rank that rounds a value keeps the difference
-                                in its residual. dense is always raw. Momentum on a GPU needs
-                                "raw" */
-    tw_select_params select; /* for tensors that bring none; method NULL: the scheme's */
+                                in its residual. dense is always raw */
+    tw_select_params select; /* of tensors that are added without one; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
+    int count;               /* tw_count */
     double timeout;          /* seconds that one wait for messages may take; a step has several
-                                waits (oktopk: 9). 0: 300 */
+                                waits (oktopk: 9 or more). 0: 300 */
     int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many
                                 elements; 0: 4 Mi, with "auto" what suits the network; 1: each
                                 tensor alone. Results do not depend on it, with one exception: if
@@ -419,7 +451,7 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
 /* Add a tensor of n elements, before tw_group_open.
- *   select  as in tw_selector_create; NULL: the group's. Its method NULL: the group's method.
+ *   select  as in tw_selector_create; NULL: the group's. If its method is NULL: the group's.
  *           Exchange "dense" uses only type, threads, device, ordinal and stream.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
@@ -443,7 +475,7 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
 /* Compare the parameters of all ranks and allocate everything. With "auto", also measure the
- * network, for about ten milliseconds or twenty latencies. Collective.
+ * network. This takes about ten milliseconds, or twenty latencies if that is longer. Collective.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group has no tensor or is open; TW_ERR_MISMATCH with the
  * rank and the field that differs; TW_ERR_MEMORY with the rank that has too little; TW_ERR_DEVICE;
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. After an error the group can only be freed. */
@@ -463,13 +495,13 @@ TW_API void tw_group_free(tw_group *group);
  * All ranks get bitwise the same result. The residuals keep what was not applied. Sums are taken in
  * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
  *
- * Errors of all ranks, after which the group goes on and all residuals are bit for bit as before:
+ * Errors that all ranks get. The group goes on, and all residuals are bit for bit as before:
  *   TW_ERR_NUMBER    a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL      a pointer is NULL on some rank
  *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
- *   TW_ERR_MISMATCH  "rate" or "density": a rank has set another one
- * out is unchanged too, unless a sum overflows: then it is undefined. But where out is grad and the
- * exchange is not dense, out is unchanged in any case.
+ *   TW_ERR_MISMATCH  with "rate" or "density": a rank has set another one
+ * out is unchanged too, except if a sum overflows: then out is undefined. (If out is grad and the
+ * exchange is not "dense", out is unchanged even then.)
  *
  * Errors after which the group is broken:
  *   TW_ERR_MISMATCH   ranks exchange different tensors or steps
@@ -479,9 +511,9 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
  * This rank's residual is then as before the step, and out is undefined. Exception: after
- * TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can be asked for
- * results, information and residuals, saved and freed. Any other call returns the error that broke
- * it.
+ * TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be asked
+ * for results, information and residuals, and can be saved and freed. Any other call returns the
+ * error that broke it.
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */
@@ -494,8 +526,9 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  *   grad, out  as in tw_allreduce. They belong to the library from start to wait.
  * Tensors are merged into buckets in the order in which they were added, whatever the order of
  * starting. Buckets are exchanged in order. A bucket begins when all its tensors were started and
- * all earlier buckets have begun. Waiting for a tensor begins what was started of its bucket and of
- * all earlier ones. If one tensor of a bucket fails, all of them fail.
+ * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at
+ * once, with those of their tensors that were started. If one tensor of a bucket fails, all of them
+ * fail.
  * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
  * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
  * group.
@@ -554,10 +587,10 @@ typedef struct tw_step_info {
 /* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress. */
 TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
 
-/* Scheme or exchange "auto". A plan is an exchange with a wire format. When the group opens, the
- * ranks measure the network and predict the time of a step for every candidate plan. The first
- * steps try the promising plans; then the group keeps the fastest. Every 64 steps it checks its
- * choice. All ranks choose alike. docs/auto.md explains the model.
+/* What scheme or exchange "auto" does. A plan is an exchange with a wire format. When the group
+ * opens, the ranks measure the network and predict the time of a step for every candidate plan. The
+ * first steps try the promising plans; then the group keeps the fastest. Every 64 steps it checks
+ * its choice. All ranks choose alike. docs/auto.md explains the model.
  *
  * Nothing is lost when the plan changes: residuals belong to tensors, and a dense step sends them
  * along with the gradient. But the plan decides which entries are applied, and it depends on
@@ -566,8 +599,10 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * Candidates: every exchange except twolevel and fulltopk, with wire "raw" and with "bf16". A group
  * with scheme "auto" and a named exchange or wire keeps to that name. The selection is the group's,
  * "exact" by default. Left out:
- *   - a plan that needs more than 40 bytes of workspace per element, and more than 64 MiB;
- *   - dense, if a tensor lies on a GPU, has momentum, or has no feedback. */
+ *   - a plan that needs more than 40 bytes of workspace per element and more than 64 MiB in all;
+ *   - oktopk, if all tensors have k < 8P;
+ *   - dense, if a tensor lies on a GPU, has momentum, or has no feedback;
+ *   - bf16, if a tensor on a GPU has momentum. */
 #define TW_CANDIDATES 24
 typedef struct tw_candidate {
     const char *exchange;
@@ -618,10 +653,10 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  *   paths [npaths] the files that this rank takes; npaths may be 0.
  * Each file of the saved run must be taken by exactly one rank. With as many ranks as before, each
  * with its own file, the run continues bit for bit ("auto" chooses anew). With another number of
- * ranks, a rank that takes several files adds up their residuals (and velocities, and takes the mean
- * of AdamW's moments), and one that takes none starts with zeros. Rates and densities that were set
- * are not saved: set them again.
- * Errors of all ranks, after which nothing has changed on any:
+ * ranks, a rank that takes several files adds up their residuals and velocities and takes the mean
+ * of AdamW's moments; one that takes none starts with zeros. Rates and densities that were set are
+ * not saved: set them again.
+ * Errors that all ranks get. Nothing has changed on any of them:
  *   TW_ERR_FILE, TW_ERR_DAMAGED, TW_ERR_MEMORY
  *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), or with the saved rank
  *                    that nobody took or that several ranks took
@@ -669,8 +704,8 @@ TW_API void tw_selector_free(tw_selector *selector);
  *   sparse the selected entries of acc. The selector owns the arrays; they are valid until commit,
  *          undo or the next run.
  * Method "exact" returns exactly min(k, non-zeros) entries: the largest magnitudes, and of equal
- * ones the smaller index. "random" returns k. The threshold methods return what passes their
- * threshold, or the k largest if more than 4k pass. Without feedback the step need not be ended:
+ * ones the smaller index. "random" returns k. The other methods return what passes their threshold,
+ * or the k largest if more than 4k pass ("dgc": 4k/3). Without feedback the step need not be ended:
  * the next run ends it too.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_NUMBER if grad holds
  * NaN or infinity, or the sum overflows; TW_ERR_DEVICE if grad is not memory of the GPU, or the
@@ -681,8 +716,8 @@ TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *s
 /* Wait for a step on a GPU. On a GPU tw_selector_run returns as soon as the step is queued on the
  * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. On
  * the CPU it returns at once.
- * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, which
- * closes the step; TW_ERR_DEVICE if the stream failed. */
+ * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, after
+ * which the step is no longer open; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
 
 /* The rate of AdamW, and the density with TW_WARMUP_CALLER, from the next step on.
@@ -696,8 +731,8 @@ TW_API int tw_selector_set_density(tw_selector *selector, double density);
  *   idx [count] the indices that were sent, ascending, a subset of the selection; on a GPU in its
  *       memory. NULL with count 0: the whole selection. To commit nothing, pass count 0 and an idx
  *       that is not NULL.
- * On a GPU the whole selection may be committed without tw_selector_wait. If the step is refused
- * later, nothing but the step counter has changed.
+ * On a GPU the whole selection may be committed without tw_selector_wait. If the step is then
+ * refused, nothing but the step counter has changed.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open (never without feedback); TW_ERR_INDEX if
  * idx does not ascend or holds an index that was not selected; TW_ERR_DEVICE. After the last two
  * the step stays open. */
@@ -729,7 +764,7 @@ typedef struct tw_select_info {
     int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
     float threshold;    /* smallest selected magnitude; 0 if none */
     int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
-    int64_t refused;    /* steps refused so far; on a GPU also those committed without waiting */
+    int64_t refused;    /* steps refused so far; on a GPU also after they were committed */
 } tw_select_info;
 
 /* On a GPU this waits for the step. candidates and rescans tell how much work the step took: they
@@ -756,15 +791,16 @@ TW_API int tw_wire(int position, const char **name, const char **description);
 TW_API int tw_transport_kind(int position, const char **name, const char **description);
 
 /* What the papers say an exchange costs: payload words that a rank sends per step, at least and at
- * most. It receives as many. A word is 4 bytes; an entry is two words. oktopk: `most` is 6k, which
- * this library never exceeds for k >= 8P; on evenly spread supports it needs 6k(P-1)/P at most. For
- * smaller k the cost is that of butterfly.
+ * most. It receives as many. A word is 4 bytes; an entry is two words.
+ *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If supports are spread
+ *           evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that of butterfly.
+ *   gtopk   `most` counts the path of an entry up the tree and down again. A rank sends at most
+ *           half of it, and receives as much.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */
 typedef struct tw_cost {
     double least;
     double most;
-    double latencies; /* the papers' count: a rank sends one message after the other
-                         */
+    double latencies; /* as the papers count them: a rank sends one message after the other */
 } tw_cost;
 TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost);
 
@@ -772,8 +808,8 @@ TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nran
 TW_API int tw_select_method(int position, const char **name, const char **description);
 
 /* The kernels in use: "avx512", "avx2" or "ref". The fastest that this CPU runs, or what the
- * environment variable THINWIRE_KERNELS names. If that name is not usable: the fastest, but
- * creating a selector fails. */
+ * environment variable THINWIRE_KERNELS names. If that name is not usable, this returns the fastest
+ * all the same, but creating a selector fails. */
 TW_API const char *tw_kernels(void);
 
 /* The kernels of this build: name, and 1 if this CPU runs them. A table like those above. */
@@ -790,9 +826,19 @@ TW_API int tw_default_threads(void);
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 
-/* The same on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
+/* The bare pass over the memory of AdamW before selection: e, m and v += g, all [n]. The floor that
+ * its selection is measured against. Errors: as tw_accumulate. */
+TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                               int threads);
+
+/* tw_accumulate on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
+
+/* tw_accumulate_adamw on a GPU: e, m, v and g are GPU memory, stream is a cudaStream_t. Returns when
+ * queued. Errors: as tw_cuda_accumulate. */
+TW_API int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                                    void *stream);
 
 /* The name of a GPU that this build can use, from ordinal 0. Valid until this thread calls again.
  * Errors: TW_ERR_DEVICE if there is no such GPU; tw_last_error() says why. */

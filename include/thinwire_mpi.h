@@ -1,7 +1,7 @@
 /* thinwire_mpi.h - the ranks of an MPI communicator as the ranks of a transport
  *
- * A separate library, libthinwire_mpi, so that libthinwire does not need MPI. Compile with the
- * wrapper of the MPI that libthinwire_mpi was built with:
+ * This is a library of its own, libthinwire_mpi, so that libthinwire does not need MPI. Compile
+ * with the compiler wrapper of the MPI that libthinwire_mpi was built with:
  *
  *     mpicc train.c $(pkg-config --cflags --libs thinwire_mpi) -o train
  *
@@ -12,8 +12,8 @@
  * Errors. MPI errors are returned, not fatal. MPICH reports some errors to MPI_COMM_WORLD, whatever
  * the communicator. To have these returned too, set MPI_ERRORS_RETURN on MPI_COMM_WORLD.
  *
- * After any error that breaks the group there may be messages that nobody will receive, so
- * MPI_Finalize can hang. End the job with MPI_Abort. */
+ * After an error that breaks the group, some messages may have no receiver, and MPI_Finalize can
+ * hang. End the job with MPI_Abort. */
 #ifndef THINWIRE_MPI_H
 #define THINWIRE_MPI_H
 

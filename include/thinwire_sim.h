@@ -1,9 +1,10 @@
 /* thinwire_sim.h - simulated networks: how long would this job take elsewhere?
  *
- * Ranks are threads of one process, as in tw_transport_threads. Messages move at once. Each rank
- * has a simulated clock, which advances by the time that its messages would have taken on the
- * network. The same job takes the same simulated time in every run, unless the time of computation
- * is simulated too (`computing`). `thinwire simulate` is built on this header.
+ * Ranks are threads of one process, as in tw_transport_threads. The library passes messages on
+ * without delay, and computes how long each would have taken on the network. Each rank has a
+ * simulated clock, which advances by these times. The same job takes the same simulated time in
+ * every run, unless computation takes simulated time too (`computing`). `thinwire simulate` uses
+ * this header.
  *
  *     tw_network network = {.latency = 50e-6, .bandwidth = 125e6};    // 1 Gbit/s Ethernet
  *     tw_transport_simulated(transports, nranks, &network);
@@ -20,25 +21,27 @@ extern "C" {
 
 /* A model of a network. bandwidth is required; 0 is the default of the other fields.
  *
- * A host has one link, which its ranks share evenly. A link sends one message after the other, and
- * receives one after the other. Each latency is multiplied by a random factor, which is at least
- * 1 - jitter and at most 1 + jitter, and depends on the seed only. */
+ * Each host has one link to the network. Each of its ranks gets an equal share of the bandwidth,
+ * whether the others send or not. A rank sends one message after the other, and receives one after
+ * the other, both at the same time. */
 typedef struct tw_network {
     double latency;         /* seconds from sending a byte to receiving it, between hosts */
     double bandwidth;       /* bytes per second of a host's link, in each direction */
-    int host_ranks;         /* ranks per host; 0: 1 */
+    int host_ranks;         /* ranks per host; 0: 1. Host 0 has the first ranks, and so on */
     double local_latency;   /* latency within a host; 0: as between hosts */
     double local_bandwidth; /* bytes per second of a rank within a host; 0: `bandwidth` */
-    double jitter;          /* 0 .. 1 */
+    double jitter;          /* 0 .. 1: the latency of each message is multiplied by a random number
+                               from 1 - jitter to 1 + jitter */
     double slowdown;        /* between hosts, bytes from and to rank `straggler` take this many
                                times longer; 0: no rank is slow */
     int straggler;          /* a rank; ignored if slowdown is 0 */
-    uint64_t seed;          /* of the jitter */
-    double overhead;        /* seconds that a rank is busy with a message it sends or receives */
-    double payload_scale;   /* each byte of payload counts as this many bytes, so that a short
-                               vector can stand for a long one; 0: 1 */
-    double computing;       /* simulated seconds per second of CPU time, multiplied by
-                               payload_scale; 0: computation takes no time */
+    uint64_t seed;          /* of the random numbers of jitter: equal seeds, equal latencies */
+    double overhead;        /* seconds that a rank is busy with each message that it sends, and
+                               with each that it receives */
+    double payload_scale;   /* each byte of payload takes the time of this many bytes, so that a
+                               short vector can stand for a long one; 0: 1 */
+    double computing;       /* simulated seconds that a second of CPU time of a rank takes; they are
+                               multiplied by payload_scale. 0: computation takes no time */
 } tw_network;
 
 /* Ranks as threads of this process, over a simulated network.
@@ -46,13 +49,13 @@ typedef struct tw_network {
  * Errors: TW_ERR_NULL; TW_ERR_PARAM with the field at fault; TW_ERR_MEMORY. */
 TW_API int tw_transport_simulated(tw_transport **transports, int nranks, const tw_network *network);
 
-/* The simulated clock of a rank, in seconds; 0 if the network is not simulated. The thread of the
- * rank must call it. */
+/* The time on the simulated clock of a rank, in seconds; 0 if the network is not simulated. The
+ * thread of the rank must call it. */
 TW_API double tw_transport_clock(const tw_transport *transport);
 
-/* Advance the clock of a rank by 0 .. 1e9 seconds, for instance by the time of a forward pass.
- * These seconds replace the CPU time that the rank has used since its last transport call: that
- * time is not counted. The thread of the rank must call it.
+/* Advance the simulated clock of a rank by 0 .. 1e9 seconds, for instance by the time of a forward
+ * pass. If `computing` is set, these seconds replace the CPU time that the rank has used since its
+ * last call on this transport. The thread of the rank must call it.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the network is not simulated; TW_ERR_PARAM. */
 TW_API int tw_transport_elapse(tw_transport *transport, double seconds);
 

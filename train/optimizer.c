@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 
-static const char *const names[] = {"sgd", "adamw"};
-enum { SGD, ADAMW, OPTIMIZERS };
+static const char *const names[] = {"sgd", "adamw", "adamw-before"};
+enum { SGD, ADAMW, ADAMW_BEFORE, OPTIMIZERS };
 
 const char *optimizer_name(int position) {
     return position >= 0 && position < OPTIMIZERS ? names[position] : NULL;
@@ -21,9 +21,10 @@ static int is(const optimizer_spec *spec, int kind) {
 
 int optimizer_create(optimizer *o, const optimizer_spec *spec, int64_t n) {
     *o = (optimizer){.spec = *spec, .n = n};
-    if (!is(spec, SGD) && !is(spec, ADAMW))
-        return tw__fail(TW_ERR_NAME, "optimizer: there is no '%s'; take sgd or adamw", spec->name);
-    o->nslots = is(spec, ADAMW) ? 2 : spec->momentum != 0.0;
+    if (!is(spec, SGD) && !is(spec, ADAMW) && !is(spec, ADAMW_BEFORE))
+        return tw__fail(TW_ERR_NAME, "optimizer: there is no '%s'; take sgd, adamw or adamw-before",
+                        spec->name);
+    o->nslots = is(spec, ADAMW) ? 2 : is(spec, SGD) && spec->momentum != 0.0;
     for (int i = 0; i < o->nslots; i++) {
         o->slots[i] = calloc((size_t)n, sizeof(float));
         if (o->slots[i] == NULL) {
@@ -68,12 +69,25 @@ static void adamw(optimizer *o, const model_tensor *t, float rate) {
     }
 }
 
+/* The gradient holds the mean update, rate included. */
+static void apply_update(const optimizer *o, const model_tensor *t, float rate) {
+    float decay = t->decay ? 1.0f - rate * (float)o->spec.weight_decay : 1.0f;
+    for (int64_t i = 0; i < t->n; i++)
+        t->value[i] = decay * t->value[i] - t->grad[i];
+}
+
+int optimizer_is_before(const char *name) {
+    return strcmp(name, names[ADAMW_BEFORE]) == 0;
+}
+
 void optimizer_step(optimizer *o, model *m, double learning_rate) {
     assert(o->n == m->n);
     o->steps++;
     for (int t = 0; t < m->ntensors; t++)
         if (is(&o->spec, ADAMW))
             adamw(o, &m->tensors[t], (float)learning_rate);
+        else if (is(&o->spec, ADAMW_BEFORE))
+            apply_update(o, &m->tensors[t], (float)learning_rate);
         else
             sgd(o, &m->tensors[t], (float)learning_rate);
 }

@@ -1,4 +1,5 @@
-/* optimizer.h - from mean gradients to parameters: SGD with momentum, and AdamW
+/* optimizer.h - from mean gradients to parameters: SGD with momentum, AdamW, and the receiver of AdamW
+ * before selection, whose mean updates only remain to be applied
  *
  * Every worker holds the same parameters and gets the same mean gradient, so every worker takes the
  * same step by itself: replicas stay bitwise equal without ever sending a parameter.
@@ -9,9 +10,9 @@
 #include "model.h"
 
 typedef struct optimizer_spec {
-    const char *name;    /* "sgd" or "adamw" */
+    const char *name;    /* of the table */
     double momentum;     /* sgd: v = momentum * v + g */
-    double weight_decay; /* sgd: added to g; adamw: decoupled. Not for biases and norms */
+    double weight_decay; /* sgd: added to g; else decoupled. Not for biases and norms */
     double beta1, beta2; /* adamw */
     double epsilon;      /* adamw */
 } optimizer_spec;
@@ -30,6 +31,9 @@ const char *optimizer_name(int position);
 /* State for a model of n parameters, zero. Returns TW_OK, TW_ERR_NAME or TW_ERR_MEMORY. */
 int optimizer_create(optimizer *o, const optimizer_spec *spec, int64_t n);
 void optimizer_free(optimizer *o);
+
+/* Whether a name is that of an optimiser whose moments come before selection. */
+int optimizer_is_before(const char *name);
 
 /* One step with model->grads. */
 void optimizer_step(optimizer *o, model *m, double learning_rate);

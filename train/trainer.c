@@ -4,7 +4,8 @@
  * comes back to where the gradient was. When a bucket is refused because some rank's gradient holds
  * NaN or infinity, all ranks skip the step: parameters stay as they are. Buckets of the same step
  * that had gone through already are not lost: their mean is carried, and added to the next gradient
- * on every rank: the mean over ranks of equal vectors is that vector. */
+ * on every rank: the mean over ranks of equal vectors is that vector. With AdamW before selection
+ * they are updates, and are applied at once. */
 #include "trainer.h"
 
 #include <assert.h>
@@ -72,7 +73,7 @@ static int collect(worker *w, bool *refused) {
         *refused = *refused || error == TW_ERR_NUMBER;
         arrived = arrived || error == TW_OK;
     }
-    w->carries = *refused && arrived;
+    w->carries = *refused && arrived && !optimizer_is_before(w->spec->optimizer.name);
     if (w->carries)
         memcpy(w->carry, m->grads, sizeof(float) * (size_t)m->n);
     return TW_OK;
@@ -97,6 +98,7 @@ static int note_exchange(worker *w, trainer_step *s) {
     for (int t = 0; t < w->model->ntensors; t++) {
         TW_TRY(worker_check(w, "asking about a step", tw_group_info(w->group, t, &info)));
         s->k += info.k;
+        s->density += (double)info.k / (double)w->model->n;
         s->selected += info.selected;
         s->applied += info.applied;
         double share = 1.0 / info.tensors; /* all tensors of a bucket report the same */
@@ -143,6 +145,8 @@ static int apply_step(worker *w, bool refused, double rate) {
         optimizer_step(&w->optimizer, w->model, rate);
         return TW_OK;
     }
+    if (optimizer_is_before(w->spec->optimizer.name))
+        optimizer_step(&w->optimizer, w->model, rate); /* what was refused is zero */
     w->skipped++;
     if (++w->skipped_in_row <= w->spec->most_skipped)
         return TW_OK;
@@ -178,9 +182,11 @@ static int train_step(worker *w) {
     TW_TRY(w->observed ? read_residuals(w) : TW_OK);
     tw_traffic before = traffic_of(w);
     double begin = tw__seconds();
+    s.rate = schedule_rate(&w->spec->schedule, w->step);
+    if (optimizer_is_before(w->spec->optimizer.name))
+        TW_TRY(worker_check(w, "setting the rate", tw_group_set_rate(w->group, TW_ALL, s.rate)));
     TW_TRY(compute(w, &s, &result, &refused));
     double mark = tw__seconds();
-    s.rate = schedule_rate(&w->spec->schedule, w->step);
     TW_TRY(apply_step(w, refused, s.rate));
     s.times.optimiser = lap(w, "optimiser", &mark);
     w->elapsed += mark - begin;

@@ -53,6 +53,7 @@ typedef struct trainer_step {
     double loss, accuracy; /* of all ranks' batches */
     double rate;
     int64_t k, selected, applied; /* all tensors; selected by this rank */
+    double density;               /* k over all elements */
     tw_traffic traffic;           /* of this rank, in this step */
     trainer_times times;
     double elapsed;  /* since the run began, evaluations and checkpoints left out */

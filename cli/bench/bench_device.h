@@ -10,6 +10,7 @@
 #ifndef CLI_BENCH_DEVICE_H
 #define CLI_BENCH_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,7 +47,8 @@ typedef struct bench_device_kind {
     /* A gradient of the host's on the device; *uploaded is valid until the next. */
     int (*upload_gradient)(bench_device *device, const gradient *made, gradient *uploaded);
 
-    /* The bare pass e += g over a vector e of the device's own; that vector set to zero. */
+    /* The bare pass e += g over a vector e of the device's own, with adamw also m += g and v += g;
+     * these vectors set to zero. */
     int (*bare_pass)(bench_device *device, const gradient *uploaded);
     int (*bare_clear)(bench_device *device);
 
@@ -60,6 +62,7 @@ struct bench_device {
     const bench_device_kind *kind;
     int64_t n;        /* elements; 0: upload_gradient, bare_pass and time will not be used */
     int type;         /* tw_type of the gradients */
+    bool adamw;       /* the bare pass goes over e, m and v */
     int threads;      /* as in tw_select_params; once open, how many: 0 on a GPU */
     const char *arch; /* for reports: the kernels' name, or "cuda" */
     char name[256];   /* for reports: "cpu", or the GPU's name */

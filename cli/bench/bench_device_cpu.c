@@ -11,9 +11,13 @@
 #include "cli.h"
 #include "vector.h"
 
-/* device->own is the sum of the bare pass, [n] floats; NULL for n 0. */
+static int64_t sums_of(const bench_device *device) {
+    return device->n * (device->adamw ? 3 : 1);
+}
+
+/* device->own is the sums of the bare pass: e[n], and with adamw m[n] and v[n]; NULL for n 0. */
 static int cpu_open(bench_device *device) {
-    device->own = device->n > 0 ? vector_alloc(device->n, sizeof(float)) : NULL;
+    device->own = device->n > 0 ? vector_alloc(sums_of(device), sizeof(float)) : NULL;
     if (device->own == NULL && device->n > 0) {
         return error_report("not enough memory for %" PRId64 " elements; try a smaller --n",
                             device->n);
@@ -53,12 +57,15 @@ static int cpu_upload_gradient(bench_device *device, const gradient *made, gradi
 }
 
 static int cpu_bare_pass(bench_device *device, const gradient *uploaded) {
-    return error_check("timing the bare pass",
-                       tw_accumulate(device->own, uploaded->values, device->n, device->threads));
+    float *e = device->own, *m = e + device->n, *v = m + device->n;
+    int status = device->adamw
+                     ? tw_accumulate_adamw(e, m, v, uploaded->values, device->n, device->threads)
+                     : tw_accumulate(e, uploaded->values, device->n, device->threads);
+    return error_check("timing the bare pass", status);
 }
 
 static int cpu_bare_clear(bench_device *device) {
-    memset(device->own, 0, (size_t)device->n * sizeof(float));
+    memset(device->own, 0, (size_t)sums_of(device) * sizeof(float));
     return STATUS_OK;
 }
 

@@ -26,7 +26,7 @@ typedef struct cuda_own {
     cudaEvent_t begin, end;
     void *typed;     /* [n] the gradient as f16 or bf16; NULL for f32 */
     float *values;   /* [n] the same as float32 */
-    float *sum;      /* [n] of the bare pass */
+    float *sum;      /* of the bare pass: e[n], with adamw then m[n] and v[n], each aligned */
     float *spin_sum; /* [SPIN_ELEMENTS] */
     float *spin_add; /* [SPIN_ELEMENTS] zeros */
 } cuda_own;          /* all but the stream: for n > 0 alone */
@@ -58,6 +58,15 @@ static size_t typed_bytes(const bench_device *device) {
     return (size_t)device->n * (device->type == TW_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
+/* From one sum of the bare pass to the next, in elements. */
+static int64_t stride_of(const bench_device *device) {
+    return (device->n + 63) / 64 * 64;
+}
+
+static size_t sum_bytes(const bench_device *device) {
+    return (size_t)stride_of(device) * sizeof(float) * (device->adamw ? 3 : 1);
+}
+
 static cudaError_t obtain_zeros(float **array, size_t bytes, cudaStream_t stream) {
     void *memory = NULL;
     cudaError_t error = cudaMalloc(&memory, bytes);
@@ -70,7 +79,7 @@ static cudaError_t obtain_vectors(const bench_device *device, cuda_own *own) {
     size_t spin_bytes = (size_t)SPIN_ELEMENTS * sizeof(float);
     TRY_CUDA(cudaEventCreate(&own->begin));
     TRY_CUDA(cudaEventCreate(&own->end));
-    TRY_CUDA(obtain_zeros(&own->sum, float_bytes(device), own->stream));
+    TRY_CUDA(obtain_zeros(&own->sum, sum_bytes(device), own->stream));
     TRY_CUDA(obtain_zeros(&own->values, float_bytes(device), own->stream));
     TRY_CUDA(obtain_zeros(&own->spin_sum, spin_bytes, own->stream));
     TRY_CUDA(obtain_zeros(&own->spin_add, spin_bytes, own->stream));
@@ -163,13 +172,16 @@ static int cuda_upload_gradient(bench_device *device, const gradient *made, grad
 static int cuda_bare_clear(bench_device *device) {
     const cuda_own *own = device->own;
     return checked(device, "clearing",
-                   cudaMemsetAsync(own->sum, 0, float_bytes(device), own->stream));
+                   cudaMemsetAsync(own->sum, 0, sum_bytes(device), own->stream));
 }
 
 static int cuda_bare_pass(bench_device *device, const gradient *uploaded) {
     const cuda_own *own = device->own;
-    return error_check("timing the bare pass",
-                       tw_cuda_accumulate(own->sum, uploaded->values, device->n, own->stream));
+    float *e = own->sum, *m = e + stride_of(device), *v = m + stride_of(device);
+    int status = device->adamw
+                     ? tw_cuda_accumulate_adamw(e, m, v, uploaded->values, device->n, own->stream)
+                     : tw_cuda_accumulate(e, uploaded->values, device->n, own->stream);
+    return error_check("timing the bare pass", status);
 }
 
 static int cuda_time(bench_device *device, const bench_device_work *works, int count, void *context,

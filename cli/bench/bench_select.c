@@ -16,7 +16,9 @@
 
 #define DEFAULT_N 14728266 /* VGG-16 on CIFAR-10 */
 #define DEFAULT_STEPS 30
-#define BYTES_PER_ELEMENT 12.0 /* the bare pass reads e and g and writes e */
+/* The bare pass reads e and g and writes e; that of AdamW also reads and writes m and v. */
+#define BYTES_PER_ELEMENT 12.0
+#define BYTES_WITH_ADAMW 28.0
 
 /* The settings of a run, as the options gave them. */
 typedef struct select_bench {
@@ -26,6 +28,7 @@ typedef struct select_bench {
     int64_t k;       /* 0: use the densities */
     int data;        /* position of the kind of gradients */
     int type;        /* tw_type */
+    int before;      /* tw_before */
     int device;      /* tw_device */
     int64_t threads; /* 0: the library's default; -1: not given */
     bool cold;
@@ -50,6 +53,12 @@ static const char *type_name(int position) {
     return position < COUNT_OF(names) ? names[position] : NULL;
 }
 
+/* In the order of tw_before. */
+static const char *before_name(int position) {
+    static const char *const names[] = {"nothing", "adamw"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
+
 static const char help_summary[] =
     "Time one step of selection (run and commit, with error feedback) against the bare pass e += "
     "g, which error feedback needs in any case. Both are timed in turns in the same run; times are "
@@ -68,6 +77,7 @@ static const char help_examples[] =
     "  thinwire bench select                                  all methods, VGG-16's size\n"
     "  thinwire bench select --method exact --n 1M --k 1000   one row\n"
     "  thinwire bench select --device cuda --n 133547324      on the GPU, BERT's size\n"
+    "  thinwire bench select --method exact --before adamw    AdamW before selection\n"
     "  thinwire bench select --data power5 --drift 1.05 --json results.jsonl\n";
 
 static int parse(select_bench *bench, int argc, char **argv) {
@@ -81,6 +91,9 @@ static int parse(select_bench *bench, int argc, char **argv) {
         OPTION_CHOICE("data", "KIND", &bench->data, gradients_kind_name,
                       "synthetic gradients (default gauss)."),
         OPTION_CHOICE("type", "TYPE", &bench->type, type_name, "of the gradients (default f32)."),
+        OPTION_CHOICE("before", "WHAT", &bench->before, before_name,
+                      "what happens to a gradient before selection (default nothing). With adamw "
+                      "the bare pass goes over g, m, v and e."),
         OPTION_CHOICE("device", "DEVICE", &bench->device, bench_device_name,
                       "where gradients lie and selection runs (default cpu)."),
         OPTION_INTEGER("threads", "N", &bench->threads, 0, 256,
@@ -120,7 +133,8 @@ static double quotient(double over, double under) {
 }
 
 static double gigabytes_per_second(const select_bench *bench, double floor_us) {
-    return quotient(BYTES_PER_ELEMENT * (double)bench->n, floor_us * 1e3);
+    double bytes = bench->before == TW_BEFORE_ADAMW ? BYTES_WITH_ADAMW : BYTES_PER_ELEMENT;
+    return quotient(bytes * (double)bench->n, floor_us * 1e3);
 }
 
 static void report_begin(select_report *report, const select_bench *bench,
@@ -134,6 +148,8 @@ static void report_begin(select_report *report, const select_bench *bench,
     else
         fprintf(stream, "device %s, ", device->name);
     fprintf(stream, "%" PRId64 " steps %s", bench->steps, bench->cold ? "cold" : "warm");
+    if (bench->before != TW_BEFORE_NOTHING)
+        fprintf(stream, ", before %s", before_name(bench->before));
     if (bench->drift != 1.0)
         fprintf(stream, ", drift %g", bench->drift);
     fputs("\n\n", stream);
@@ -157,8 +173,8 @@ static void report_row(select_report *report, const char *method, double density
               J_FLAG("exact", result->exact), J_REAL("time_us", result->time_us),
               J_REAL("floor_us", result->floor_us), J_REAL("ratio", ratio),
               J_TEXT("data", gradients_kind_name(bench->data)),
-              J_TEXT("type", type_name(bench->type)), J_REAL("density", density),
-              J_FLAG("cold", bench->cold), J_INT("steps", bench->steps),
+              J_TEXT("type", type_name(bench->type)), J_TEXT("before", before_name(bench->before)),
+              J_REAL("density", density), J_FLAG("cold", bench->cold), J_INT("steps", bench->steps),
               J_INT("count_min", result->count_min), J_INT("count_max", result->count_max),
               J_REAL("count_mean", result->count_mean), J_INT("candidates", result->candidates),
               J_INT("rescans", result->rescans), J_REAL("run_us", result->run_us),
@@ -170,8 +186,10 @@ static void report_end(select_report *report) {
     if (report->nrows == 0)
         return;
     table *rows = &report->rows;
-    table_row(rows, "bare pass e += g|-|-|-|-|-|-|%.1f|%.1f|%.2f|%.1f", report->floor_us,
-              report->floor_us, 1.0, gigabytes_per_second(report->bench, report->floor_us));
+    const char *pass =
+        report->bench->before == TW_BEFORE_ADAMW ? "bare g, m, v, e" : "bare pass e += g";
+    table_row(rows, "%s|-|-|-|-|-|-|%.1f|%.1f|%.2f|%.1f", pass, report->floor_us, report->floor_us,
+              1.0, gigabytes_per_second(report->bench, report->floor_us));
     if (report->bench->cold && report->bench->device == TW_CPU) {
         fputs("cold: the writes of a commit fall into the next run and are not in these times\n",
               rows->stream);
@@ -191,6 +209,7 @@ static int one_row(const select_bench *bench, const select_plan *plan, select_re
     params.device = bench->device;
     params.stream = plan->device->stream;
     params.seed = (uint64_t)bench->seed;
+    params.before = bench->before;
     TW_TRY(select_measure(plan, &params, &result, progress));
     progress_clear();
     report_row(report, method, density, &result);
@@ -237,6 +256,7 @@ static int run_bench(const select_bench *bench, jsonl *json) {
     bench_device device = {.kind = bench_device_at(bench->device),
                            .n = bench->n,
                            .type = bench->type,
+                           .adamw = bench->before == TW_BEFORE_ADAMW,
                            .threads = (int)bench->threads};
     gradients source;
     TW_TRY(bench_device_check(bench->device, bench->n, bench->threads));

@@ -25,6 +25,12 @@ static const char help_examples[] =
     "  thinwire train --checkpoint saved --every 100        then, after a crash, with --resume\n"
     "  mpirun -n 4 thinwire train --scheme gtopk\n";
 
+/* In the order of tw_warmup. */
+static const char *density_schedule_name(int position) {
+    static const char *const names[] = {"exponential", "linear", "cosine"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
+
 static int parse(train_settings *s, int argc, char **argv) {
     const cli_option options[] = {
         OPTION_CHOICE("model", "NAME", &s->model, train_model_name, "(default cnn)."),
@@ -37,9 +43,18 @@ static int parse(train_settings *s, int argc, char **argv) {
                       "in place of the scheme's exchange."),
         OPTION_CHOICE("wire", "NAME", &s->wire, names_wire,
                       "how entries are written (default raw; auto chooses)."),
-        OPTION_REAL("density", "D", &s->density, 1e-10, 1, "k/n (default 0.01)"),
+        OPTION_REAL(
+            "density", "D", &s->density, 1e-10, 1,
+            "k/n (default 0.01). topka takes k entries from each worker, oktopk and gtopk apply "
+            "k in all"),
+        OPTION_FLAG(
+            "per-rank", &s->per_rank,
+            "density is what each worker may send, as in topka: oktopk then applies (P-1)/3 "
+            "times as many entries with no more bytes"),
         OPTION_INTEGER("density-warmup", "N", &s->density_warmup, 0, 1e9,
                        "steps in which density falls from 0.25 to it (default 0)"),
+        OPTION_CHOICE("density-schedule", "NAME", &s->density_schedule, density_schedule_name,
+                      "how density falls (default exponential)."),
         OPTION_INTEGER("ranks", "N", &s->ranks, 1, 1e9, "workers as threads (default 4)"),
         OPTION_INTEGER("batch", "N", &s->batch, 1, 1e9,
                        "samples per worker and step (default 32; text 16)"),
@@ -53,8 +68,10 @@ static int parse(train_settings *s, int argc, char **argv) {
         OPTION_INTEGER("width", "N", &s->width, 1, 1e9,
                        "of embeddings and hidden states (default the model's)"),
         OPTION_INTEGER("layers", "N", &s->layers, 1, 1e9, "of lstm or bert (default the model's)"),
-        OPTION_CHOICE("optimizer", "NAME", &s->optimizer, optimizer_name,
-                      "(default sgd; text adamw)."),
+        OPTION_CHOICE(
+            "optimizer", "NAME", &s->optimizer, optimizer_name,
+            "(default sgd; text adamw). adamw-before: each worker's AdamW comes before "
+            "selection, and updates are exchanged instead of gradients (not with dense)."),
         OPTION_REAL("lr", "X", &s->rate, 0, 1e3,
                     "learning rate (default 0.05; lstm 0.002, bert 0.001)"),
         OPTION_REAL("momentum", "X", &s->momentum, 0, 0.9999, "of sgd (default 0.9)"),
@@ -98,6 +115,12 @@ static int check(const train_settings *s) {
         return error_usage("train: --momentum-correction needs a sparse scheme; dense has nothing "
                            "to correct");
     }
+    bool before = s->optimizer >= 0 && optimizer_is_before(optimizer_name(s->optimizer));
+    if (before && strcmp(names_scheme(s->scheme), "dense") == 0)
+        return error_usage("train: --optimizer adamw-before needs a sparse scheme; take adamw");
+    if (before && s->snapshot_every > 0)
+        return error_usage("train: --snapshots shows gradient + residual, which adamw-before does "
+                           "not select from; leave it out");
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");
     return STATUS_OK;

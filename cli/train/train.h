@@ -21,6 +21,7 @@ typedef struct train_settings {
     int select, exchange; /* positions; -1: the scheme's */
     int wire;             /* position; -1: raw, and auto chooses */
     double density;
+    bool per_rank; /* density counts what a rank sends: tw_count */
     int64_t ranks;
     int64_t batch;
     int64_t epochs, steps; /* one of them; both 0: one epoch */
@@ -33,6 +34,7 @@ typedef struct train_settings {
     int schedule;           /* position */
     int64_t warmup;         /* steps of the learning rate */
     int64_t density_warmup; /* steps in which density falls from 0.25 */
+    int density_schedule;   /* tw_warmup */
     int64_t drop_every;
     double drop_factor;
     bool correct_momentum; /* momentum before selection, not in the optimiser */

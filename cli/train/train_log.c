@@ -33,8 +33,9 @@ void train_log_step(jsonl *log, const trainer_step *step) {
     const trainer_times *t = &step->times;
     jsonl_set(log, J_TEXT("kind", "step"), J_INT("step", step->step), J_INT("epoch", step->epoch),
               J_REAL("loss", step->loss), J_REAL("accuracy", step->accuracy),
-              J_REAL("lr", step->rate), J_INT("k", step->k), J_INT("selected", step->selected),
-              J_INT("applied", step->applied), J_INT("payload_sent", step->traffic.payload_sent),
+              J_REAL("lr", step->rate), J_INT("k", step->k), J_REAL("density", step->density),
+              J_INT("selected", step->selected), J_INT("applied", step->applied),
+              J_INT("payload_sent", step->traffic.payload_sent),
               J_INT("payload_recv", step->traffic.payload_received),
               J_INT("control", step->traffic.control_sent),
               J_REAL("time_s", t->data + t->forward + t->backward + t->exposed + t->optimiser),

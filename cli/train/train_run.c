@@ -34,17 +34,30 @@ static int64_t first_of(int64_t given, int64_t otherwise) {
     return given > 0 ? given : otherwise;
 }
 
-static tw_group_params group_of(const train_settings *s) {
+/* Of AdamW, after the exchange or before selection. */
+#define BETA1 0.9
+#define BETA2 0.999
+#define EPSILON 1e-8
+
+static tw_group_params group_of(const train_settings *s, const char *rule) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = names_scheme(s->scheme);
     params.exchange = names_exchange(s->exchange);
     params.wire = names_wire(s->wire);
     params.select.method = names_method(s->select);
+    params.count = s->per_rank ? TW_COUNT_PER_RANK : TW_COUNT_OF_SCHEME;
     params.select.density = s->density;
     params.select.threads = 1;
     params.select.seed = (uint64_t)s->seed;
     params.select.momentum = s->correct_momentum ? (float)s->momentum : 0.0f;
+    params.select.warmup = s->density_schedule;
     params.select.warmup_steps = (int32_t)s->density_warmup;
+    if (optimizer_is_before(rule)) {
+        params.select.before = TW_BEFORE_ADAMW;
+        params.select.beta1 = BETA1;
+        params.select.beta2 = BETA2;
+        params.select.eps = EPSILON;
+    }
     params.timeout = s->timeout;
     return params;
 }
@@ -70,39 +83,40 @@ static int count_steps(const train_settings *s, const dataset *data, trainer_spe
 
 static int settle(const train_settings *s, const dataset *data, int nranks, trainer_spec *spec) {
     const model_kind *kind = model_kind_named(train_model_name(s->model));
-    const char *usual = usual_for[kind->input].optimizer;
+    const char *rule =
+        s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual_for[kind->input].optimizer;
     int batch = (int)first_of(s->batch, usual_for[kind->input].batch);
     int length = kind->input == MODEL_IMAGES ? 0 : (int)first_of(s->length, 32);
-    *spec = (trainer_spec){
-        .model = {.name = kind->name,
-                  .size = s->size,
-                  .max_batch = batch,
-                  .seed = (uint64_t)s->seed,
-                  .vocabulary = (int)dataset_get_info(data)->vocabulary,
-                  .length = length,
-                  .width = (int)s->width,
-                  .layers = (int)s->layers},
-        .optimizer = {.name = s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual,
-                      .momentum = s->correct_momentum ? 0.0 : s->momentum,
-                      .weight_decay = s->weight_decay,
-                      .beta1 = 0.9,
-                      .beta2 = 0.999,
-                      .epsilon = 1e-8},
-        .schedule = {.name = schedule_name(s->schedule),
-                     .rate = s->rate > 0.0 ? s->rate : usual_for[kind->input].rate,
-                     .warmup = s->warmup,
-                     .drop_factor = s->drop_factor},
-        .group = group_of(s),
-        .form = usual_for[kind->input].form,
-        .batch = batch,
-        .length = length,
-        .augment = s->augment,
-        .seed = (uint64_t)s->seed,
-        .snapshot_every = s->snapshot_every,
-        .most_skipped = 20,
-        .checkpoints = s->checkpoints,
-        .checkpoint_every = s->checkpoint_every,
-        .resume = s->resume};
+    *spec =
+        (trainer_spec){.model = {.name = kind->name,
+                                 .size = s->size,
+                                 .max_batch = batch,
+                                 .seed = (uint64_t)s->seed,
+                                 .vocabulary = (int)dataset_get_info(data)->vocabulary,
+                                 .length = length,
+                                 .width = (int)s->width,
+                                 .layers = (int)s->layers},
+                       .optimizer = {.name = rule,
+                                     .momentum = s->correct_momentum ? 0.0 : s->momentum,
+                                     .weight_decay = s->weight_decay,
+                                     .beta1 = BETA1,
+                                     .beta2 = BETA2,
+                                     .epsilon = EPSILON},
+                       .schedule = {.name = schedule_name(s->schedule),
+                                    .rate = s->rate > 0.0 ? s->rate : usual_for[kind->input].rate,
+                                    .warmup = s->warmup,
+                                    .drop_factor = s->drop_factor},
+                       .group = group_of(s, rule),
+                       .form = usual_for[kind->input].form,
+                       .batch = batch,
+                       .length = length,
+                       .augment = s->augment,
+                       .seed = (uint64_t)s->seed,
+                       .snapshot_every = s->snapshot_every,
+                       .most_skipped = 20,
+                       .checkpoints = s->checkpoints,
+                       .checkpoint_every = s->checkpoint_every,
+                       .resume = s->resume};
     return count_steps(s, data, spec, nranks);
 }
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .engine import Engine
 from .errors import ParamError, StateError, TimeoutError, TransportError
-from .schedule import is_adaptive, optimizers_of
+from .schedule import is_trained_adaptively
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
 _compressed = weakref.WeakSet()     # models. An attribute would keep them from being pickled
@@ -74,6 +74,7 @@ class _Worker(threading.Thread):
         if self.error is not None:
             return
         try:
+            self.engine.check_used()
             self._begin(jobs)
             self.good &= self.engine.finish()
             if jobs[-1].last:
@@ -202,19 +203,10 @@ class State:
         numbers = [self._number(parameter) for parameter in bucket.parameters()]
         used = self._usage.take(numbers) if self._usage is not None else None
         job = _Job(numbers, used, bucket, self.engine.device)
-        ends_backward = job.last and self._raise_after_backward(job.future)
-        if ends_backward:
-            self.engine.check_used()
-            self._look_for_optimizer()
         self._worker.jobs.put(job)
-        return job.future if ends_backward or not job.last else job.future.then(self._checked)
-
-    def _look_for_optimizer(self):
-        """At the end of the first backward pass scripts have their optimizer."""
-        if not self._looked and self.engine.schedule.is_abrupt:
-            if any(map(is_adaptive, optimizers_of(self.parameters))):
-                self.engine.warn_of_low_density()
-        self._looked = True
+        if job.last and not self._raise_after_backward(job.future):
+            return job.future.then(self._checked)
+        return job.future
 
     def _checked(self, future):
         """For a rank in DDP's join(): it has no backward pass that could raise errors, and no
@@ -240,7 +232,16 @@ class State:
         last.wait()
         if isinstance(self._worker.error, _GONE):
             self._raise()
-        _queue_callback(self._raise)
+        _queue_callback(self._after_ddp)
+
+    def _after_ddp(self):
+        """Raises errors. After the first backward pass, when scripts have their optimizer, looks
+        whether it needs a warm-up."""
+        self._raise()
+        looked, self._looked = self._looked, True
+        if not looked and self.engine.schedule.is_abrupt \
+                and is_trained_adaptively(self.parameters[0]):
+            self.engine.warn_of_low_density()
 
     def _raise(self):
         error, self._worker.error = self._worker.error, None

@@ -149,11 +149,11 @@ class Engine:
                        threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
                        timeout=timeout, **self.schedule.options, **options)
             self._time_dense()
+            if self.groups.is_adaptive:
+                self.warn_of_low_density()
         except BaseException:       # perhaps on this rank only: the others must not wait for it
             self.close()
             raise
-        if self.groups.is_adaptive:
-            self.warn_of_low_density()
 
     def _make_vectors(self, whole_model):
         if not whole_model and self.groups.rates is None:

@@ -29,7 +29,7 @@ class SelectParams(Structure):
 
 class GroupParams(Structure):
     _fields_ = [("scheme", c_char_p), ("exchange", c_char_p), ("wire", c_char_p),
-                ("select", SelectParams), ("result", c_int), ("global_", c_int),
+                ("select", SelectParams), ("result", c_int), ("global_", c_int), ("count", c_int),
                 ("timeout", c_double), ("bucket", c_int64), ("reserved", c_uint32 * 8)]
 
 

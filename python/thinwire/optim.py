@@ -24,7 +24,10 @@ _LOWEST_EPS = 1.1754943508222875e-38        # the library's: FLT_MIN
 
 def _groups_of(module, weight_decay):
     """A module's parameters. One-dimensional ones (biases, norms) have no weight decay."""
-    parameters = [one for one in module.parameters() if one.requires_grad]
+    if isinstance(module, DistributedDataParallel):
+        parameters = [one for _, one in reversed(ddp.trained(module))]
+    else:
+        parameters = [one for one in module.parameters() if one.requires_grad]
     decayed = [one for one in parameters if one.dim() > 1]
     rest = [one for one in parameters if one.dim() <= 1]
     if weight_decay == 0 or not decayed or not rest:
@@ -44,15 +47,15 @@ def _resolve(params, model, weight_decay):
 
 
 def _named(optimizer, model):
-    """The parameters that the optimizer trains, in the order of the backward pass."""
+    """The parameters that the optimizer trains, in the order of the backward pass: the same for a
+    model in DistributedDataParallel and without, so that each can load the other's state."""
     if isinstance(model, DistributedDataParallel):
         return ddp.trained(model)
-    names = {id(parameter): name for name, parameter in (model or torch.nn.Module()).
-             named_parameters()}
-    named = [(names.get(id(parameter), f"parameter {number}"), parameter)
-             for number, parameter in enumerate(held(optimizer)) if parameter.requires_grad]
-    named.reverse()
-    return named
+    mine = {id(parameter): (f"parameter {number}", parameter)
+            for number, parameter in enumerate(held(optimizer)) if parameter.requires_grad}
+    named = [(name, parameter) for name, parameter in model.named_parameters()
+             if mine.pop(id(parameter), None)] if model is not None else []
+    return [*reversed(mine.values()), *reversed(named)]
 
 
 def _numbers_of_groups(optimizer, named):
@@ -93,7 +96,7 @@ class _Exchanging(Distributed):
         for group in self.param_groups:
             self._check_group(group)
         named = _named(self, model)
-        groups = Groups(_numbers_of_groups(self, named), *self._before_selection())
+        groups = self._before_selection(_numbers_of_groups(self, named))
         if isinstance(model, DistributedDataParallel):
             if process_group is not None and process_group is not model.process_group:
                 raise ParamError("process_group: it is that of the model; leave it out")
@@ -160,18 +163,26 @@ class _AdamWRule(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         engine = self.thinwire
-        updates = dict(zip(map(id, self._exchange.parameters), engine.updates))
         if engine.stream is not None:
             torch.cuda.current_stream(engine.device).wait_stream(engine.stream)
+        if self._clip_update:
+            _clip(engine.updates, self._clip_update)
+        updates = dict(zip(map(id, self._exchange.parameters), engine.updates))
         for group in self.param_groups:
             trained = [one for one in group["params"] if id(one) in updates]
-            if not trained:
-                continue
-            if group["weight_decay"] != 0:
+            if trained and group["weight_decay"] != 0:
                 torch._foreach_mul_(trained, 1.0 - float(group["lr"]) * group["weight_decay"])
-            torch._foreach_sub_(trained, [updates[id(one)].view_as(one).to(one.dtype)
-                                          for one in trained])
+            if trained:
+                torch._foreach_sub_(trained, [updates[id(one)].view_as(one) for one in trained])
         return loss
+
+
+def _clip(updates, limit):
+    """Scales all updates down to a common 2-norm."""
+    norm = torch.stack([one.norm() for one in updates]).norm()
+    factor = (limit / norm).clamp(max=1.0)      # 1 if norm is 0
+    for one in updates:
+        one.mul_(factor)
 
 
 class AdamW(_Exchanging, _AdamWRule):
@@ -187,15 +198,21 @@ class AdamW(_Exchanging, _AdamWRule):
     value that it returns. A rate of two to three times dense AdamW's suits.
 
     whole_model: select from each parameter group as a whole, not from each parameter. clip_norm
-    limits the norm of what is selected from on each rank. Other options are those of compress().
+    limits the 2-norm of each group's (else each parameter's) gradient on each rank, clip_update
+    that of the mean update of the model. Other options are those of compress().
+
+    param.grad stays the gradient of this rank. With a DistributedDataParallel backward() exchanges,
+    else step() does.
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, *,
                  model=None, process_group=None, backward_passes_per_step=1, scheme="topka",
-                 wire="bf16", whole_model=True, **options):
+                 wire="bf16", whole_model=True, clip_update=0.0, **options):
         params, model = _resolve(params, model, weight_decay)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
                                   "weight_decay": weight_decay})
+        _check_number({"clip_update": clip_update}, "clip_update")
+        self._clip_update = clip_update
         self._exchange_with(model, process_group, backward_passes_per_step,
                             dict(options, scheme=scheme, wire=wire, whole_model=whole_model))
 
@@ -206,12 +223,12 @@ class AdamW(_Exchanging, _AdamWRule):
         _check_number(group, "eps", _LOWEST_EPS)
         _check_betas(group["betas"])
 
-    def _before_selection(self):
-        """Arguments of Groups."""
+    def _before_selection(self, of):
+        """What the exchange does. of: the group of each parameter."""
         self._opened = [(tuple(group["betas"]), group["eps"]) for group in self.param_groups]
         options = [{"before": "adamw", "eps": eps, "beta1": betas[0] or sys.float_info.min,
                     "beta2": betas[1]} for betas, eps in self._opened]   # both 0: the defaults
-        return options, _rates_of(weakref.ref(self)), True
+        return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True)
 
 
 def _rates_of(reference):
@@ -228,3 +245,43 @@ def _rates_of(reference):
             _check_number(group, "lr")
         return [float(group["lr"]) for group in optimizer.param_groups]
     return rates
+
+
+# ---- SGD
+
+class SGD(_Exchanging, torch.optim.SGD):
+    """torch's SGD of the mean gradient, of which each rank sends the values that matter.
+    Collective.
+
+    params, model, steps, density and the warm-up are as in AdamW; most models need no warm-up.
+    Momentum comes after the exchange, as in torch. momentum_before=True: before selection, as in
+    Deep Gradient Compression. Then torch's part has momentum 0, and weight_decay / (1 - momentum),
+    which decays as much. whole_model: select from the model as a whole, not from each parameter.
+    Other options are those of compress().
+    """
+
+    def __init__(self, params, lr, momentum=0, dampening=0, weight_decay=0, nesterov=False, *,
+                 momentum_before=False, model=None, process_group=None, backward_passes_per_step=1,
+                 scheme="oktopk", wire="bf16", whole_model=True, **options):
+        params, model = _resolve(params, model, weight_decay)
+        super().__init__(params, lr, momentum=momentum, dampening=dampening,
+                         weight_decay=weight_decay, nesterov=nesterov)
+        self._momentum_before = momentum_before
+        self._exchange_with(model, process_group, backward_passes_per_step,
+                            dict(options, scheme=scheme, wire=wire, whole_model=whole_model))
+
+    def _check_group(self, group):
+        for field in ("lr", "momentum", "weight_decay"):
+            _check_number(group, field)
+        if self._momentum_before and (group["nesterov"] or group["dampening"] != 0):
+            raise ParamError("nesterov, dampening: not with momentum_before")
+        if self._momentum_before and group["momentum"] != self.param_groups[0]["momentum"]:
+            raise ParamError("momentum: with momentum_before all parameter groups have the same")
+
+    def _before_selection(self, of):
+        """As in AdamW. Rates come after the exchange, so all groups can be one."""
+        momentum = self.param_groups[0]["momentum"] if self._momentum_before else 0.0
+        if self._momentum_before and 0 <= momentum < 1:     # the library refuses others
+            for group in self.param_groups:
+                group["momentum"], group["weight_decay"] = 0, group["weight_decay"] / (1 - momentum)
+        return Groups([0] * len(of), [{"momentum": momentum}], is_adaptive=False)

@@ -201,8 +201,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
     named = _named(optimizer, named_parameters)
     named.reverse()         # as the backward pass reaches them
     options = (compression or Compression()).options
-    engine = Engine(named, process_group, **options,
-                    groups=Groups([0] * len(named), [{}], is_adaptive=is_adaptive(optimizer)))
+    groups = Groups([0] * len(named), [{}], is_adaptive=is_adaptive(optimizer.defaults))
+    engine = Engine(named, process_group, groups=groups, **options)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (Distributed, kind), {})
     optimizer.thinwire = engine

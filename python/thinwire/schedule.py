@@ -7,8 +7,6 @@ import gc
 import warnings
 from numbers import Integral, Real
 
-import torch
-
 from .errors import DensityError, KError, ParamError
 
 DENSITY = 0.01          # default
@@ -65,17 +63,19 @@ def _check(elements, density, k, steps, warmup_steps):
 
 # ---- the warning
 
-def is_adaptive(optimizer):
-    """Adam, AdamW, RMSprop, Adagrad and the like divide by what eps keeps from zero."""
-    return "eps" in optimizer.defaults
+def is_adaptive(options):
+    """Adam, AdamW, RMSprop, Adagrad and the like divide by what eps keeps from zero.
+    options: an optimizer's defaults, or one of its parameter groups."""
+    return "eps" in options
 
 
-def optimizers_of(parameters):
-    """The optimizers of this process that hold one of the parameters. Slow: call it once."""
-    wanted = set(map(id, parameters))
-    return [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)
-            and any(id(parameter) in wanted for group in one.param_groups
-                    for parameter in group["params"])]
+def is_trained_adaptively(parameter):
+    """Whether an adaptive optimizer of this process holds the parameter. Looks at all objects, so
+    call it once."""
+    lists = [one for one in gc.get_referrers(parameter) if type(one) is list]
+    return any(type(one) is dict and is_adaptive(one) and any(one.get("params") is params
+                                                              for params in lists)
+               for one in gc.get_referrers(*lists))
 
 
 def warn_once():

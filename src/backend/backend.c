@@ -33,12 +33,29 @@ int tw_cuda_device(int ordinal, const char **name) {
     return backend->device_name(ordinal, name);
 }
 
+static int check_size(int64_t n) {
+    if (n >= 1 && n <= INT32_MAX)
+        return TW_OK;
+    return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
+}
+
 int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream) {
     const tw__backend *backend = NULL;
     TW_TRY(tw__backend_find(TW_CUDA, &backend));
     TW_REQUIRE(sum, "sum");
     TW_REQUIRE(add, "add");
-    if (n < 1 || n > INT32_MAX)
-        return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
+    TW_TRY(check_size(n));
     return backend->accumulate(sum, add, n, stream);
+}
+
+int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                             void *stream) {
+    const tw__backend *backend = NULL;
+    TW_TRY(tw__backend_find(TW_CUDA, &backend));
+    TW_REQUIRE(e, "e");
+    TW_REQUIRE(m, "m");
+    TW_REQUIRE(v, "v");
+    TW_REQUIRE(g, "g");
+    TW_TRY(check_size(n));
+    return backend->accumulate_adamw(e, m, v, g, n, stream);
 }

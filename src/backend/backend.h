@@ -83,7 +83,6 @@ typedef struct tw__backend {
     /* Lists stay in its memory from this many entries a tensor on: for fewer its launches take longer
      * than the host's work. 0: it has no memory of its own. */
     int64_t resident_k;
-    int coded_momentum; /* momentum goes with wire formats that round */
 
     /* ---- devices. check_*: TW_OK, or TW_ERR_DEVICE with the field and what is accepted. */
     int (*check_device)(int ordinal);
@@ -91,6 +90,8 @@ typedef struct tw__backend {
     int (*device_name)(int ordinal, const char **name);
     /* The bare pass sum += add, queued on a native stream. NULL on the CPU: see tw_accumulate. */
     int (*accumulate)(float *sum, const float *add, int64_t n, void *native);
+    /* And that over the memory of AdamW: e, m and v += g. */
+    int (*accumulate_adamw)(float *e, float *m, float *v, const float *g, int64_t n, void *native);
 
     /* ---- order of work. Errors: TW_ERR_DEVICE, TW_ERR_MEMORY. */
     int (*stream_create)(tw__stream **stream, int ordinal);

@@ -45,6 +45,7 @@ typedef struct tw__exchange {
 
 /* Those that other files name. exchanges.c has the table of all. */
 extern const tw__exchange tw__exchange_dense;
+extern const tw__exchange tw__exchange_allgather;
 extern const tw__exchange tw__exchange_oktopk;
 extern const tw__exchange tw__exchange_butterfly;
 

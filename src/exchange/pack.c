@@ -1,7 +1,7 @@
 /* pack.c - lists to messages and back: raw, or in a wire format
  *
  * A raw message is the list as it lies in memory, 8 bytes an entry. A packed message begins with a
- * word that says how the rest is written:
+ * tag of 8 bytes that says how the rest is written:
  *
  *     CODED  | header, indices and values of the wire format (docs/wire_format.md)
  *     PLAIN  | raw entries: a value is so large that its rounding remainder could overflow a

@@ -21,9 +21,11 @@ typedef struct field {
 
 /* The format comes first: ranks of other versions or byte orders differ there. */
 static const field group_fields[] = {
-    {"format", FORMAT},  {"scheme", SCHEME},   {"exchange", EXCHANGE},
-    {"wire", WIRE},      {"result", INTEGER},  {"global", INTEGER},
-    {"bucket", INTEGER}, {"tensors", INTEGER}, {"tw_transport_set_device", INTEGER},
+    {"format", FORMAT},     {"scheme", SCHEME},
+    {"exchange", EXCHANGE}, {"wire", WIRE},
+    {"result", INTEGER},    {"global", INTEGER},
+    {"count", INTEGER},     {"bucket", INTEGER},
+    {"tensors", INTEGER},   {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define FORMAT_NOW 0x54570005 /* "TW", version 5; another byte order reads differently */
@@ -62,6 +64,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         tw__name_position(g->params.wire, wire_name),
         g->params.result,
         g->params.global,
+        g->params.count,
         g->params.bucket,
         g->ntensors,
         tw__transport_device_exchange(g->transport, &context) != NULL,

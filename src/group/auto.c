@@ -43,13 +43,6 @@ static int may_be_dense(const tw_group *g) {
     return 1;
 }
 
-static int may_be_coded(const tw_group *g) {
-    for (int t = 0; t < g->ntensors; t++)
-        if (!g->tensors[t].backend->coded_momentum && g->tensors[t].params.momentum != 0.0f)
-            return 0;
-    return 1;
-}
-
 /* An exchange that leaves all tensors to another one is that other one. */
 static int serves_any(const tw_group *g, const tw__exchange *exchange) {
     for (int t = 0; t < g->ntensors; t++)
@@ -81,8 +74,7 @@ static void add_plan(const tw_group *g, tw__plans *plans, const tw__exchange *ex
 static void add_wires(const tw_group *g, tw__plans *plans, const tw__exchange *exchange) {
     if (g->any_wire) {
         add_plan(g, plans, exchange, NULL);
-        if (may_be_coded(g))
-            add_plan(g, plans, exchange, tw__wire_find("bf16"));
+        add_plan(g, plans, exchange, tw__wire_find("bf16"));
         return;
     }
     add_plan(g, plans, exchange, g->wire);

@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "select/methods.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,9 +14,23 @@
 
 /* ---- parameters */
 
+/* With TW_COUNT_PER_RANK: as many entries as cost what k of allgather cost. Where a step applies what
+ * each rank selected, k is per rank already. */
+static void count_per_rank(const tw_group *g, int64_t n, tw_select_params *p) {
+    double k = (double)tw__k_at(p, n, INT64_MAX), ranks = (double)g->nranks;
+    double own = g->exchange->applied == NULL ? g->exchange->cost((double)n, k, ranks).most : 0.0;
+    double factor = own > 0.0 ? tw__exchange_allgather.cost((double)n, k, ranks).most / own : 1.0;
+    if (p->k > 0)
+        p->k = (int64_t)fmax(1.0, fmin(factor * k, (double)n));
+    else
+        p->density = fmin(factor * p->density, 1.0);
+    p->warmup_density = fmin(factor * p->warmup_density, 1.0);
+}
+
 static int check_params(const tw_group_params *p) {
     TW_TRY(tw__check_choice("result", p->result, TW_SUM));
     TW_TRY(tw__check_choice("global", p->global, TW_GLOBAL_REUSE));
+    TW_TRY(tw__check_choice("count", p->count, TW_COUNT_PER_RANK));
     if (!(p->timeout >= 0.0 && p->timeout <= 1e9))
         return tw__fail(TW_ERR_PARAM, "timeout: %g; accepted is 0 (default) .. 1e9 seconds",
                         p->timeout);
@@ -37,6 +52,8 @@ static int resolve_plan(tw_group *g, const tw_group_params *params) {
     g->automatic = any || strcmp(g->scheme->exchange, TW__AUTO) == 0;
     g->any_wire = g->automatic && params->wire == NULL;
     g->params.exchange = any ? TW__AUTO : g->exchange->name;
+    if (g->automatic && params->count != TW_COUNT_OF_SCHEME)
+        return tw__fail(TW_ERR_PARAM, "count: TW_COUNT_PER_RANK needs a fixed exchange, not auto");
     g->params.wire = g->any_wire ? TW__AUTO : g->wire != NULL ? g->wire->name : "raw";
     return TW_OK;
 }
@@ -126,9 +143,6 @@ static int check_dense(const tw_select_params *p) {
 
 /* A group uses one device at most, beside the host. */
 static int check_device(const tw_group *g, const tw__tensor *t) {
-    if (g->wire != NULL && t->params.momentum != 0.0f && !t->backend->coded_momentum)
-        return tw__fail(TW_ERR_PARAM, "momentum: %g; on %s it goes with wire \"raw\" alone",
-                        t->params.momentum, t->backend->name);
     TW_TRY(t->backend->check_device(t->params.ordinal));
     for (int i = 0; i < g->ntensors && t->backend->resident_k > 0; i++)
         if (g->tensors[i].backend == t->backend &&
@@ -168,6 +182,8 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
     } else if (t.params.method == NULL)
         t.params.method = g->params.select.method;
     TW_TRY(tw__params_resolve(&t.params, n, &t.method, &t.backend));
+    if (g->params.count == TW_COUNT_PER_RANK && !tw__group_is_dense(g))
+        count_per_rank(g, n, &t.params);
     TW_TRY(check_device(g, &t));
     if (g->automatic && g->exchange == &tw__exchange_dense &&
         !tw__auto_sends_whole(&t.params, t.backend))

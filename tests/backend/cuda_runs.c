@@ -69,13 +69,19 @@ void run_wire(const char *scheme, const char *wire, transfer_kind how, int nrank
               double density, int steps) {
     tw_group_params params = params_of(scheme, density);
     params.wire = wire;
+    run_coded(&params, how, nranks, n, steps);
+}
+
+void run_coded(const tw_group_params *params, transfer_kind how, int nranks, int64_t n, int steps) {
     pair p;
-    check_scene("scheme=%s wire=%s %s P=%d n=%lld open", scheme, wire, transfer_names[how], nranks,
-                (long long)n);
-    pair_open_one(&p, nranks, n, &params, how);
+    check_scene("scheme=%s wire=%s %s P=%d n=%lld open", params->scheme, params->wire,
+                transfer_names[how], nranks, (long long)n);
+    pair_open_one(&p, nranks, n, params, how);
     for (int step = 0; step < steps; step++) {
-        check_scene("scheme=%s wire=%s %s P=%d n=%lld density=%g step=%d", scheme, wire,
-                    transfer_names[how], nranks, (long long)n, density, step);
+        check_scene("scheme=%s wire=%s %s P=%d n=%lld density=%g momentum=%g before=%d step=%d",
+                    params->scheme, params->wire, transfer_names[how], nranks, (long long)n,
+                    params->select.density, (double)params->select.momentum, params->select.before,
+                    step);
         rows_fill(p.grads, nranks, n, step == 1 ? DATA_POWER5 : DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
         if (n < 100000) /* longer lists may be cut, and go from rank to rank, on the CPU alone */
@@ -143,8 +149,8 @@ static tw_select_params select_mixed(const group_setup *what, mixture mix, int t
         select.clip_norm = t % 5 == 1 ? 2.5f : 0.0f;
         if (!alike(t))
             select.method = check_method(t % check_methods());
-        if (what->params.wire == NULL) /* which is where a GPU has it */
-            select.momentum = t % 4 == 2 ? 0.9f : 0.0f;
+        select.momentum = t % 4 == 2 ? 0.9f : 0.0f;
+        select.before = t % 4 == 3 ? TW_BEFORE_ADAMW : TW_BEFORE_NOTHING;
     }
     return select;
 }

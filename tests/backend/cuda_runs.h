@@ -12,6 +12,8 @@ void run_scheme(const char *scheme, transfer_kind how, int nranks, int64_t n, do
 /* One tensor in a wire format; the same bytes are sent. */
 void run_wire(const char *scheme, const char *wire, transfer_kind how, int nranks, int64_t n,
               double density, int steps);
+/* The same with other parameters. */
+void run_coded(const tw_group_params *params, transfer_kind how, int nranks, int64_t n, int steps);
 /* Wire formats but raw from position 1; NULL past the last. */
 const char *wire_at(int position);
 

@@ -36,20 +36,25 @@ static void test_long_lists(void **state) {
     }
 }
 
-/* Momentum, other data, no output, means. */
+static void use_before(tw_group_params *params, int before, float momentum) {
+    params->select.before = before;
+    params->select.momentum = before == TW_BEFORE_NOTHING ? momentum : 0.0f;
+}
+
+/* Momentum or AdamW, other data, no output, means. */
 static void test_options(void **state) {
     (void)state;
     static const char *const schemes[] = {"topka", "gtopk", "oktopk", "randomk", "fulltopk"};
-    for (int s = 0; s < 5; s++) {
-        tw_group_params params = params_of(schemes[s], 0.02);
+    for (int s = 0; s < 10; s++) {
+        tw_group_params params = params_of(schemes[s / 2], 0.02);
         params.result = TW_MEAN;
-        params.select.momentum = 0.9f;
+        use_before(&params, s % 2, 0.9f);
         params.select.clip_norm = 20.0f;
         params.select.warmup_steps = 3;
         pair p;
         pair_open_one(&p, 3, 20011, &params, DIRECT);
         for (int step = 0; step < STEPS; step++) {
-            check_scene("scheme=%s step=%d", schemes[s], step);
+            check_scene("scheme=%s before=%d step=%d", schemes[s / 2], s % 2, step);
             rows_fill(p.grads, 3, 20011, step == 4 ? DATA_POWER5 : DATA_GAUSS, step);
             pair_step(&p, step % 2 ? reduce_one : reduce_one_silently, TW_OK);
         }
@@ -107,17 +112,16 @@ static void clear_files(const char *name, int count) {
     unlink(name);
 }
 
-/* Residuals and velocities of two ranks are added up on a GPU as on the CPU. */
-static void test_states_of_two(void **state) {
-    (void)state;
+/* Residuals and velocities of two ranks are added up on a GPU as on the CPU, and moments averaged. */
+static void run_states_of_two(int before) {
     char name[NAME];
     make_name(name);
     tw_group_params params = params_of("oktopk", 0.05);
-    params.select.momentum = 0.5f;
+    use_before(&params, before, 0.5f);
     pair p;
     pair_open_one(&p, 2, 4001, &params, DIRECT);
     for (int step = 0; step < 6; step++) {
-        check_scene("states of two, step=%d", step);
+        check_scene("states of two, before=%d step=%d", before, step);
         rows_fill(p.grads, 2, 4001, DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
         if (step == 2) {
@@ -134,17 +138,22 @@ static void test_states_of_two(void **state) {
     clear_files(name, 2);
 }
 
-/* The GPU's groups go on from what the CPU's saved, and the other way round. */
-static void test_state(void **state) {
+static void test_states_of_two(void **state) {
     (void)state;
+    run_states_of_two(TW_BEFORE_NOTHING);
+    run_states_of_two(TW_BEFORE_ADAMW);
+}
+
+/* The GPU's groups go on from what the CPU's saved, and the other way round. */
+static void run_state(int before) {
     char name[NAME];
     make_name(name);
     tw_group_params params = params_of("oktopk", 0.05);
-    params.select.momentum = 0.5f;
+    use_before(&params, before, 0.5f);
     pair p;
     pair_open_one(&p, 3, 4001, &params, DIRECT);
     for (int step = 0; step < 3 * STEPS; step++) {
-        check_scene("state, step=%d", step);
+        check_scene("state, before=%d step=%d", before, step);
         rows_fill(p.grads, 3, 4001, DATA_GAUSS, step);
         pair_step(&p, reduce_one, TW_OK);
         if (step % 8 == 3)
@@ -155,6 +164,12 @@ static void test_state(void **state) {
     compare_residuals(&p);
     pair_close(&p);
     clear_files(name, 3);
+}
+
+static void test_state(void **state) {
+    (void)state;
+    run_state(TW_BEFORE_NOTHING);
+    run_state(TW_BEFORE_ADAMW);
 }
 
 int main(int argc, char **argv) {

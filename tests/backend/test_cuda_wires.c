@@ -32,6 +32,26 @@ static void test_long_wires(void **state) {
     }
 }
 
+/* Momentum and AdamW: what was applied, rounded, loses its velocity, and what comes back does not.
+ * Lists with the host and on the GPU. */
+static void test_moments(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka",  "topkdsa", "gtopk",
+                                          "oktopk", "randomk", "fulltopk"};
+    for (int s = 0; s < 6; s++) {
+        for (int w = 1; wire_at(w) != NULL; w++) {
+            tw_group_params params = params_of(schemes[s], 0.05);
+            params.wire = wire_at(w);
+            params.select.momentum = 0.9f;
+            run_coded(&params, DIRECT, 3, 20011, STEPS);
+            run_coded(&params, LENT, 3, 20011, STEPS);
+            params.select.momentum = 0.0f;
+            params.select.before = TW_BEFORE_ADAMW;
+            run_coded(&params, LENT, 3, 20011, STEPS);
+        }
+    }
+}
+
 /* From 32768 entries on oktopk cuts regions into batches: on the CPU always, on a GPU where values
  * are rounded by blocks. */
 static void test_batches(void **state) {
@@ -54,6 +74,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wires),
         cmocka_unit_test(test_long_wires),
+        cmocka_unit_test(test_moments),
         cmocka_unit_test(test_batches),
     };
     if (argc > 1)

@@ -143,6 +143,23 @@ trains $logged --steps 20 --resume
 [ "$(grep -c '"kind":"step"' "$dir/logged.jsonl")" -eq 20 ] || fail "the log lacks steps"
 succeeds report "$dir/logged.jsonl" --out "$dir/page.html"
 
+# ---- AdamW before selection: its moments are in the checkpoint, the density of each step in the log
+before="--ranks 2 --scheme topka --optimizer adamw-before --density-warmup 12 --density-schedule linear"
+# shellcheck disable=SC2086
+trains $before --steps 20 --log "$dir/before.jsonl"
+whole=$(hash)
+# shellcheck disable=SC2086
+trains $before --steps 10 --checkpoint "$dir/before" --every 10
+# shellcheck disable=SC2086
+trains $before --steps 20 --checkpoint "$dir/before" --every 10 --resume
+same "AdamW before selection, resumed" "$whole" "$(hash)"
+python3 - "$dir/before.jsonl" <<'PY' || fail "density in the log"
+import json, sys
+density = [row["density"] for row in map(json.loads, open(sys.argv[1])) if row["kind"] == "step"]
+assert len(density) == 20 and abs(density[0] - 0.25) < 1e-3, density
+assert abs(density[6] - 0.13) < 1e-3 and all(abs(d - 0.01) < 1e-3 for d in density[12:]), density
+PY
+
 # ---- what goes wrong
 mkdir "$dir/narrow"
 python3 - "$dir/narrow" <<'PY' || fail "images"
@@ -164,6 +181,8 @@ fails 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
 fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
 fails 2 "sparse scheme" --scheme dense --momentum-correction
+fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
+fails 2 "leave it out" --optimizer adamw-before --snapshots 2
 fails 2 "not both" --steps 2 --epochs 2
 fails 2 "needs --checkpoint" --resume
 fails 2 "model" --model alexnet

@@ -99,6 +99,8 @@ static void test_tensors(void **state) {
     REFUSE_TENSOR(type, 3, TW_ERR_PARAM, "type");
     REFUSE_TENSOR(feedback, 2, TW_ERR_PARAM, "feedback");
     REFUSE_TENSOR(momentum, 1.0f, TW_ERR_PARAM, "momentum");
+    REFUSE_TENSOR(before, 2, TW_ERR_PARAM, "before");
+    REFUSE_TENSOR(beta1, 0.5, TW_ERR_PARAM, "beta1");
     REFUSE_TENSOR(threads, 257, TW_ERR_PARAM, "threads");
     REFUSE_TENSOR(reserved[3], 1, TW_ERR_PARAM, "reserved");
 }
@@ -258,12 +260,15 @@ static void test_mismatch(void **state) {
     MISMATCH(exchange, "dsa", "exchange");
     MISMATCH(result, TW_SUM, "result");
     MISMATCH(global, TW_GLOBAL_REUSE, "global");
+    MISMATCH(count, TW_COUNT_PER_RANK, "count");
     MISMATCH(bucket, 1, "bucket");
     MISMATCH(select.method, "dgc", "method");
     MISMATCH(select.k, K + 1, "k");
     MISMATCH(select.type, TW_BF16, "type");
     MISMATCH(select.feedback, TW_FEEDBACK_OFF, "feedback");
     MISMATCH(select.momentum, 0.5f, "momentum");
+    MISMATCH(select.before, TW_BEFORE_ADAMW, "before");
+    MISMATCH(select.warmup, TW_WARMUP_LINEAR, "warmup");
     MISMATCH(select.clip_norm, 1.0f, "clip_norm");
     MISMATCH(select.warmup_steps, 7, "warmup_steps");
     MISMATCH(select.warmup_density, 0.5, "warmup_density");

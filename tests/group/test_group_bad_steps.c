@@ -75,6 +75,8 @@ static tw_group_params params_of(const char *exchange, int variant) {
     params.result = TW_SUM;
     params.select.method = variant % 2 ? "reuse" : "exact";
     params.select.momentum = variant == 2 ? 0.5f : 0.0f;
+    if (variant == 3 && strcmp(exchange, "dense") != 0)
+        params.select.before = TW_BEFORE_ADAMW;
     params.global = variant % 2 ? TW_GLOBAL_REUSE : TW_GLOBAL_EXACT;
     return params;
 }
@@ -83,7 +85,7 @@ static void test_bad_numbers(void **state) {
     (void)state;
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int e = 0; e < check_exchanges(); e++)
-        for (int variant = 0; variant < 3; variant++) {
+        for (int variant = 0; variant < 4; variant++) {
             pair p;
             const tw_group_params params = params_of(check_exchange(e), variant);
             pair_open(&p, &params);

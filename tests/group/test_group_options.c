@@ -3,6 +3,9 @@
  *
  * Results and residuals are compared with the oracle of each exchange.
  */
+#include <math.h>
+#include <string.h>
+
 #include "exchange_check.h"
 
 enum { RANKS = 4, N = 2003, K = 64 };
@@ -34,6 +37,190 @@ static void test_momentum(void **state) {
             exchange_check_steps(&params, &o, 6);
             exchange_oracle_close(&o);
         }
+}
+
+static void set_adamw(tw_select_params *select) {
+    select->before = TW_BEFORE_ADAMW;
+    select->beta1 = 0.75;
+    select->beta2 = 0.875;
+    select->eps = 1e-6;
+    select->rate = 0.01;
+}
+
+static void test_adamw(void **state) {
+    (void)state;
+    for (int e = 1; e < check_exchanges(); e++)
+        for (int nranks = 3; nranks <= 4; nranks++) {
+            exchange_oracle o;
+            tw_group_params params = ranks_params(check_exchange(e), K);
+            set_adamw(&params.select);
+            exchange_oracle_open(&o, check_exchange(e), nranks, N, K, TW_MEAN);
+            o.adamw = 1;
+            o.rate = params.select.rate;
+            exchange_check_steps(&params, &o, 6);
+            exchange_oracle_close(&o);
+        }
+}
+
+/* ---- Rates and densities that the caller sets ------------------------------------------------ */
+
+/* What one rank sets before a step; all others set `usual`. */
+typedef struct setting {
+    int (*set)(tw_group *group, int tensor, double value);
+    double usual, other;
+    int rank;
+} setting;
+
+static int set_one(ranks *r, int rank, void *context) {
+    const setting *s = context;
+    return s->set(r->groups[rank], TW_ALL, rank == s->rank ? s->other : s->usual);
+}
+
+static void open_set(ranks *r, int density) {
+    const int64_t sizes[] = {N, N};
+    tw_group_params params = ranks_params("allgather", 0);
+    params.select.density = 0.01;
+    if (density) {
+        params.select.warmup = TW_WARMUP_CALLER;
+        params.select.warmup_density = 0.5;
+    } else {
+        set_adamw(&params.select);
+    }
+    ranks_open(r, RANKS, &params, sizes, 2);
+}
+
+/* One rank with another value: the step is refused, and with the same value again the group goes on
+ * as one that never heard of it. */
+static void check_setting(int density, setting s, const char *field) {
+    ranks tried, spared;
+    float **grads = rows_alloc(RANKS, N), **outs = rows_alloc(RANKS, N),
+          **want = rows_alloc(RANKS, N), **before = rows_alloc(RANKS, N);
+    open_set(&tried, density);
+    open_set(&spared, density);
+    for (int step = 0; step < 6; step++) {
+        setting same = s;
+        check_scene("%s %g, rank %d sets %g, step %d", field, s.usual, s.rank, s.other, step);
+        same.other = s.usual = same.usual = s.usual * 0.9;
+        rows_fill(grads, RANKS, N, DATA_GAUSS, step);
+        ranks_run(&tried, set_one, &s);
+        ranks_ok(&tried);
+        ranks_get_residuals(&tried, 0, before, N);
+        ranks_allreduce(&tried, 0, (void *const *)grads, outs);
+        ranks_error(&tried, TW_ERR_MISMATCH);
+        ranks_say(&tried, "%s", field);
+        ranks_say(&tried, "rank %d", s.rank > 0 ? s.rank : 1); /* rank 0 differs from all others */
+        ranks_check_residuals(&tried, 0, before, N);
+        ranks_run(&tried, set_one, &same);
+        ranks_run(&spared, set_one, &same);
+        ranks_allreduce(&tried, 0, (void *const *)grads, outs);
+        ranks_ok(&tried);
+        ranks_allreduce(&spared, 0, (void *const *)grads, want);
+        ranks_ok(&spared);
+        for (int rank = 0; rank < RANKS; rank++)
+            check_bits("out", outs[rank], want[rank], N);
+    }
+    ranks_close(&tried);
+    ranks_close(&spared);
+    rows_free(grads);
+    rows_free(outs);
+    rows_free(want);
+    rows_free(before);
+}
+
+static void test_settings_differ(void **state) {
+    (void)state;
+    check_setting(0, (setting){tw_group_set_rate, 0.1, 0.2, 2}, "rate");
+    check_setting(0, (setting){tw_group_set_rate, 0.1, 0.0, 0}, "rate");
+    check_setting(1, (setting){tw_group_set_density, 0.4, 0.5, 3}, "density");
+}
+
+/* The density that was set is that of the step, and information tells it. */
+static void test_density_by_caller(void **state) {
+    (void)state;
+    const double densities[] = {0.5, 0.25, 0.01, 0.3, 0.01};
+    ranks r;
+    float **grads = rows_alloc(RANKS, N);
+    open_set(&r, 1);
+    for (int i = 0; i < 6; i++) {
+        setting s = {.set = tw_group_set_density, .rank = -1};
+        double density = i == 0 ? 0.5 : densities[i - 1]; /* at first warmup_density */
+        check_scene("density %g", density);
+        s.usual = density;
+        if (i > 0)
+            ranks_run(&r, set_one, &s);
+        rows_fill(grads, RANKS, N, DATA_GAUSS, i);
+        ranks_allreduce(&r, 1, (void *const *)grads, grads);
+        ranks_ok(&r);
+        tw_step_info info;
+        check_ok(tw_group_info(r.groups[1], 1, &info));
+        check_int("k", info.k, (int64_t)(density * N + 0.5));
+        check_int("selected", info.selected, info.k);
+    }
+    ranks_close(&r);
+    rows_free(grads);
+}
+
+/* ---- What k counts --------------------------------------------------------------------------- */
+
+/* With every exchange a rank sends at most what allgather sends with this k, and
+ * not much less. */
+static void test_count_per_rank(void **state) {
+    (void)state;
+    enum { MANY = 8, LONG = 20000, FEW = 100 };
+    const int64_t size = LONG;
+    float **grads = rows_alloc(MANY, LONG);
+    tw_cost limit;
+    check_ok(tw_exchange_cost("allgather", LONG, FEW, MANY, &limit));
+    for (int e = 1; e < check_exchanges(); e++) {
+        ranks r;
+        tw_cost cost;
+        tw_step_info info;
+        tw_group_params params = ranks_params(check_exchange(e), FEW);
+        params.count = TW_COUNT_PER_RANK;
+        ranks_open(&r, MANY, &params, &size, 1);
+        for (int step = 0; step < 3; step++) {
+            check_scene("%s step=%d", check_exchange(e), step);
+            rows_fill(grads, MANY, LONG, DATA_GAUSS, step);
+            ranks_allreduce(&r, 0, (void *const *)grads, grads);
+            ranks_ok(&r);
+            check_ok(tw_group_info(r.groups[3], 0, &info));
+            check_ok(tw_exchange_cost(check_exchange(e), LONG, info.k, MANY, &cost));
+            if (strcmp(check_exchange(e), "dsa") == 0)
+                check_int("k of dsa", info.k, FEW);
+            else if (cost.most > limit.most || cost.most < 0.8 * limit.most)
+                check_fail("k=%lld costs %g words, allgather %g", (long long)info.k, cost.most,
+                           limit.most);
+            if (strcmp(check_exchange(e), "oktopk") == 0)
+                check_int("k of oktopk", info.k, FEW * (MANY - 1) / 3);
+        }
+        ranks_close(&r);
+    }
+    rows_free(grads);
+}
+
+static void test_bad_settings(void **state) {
+    (void)state;
+    const double bad[] = {0.0, -0.1, 0.004, 0.6, 1.5, NAN, INFINITY};
+    ranks r;
+    open_set(&r, 1);
+    for (int i = 0; i < 7; i++) {
+        check_scene("density %g", bad[i]);
+        check_error(tw_group_set_density(r.groups[0], TW_ALL, bad[i]), TW_ERR_DENSITY);
+        check_contains(tw_last_error(), "0.5"); /* says what is accepted */
+    }
+    check_error(tw_group_set_density(r.groups[0], 2, 0.1), TW_ERR_INDEX);
+    check_error(tw_group_set_density(NULL, 0, 0.1), TW_ERR_NULL);
+    check_error(tw_group_set_rate(r.groups[0], TW_ALL, 0.1), TW_ERR_PARAM);
+    check_contains(tw_last_error(), "rate");
+    ranks_close(&r);
+    open_set(&r, 0);
+    check_error(tw_group_set_rate(r.groups[0], 0, -1.0), TW_ERR_PARAM);
+    check_error(tw_group_set_rate(r.groups[0], 0, NAN), TW_ERR_PARAM);
+    check_error(tw_group_set_rate(r.groups[0], -2, 0.1), TW_ERR_INDEX);
+    check_error(tw_group_set_rate(NULL, 0, 0.1), TW_ERR_NULL);
+    check_error(tw_group_set_density(r.groups[0], 0, 0.01), TW_ERR_PARAM);
+    check_contains(tw_last_error(), "TW_WARMUP_CALLER");
+    ranks_close(&r);
 }
 
 /* Several threads per rank change nothing. */
@@ -165,8 +352,15 @@ static void test_mixed_tensors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_feedback_off),  cmocka_unit_test(test_momentum),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_warmup),
+        cmocka_unit_test(test_feedback_off),
+        cmocka_unit_test(test_momentum),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_settings_differ),
+        cmocka_unit_test(test_density_by_caller),
+        cmocka_unit_test(test_bad_settings),
+        cmocka_unit_test(test_count_per_rank),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_warmup),
         cmocka_unit_test(test_mixed_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

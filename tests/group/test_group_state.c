@@ -3,6 +3,7 @@
  * With as many ranks as before, the loaded group must give what the saved one gives, step by step.
  * With another number of ranks, the sum of residuals over all ranks is kept.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,8 +41,11 @@ static void test_go_on(void **state) {
     (void)state;
     const char *scheme;
     for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++)
-        for (int variant = 0; variant < 4 && strcmp(scheme, "auto") != 0; variant++) {
+        for (int variant = 0; variant < 5 && strcmp(scheme, "auto") != 0; variant++) {
             tw_group_params params = state_params(scheme);
+            if (variant == 4 && strcmp(scheme, "dense") == 0)
+                continue; /* nothing comes before it */
+            params.select.before = variant == 4 ? TW_BEFORE_ADAMW : TW_BEFORE_NOTHING;
             params.select.momentum = variant == 1 ? 0.5f : 0.0f;
             params.select.warmup_steps = variant == 2 ? 9 : 0;
             params.select.feedback = variant == 3 ? TW_FEEDBACK_OFF : TW_FEEDBACK_ON;
@@ -155,6 +159,85 @@ static void test_other_ranks(void **state) {
             move_ranks(scheme, moves[i][0], moves[i][1], moves[i][2]);
 }
 
+/* ---- AdamW's moments on another number of ranks ---------------------------------------------- */
+
+enum { ELEMENTS = 500 };
+
+static void open_adamw(ranks *r, int nranks) {
+    const int64_t size = ELEMENTS;
+    tw_group_params params = ranks_params("allgather", 5);
+    params.select.before = TW_BEFORE_ADAMW;
+    params.result = TW_SUM;
+    ranks_open(r, nranks, &params, &size, 1);
+}
+
+/* Rank 0's update of a step in which all ranks have the same gradient: what was sent, over the ranks,
+ * and what its residual gained. */
+static void updates(ranks *r, int step, float *update) {
+    float **rows = rows_alloc(r->nranks, ELEMENTS), **before = rows_alloc(r->nranks, ELEMENTS);
+    for (int rank = 0; rank < r->nranks; rank++)
+        oracle_fill(rows[rank], ELEMENTS, DATA_GAUSS, (uint64_t)step);
+    ranks_get_residuals(r, 0, before, ELEMENTS);
+    ranks_allreduce(r, 0, (void *const *)rows, rows);
+    ranks_ok(r);
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        update[i] = rows[0][i] / (float)r->nranks - before[0][i];
+    ranks_get_residuals(r, 0, before, ELEMENTS);
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        update[i] += before[0][i];
+    rows_free(rows);
+    rows_free(before);
+}
+
+static void same_updates(const char *what, const float *got, const float *want) {
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        if (fabsf(got[i] - want[i]) > 1e-6f)
+            check_fail("%s: element %lld is updated by %g, expected %g", what, (long long)i,
+                       (double)got[i], (double)want[i]);
+}
+
+/* Ranks that had the same gradients have the same moments, and so has a rank that takes them all. One
+ * that takes none starts as a new one does, with its correction for moments that start at zero. */
+static void test_moments_on_other_ranks(void **state) {
+    (void)state;
+    ranks old, one, three, fresh;
+    float want[ELEMENTS], got[ELEMENTS];
+    check_scene("AdamW's moments of two ranks, taken by one, and by one of three");
+    open_adamw(&old, 2);
+    for (int step = 0; step < 7; step++)
+        updates(&old, step, want);
+    state_save_all(&old, "moments");
+    open_adamw(&one, 1);
+    state_files files = state_spread("moments", 2, 1, 1);
+    ranks_run(&one, state_load, &files);
+    ranks_ok(&one);
+    open_adamw(&three, 3);
+    files = state_spread("moments", 2, 3, 1); /* rank 2 takes none */
+    ranks_run(&three, state_load, &files);
+    ranks_ok(&three);
+    updates(&old, 7, want);
+    updates(&one, 7, got);
+    same_updates("taken by one", got, want);
+    open_adamw(&fresh, 1);
+    updates(&fresh, 7, want);
+    float row[ELEMENTS];
+    float **rows = rows_alloc(3, ELEMENTS);
+    for (int rank = 0; rank < 3; rank++)
+        oracle_fill(rows[rank], ELEMENTS, DATA_GAUSS, 7);
+    ranks_allreduce(&three, 0, (void *const *)rows, rows);
+    ranks_ok(&three);
+    check_ok(tw_group_get_residual(three.groups[2], 0, row)); /* it had none: what was not sent */
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        want[i] = row[i] != 0.0f ? want[i] : 0.0f;
+    same_updates("of the rank that took none", row, want);
+    rows_free(rows);
+
+    ranks_close(&old);
+    ranks_close(&one);
+    ranks_close(&three);
+    ranks_close(&fresh);
+}
+
 /* As many ranks as before, but each loads the file of another. */
 static void test_files_permuted(void **state) {
     (void)state;
@@ -166,7 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_go_on),          cmocka_unit_test(test_go_on_methods),
         cmocka_unit_test(test_save_twice),     cmocka_unit_test(test_other_ranks),
-        cmocka_unit_test(test_files_permuted),
+        cmocka_unit_test(test_files_permuted), cmocka_unit_test(test_moments_on_other_ranks),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
 }

@@ -226,6 +226,11 @@ static void test_other_groups(void **state) {
     other.select.momentum = 0.5f;
     save_other(&other, state_sizes, STATE_TENSORS);
     refuse_other(&r, "momentum");
+    check_scene("with AdamW");
+    other.select.momentum = 0.0f;
+    other.select.before = TW_BEFORE_ADAMW;
+    save_other(&other, state_sizes, STATE_TENSORS);
+    refuse_other(&r, "AdamW");
     state_steps(&r, 3, 5);
     ranks_close(&r);
 }

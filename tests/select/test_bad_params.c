@@ -164,6 +164,30 @@ static void test_enums_and_threads(void **state) {
         refuse(TW_ERR_PARAM, "reserved", p.reserved[i] = 1);
 }
 
+static void test_adamw_fields(void **state) {
+    (void)state;
+    const double outside[] = {1.0, 1.5, -1e-9, NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 6; i++) {
+        refuse(TW_ERR_PARAM, "beta1", (p.before = TW_BEFORE_ADAMW, p.beta1 = outside[i]));
+        refuse(TW_ERR_PARAM, "beta2", (p.before = TW_BEFORE_ADAMW, p.beta2 = outside[i]));
+        if (!(outside[i] >= 1.0 && outside[i] < 2.0)) {
+            refuse(TW_ERR_PARAM, "eps", (p.before = TW_BEFORE_ADAMW, p.eps = outside[i]));
+            refuse(TW_ERR_PARAM, "rate", (p.before = TW_BEFORE_ADAMW, p.rate = outside[i]));
+        }
+    }
+    refuse(TW_ERR_PARAM, "before", p.before = 2);
+    refuse(TW_ERR_PARAM, "before", p.before = -1);
+    refuse(TW_ERR_PARAM, "before", (p.before = TW_BEFORE_ADAMW, p.feedback = TW_FEEDBACK_OFF));
+    refuse(TW_ERR_PARAM, "momentum", (p.before = TW_BEFORE_ADAMW, p.momentum = 0.5f));
+    refuse(TW_ERR_PARAM, "beta1", p.beta1 = 0.5);
+    refuse(TW_ERR_PARAM, "beta2", p.beta2 = 0.5);
+    refuse(TW_ERR_PARAM, "eps", p.eps = 0.5);
+    refuse(TW_ERR_PARAM, "rate", p.rate = 0.5);
+    accept(p.before = TW_BEFORE_ADAMW);
+    accept((p.before = TW_BEFORE_ADAMW, p.beta2 = 0.5)); /* beta1 is then 0 */
+    accept((p.before = TW_BEFORE_ADAMW, p.eps = 1.0, p.rate = 1.0));
+}
+
 static void test_momentum_fields(void **state) {
     (void)state;
     const float bad_momentum[] = {1.0f, 1.5f, -0.1f, NAN, INFINITY, -INFINITY};
@@ -178,6 +202,12 @@ static void test_momentum_fields(void **state) {
     for (int i = 0; i < 4; i++)
         refuse(TW_ERR_DENSITY, "warmup_density",
                (p.warmup_steps = 3, p.warmup_density = bad_warmup[i]));
+    refuse(TW_ERR_PARAM, "warmup", p.warmup = 4);
+    refuse(TW_ERR_PARAM, "warmup", p.warmup = -1);
+    refuse(TW_ERR_PARAM, "warmup_steps", (p.warmup = TW_WARMUP_CALLER, p.warmup_steps = 3));
+    for (int warmup = 0; warmup < TW_WARMUP_CALLER; warmup++)
+        accept((p.warmup = warmup, p.warmup_steps = 3));
+    accept(p.warmup = TW_WARMUP_CALLER);
     accept(p.momentum = 0.99999994f); /* the last float before 1 */
     accept(p.momentum = 1e-9f);
     accept(p.clip_norm = FLT_MIN);
@@ -213,6 +243,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_threads_variable, NULL, forget_variables),
         cmocka_unit_test(test_enums_and_threads),
         cmocka_unit_test(test_momentum_fields),
+        cmocka_unit_test(test_adamw_fields),
         cmocka_unit_test(test_method_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* test_warmup.c - k of a step: rounding of the density, and its fall during warm-up
  *
  * The first warm-up step has density warmup_density, the step after the last one has the final
- * density, and in between it falls by a constant factor. k is read from tw_selector_info and from
+ * density, and in between it falls by a constant factor, on a line or a cosine, or as the caller
+ * says. k is read from tw_selector_info and from
  * the count of "exact" on data without zeros.
  */
 #include <math.h>
@@ -60,6 +61,61 @@ static void test_fall(void **state) {
     check_fall(&params, 0.25, 0.005);
 }
 
+/* The middle tells the shapes apart: the geometric mean, the mean, the mean; at a quarter linear has
+ * lost a quarter, and a cosine less. */
+static void test_shapes(void **state) {
+    (void)state;
+    const struct {
+        int warmup;
+        double quarter, half;
+    } shapes[] = {{TW_WARMUP_EXPONENTIAL, 0.5 * 0.376060, 0.5 * 0.141421},
+                  {TW_WARMUP_LINEAR, 0.3775, 0.255},
+                  {TW_WARMUP_COSINE, 0.428241, 0.255}};
+    for (int i = 0; i < 3; i++) {
+        tw_select_params params = TW_SELECT_PARAMS_INIT;
+        params.density = 0.01;
+        params.warmup = shapes[i].warmup;
+        params.warmup_steps = 8;
+        params.warmup_density = 0.5;
+        tw_selector *selector = check_create(N, &params);
+        for (int step = 0; step < 10; step++) {
+            check_scene("shape %d, step %d", shapes[i].warmup, step);
+            const int64_t k = step_k(selector, N, (uint64_t)step);
+            const double want = step == 0   ? 0.5
+                                : step == 2 ? shapes[i].quarter
+                                : step == 4 ? shapes[i].half
+                                            : 0.01;
+            if (step == 0 || step == 2 || step == 4 || step >= 8)
+                check_int("k", k, llround(want * N));
+        }
+        tw_selector_free(selector);
+    }
+}
+
+/* What the caller sets holds until it sets another, within its limits. */
+static void test_by_caller(void **state) {
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.density = 0.01;
+    params.warmup = TW_WARMUP_CALLER;
+    params.warmup_density = 0.2;
+    for (int method = 0; method < 2; method++) {
+        params.method = method ? "exact" : NULL;
+        tw_selector *selector = check_create(N, &params);
+        check_scene("density by the caller");
+        check_int("k", step_k(selector, N, 1), N / 5);
+        check_error(tw_selector_set_density(selector, 0.21), TW_ERR_DENSITY);
+        check_error(tw_selector_set_density(selector, 0.009), TW_ERR_DENSITY);
+        check_int("k", step_k(selector, N, 2), N / 100); /* unset: density, from step 1 on */
+        check_ok(tw_selector_set_density(selector, 0.1));
+        check_int("k", step_k(selector, N, 3), N / 10);
+        check_int("k", step_k(selector, N, 4), N / 10);
+        check_ok(tw_selector_set_density(selector, 0.2));
+        check_int("k", step_k(selector, N, 5), N / 5);
+        tw_selector_free(selector);
+    }
+}
+
 /* A step taken back is taken back in the warm-up too. */
 static void test_undo_keeps_place(void **state) {
     (void)state;
@@ -107,8 +163,8 @@ static void test_density_rounds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fall),
-        cmocka_unit_test(test_undo_keeps_place),
+        cmocka_unit_test(test_fall),           cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_by_caller),      cmocka_unit_test(test_undo_keeps_place),
         cmocka_unit_test(test_density_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

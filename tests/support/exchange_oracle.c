@@ -1,6 +1,7 @@
 /* exchange_oracle.c - all ranks of an exchange in one loop, and gradients to feed it with */
 #include "exchange_oracle.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,7 @@ void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, 
     o->result = result;
     o->residual = allocate(nranks, sizeof *o->residual);
     o->velocity = allocate(nranks, sizeof *o->velocity);
+    o->second = allocate(nranks, sizeof *o->second);
     o->undelivered = allocate(nranks, sizeof *o->undelivered);
     o->lists = allocate(nranks, sizeof *o->lists);
     o->own = allocate(nranks, sizeof *o->own);
@@ -56,6 +58,7 @@ void exchange_oracle_open(exchange_oracle *o, const char *exchange, int nranks, 
     for (int r = 0; r < nranks; r++) {
         o->residual[r] = allocate(n, sizeof(float));
         o->velocity[r] = allocate(n, sizeof(float));
+        o->second[r] = allocate(n, sizeof(float));
         o->undelivered[r] = allocate(n, sizeof(float));
         o->lists[r] = entries_alloc(n);
         o->own[r] = entries_alloc(n);
@@ -73,6 +76,7 @@ void exchange_oracle_close(exchange_oracle *o) {
     for (int r = 0; r < o->nranks; r++) {
         free(o->residual[r]);
         free(o->velocity[r]);
+        free(o->second[r]);
         free(o->undelivered[r]);
         entries_free(&o->lists[r]);
         entries_free(&o->own[r]);
@@ -80,6 +84,7 @@ void exchange_oracle_close(exchange_oracle *o) {
     }
     free(o->residual);
     free(o->velocity);
+    free(o->second);
     free(o->undelivered);
     free(o->lists);
     free(o->own);
@@ -95,10 +100,26 @@ void exchange_oracle_close(exchange_oracle *o) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
+/* acc = update + residual into the residual. */
+static void fold_update(const exchange_oracle *o, int r, const float *grad) {
+    float *m = o->velocity[r], *v = o->second[r];
+    const float rate = (float)(o->rate / (1.0 - pow(0.75, o->steps + 1)));
+    const float root = (float)(1.0 / sqrt(1.0 - pow(0.875, o->steps + 1)));
+    for (int64_t i = 0; i < o->n; i++) {
+        m[i] = 0.75f * m[i] + 0.25f * grad[i];
+        v[i] = 0.875f * v[i] + 0.125f * grad[i] * grad[i];
+        const float d = root * sqrtf(v[i]) + 1e-6f;
+        const float u = rate * m[i] / d;
+        o->residual[r][i] = o->residual[r][i] + u;
+    }
+}
+
 /* acc = grad + residual into the residual, and the best k of it into the rank's list. */
 static void fold_and_select(exchange_oracle *o, int r, const float *grad) {
     float *acc = o->residual[r], *u = o->velocity[r];
-    for (int64_t i = 0; i < o->n; i++) {
+    if (o->adamw)
+        fold_update(o, r, grad);
+    for (int64_t i = 0; i < o->n && !o->adamw; i++) {
         const float kept = o->momentum * u[i];
         u[i] = o->momentum > 0 ? kept + grad[i] : grad[i];
         acc[i] = o->feedback == TW_FEEDBACK_ON ? u[i] + acc[i] : grad[i];
@@ -108,7 +129,8 @@ static void fold_and_select(exchange_oracle *o, int r, const float *grad) {
 
 static void leave(exchange_oracle *o, int r, int32_t i) {
     o->residual[r][i] = 0.0f;
-    o->velocity[r][i] = 0.0f;
+    if (!o->adamw)
+        o->velocity[r][i] = 0.0f;
 }
 
 static void leave_all(exchange_oracle *o, int r) {
@@ -222,7 +244,7 @@ static void merge_lists(exchange_oracle *o, int r, int s) {
 /* What a rank dropped returns to its residual, and its velocity there stays. */
 static void return_undelivered(exchange_oracle *o, int r) {
     for (int64_t j = 0; j < o->own[r].count; j++)
-        if (o->undelivered[r][o->own[r].idx[j]] == 0.0f)
+        if (o->undelivered[r][o->own[r].idx[j]] == 0.0f && !o->adamw)
             o->velocity[r][o->own[r].idx[j]] = 0.0f;
     for (int64_t i = 0; i < o->n; i++)
         if (o->undelivered[r][i] != 0.0f)
@@ -480,6 +502,7 @@ void exchange_oracle_step(exchange_oracle *o, float *const *grads) {
         step_dense(o, grads);
     else
         step_sparse(o, grads);
+    o->steps++;
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */

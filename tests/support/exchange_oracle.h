@@ -44,8 +44,12 @@ typedef struct exchange_oracle {
     int result;             /* tw_result */
     int feedback;           /* tw_feedback */
     float momentum;         /* 0: none */
+    int adamw;              /* with beta1 0.75, beta2 0.875, eps 1e-6: powers are exact */
+    double rate;            /* of AdamW */
+    int steps;              /* of AdamW so far */
     float **residual;       /* [nranks][n] */
-    float **velocity;       /* [nranks][n] */
+    float **velocity;       /* [nranks][n], or m */
+    float **second;         /* [nranks][n]: v */
     float **undelivered;    /* [nranks][n] gtopk, butterfly: sums of what a rank dropped */
     oracle_entries *lists;  /* [nranks] of at most n */
     oracle_entries *own;    /* [nranks] gtopk, butterfly: lists before any merge */

@@ -495,7 +495,6 @@ static int lists_create(void **context, tw__stream *stream, int64_t entries, int
 const tw__backend tw__backend_cpu = {
     .name = "cpu",
     .device = TW_CPU,
-    .coded_momentum = 1,
     .check_device = check_device,
     .check_pointer = check_pointer,
     .stream_create = stream_create,

@@ -354,7 +354,7 @@ void tw__feedback_clip(tw__cpu_selector *s) {
 
 typedef struct pass {
     const tw__kernels *kernels;
-    float *sum;
+    float *sums[3]; /* NULL behind the last one */
     const float *add;
     int64_t n;
 } pass;
@@ -362,21 +362,36 @@ typedef struct pass {
 static void add_chunk(void *context, int worker, int64_t chunk) {
     const pass *p = context;
     (void)worker;
-    int64_t lo = chunk * TW__CHUNK;
-    int64_t len = p->n - lo < TW__CHUNK ? p->n - lo : TW__CHUNK;
-    p->kernels->add((char *)p->sum + 4 * lo, (const char *)p->add + 4 * lo, len);
+    int64_t end = tw__at_most((chunk + 1) * TW__CHUNK, p->n);
+    for (int64_t lo = chunk * TW__CHUNK; lo < end; lo += TW__BLOCK)
+        for (int i = 0; i < 3 && p->sums[i] != NULL; i++)
+            p->kernels->add((char *)p->sums[i] + 4 * lo, (const char *)p->add + 4 * lo,
+                            tw__at_most(TW__BLOCK, end - lo));
+}
+
+static int run_pass(pass *p, int threads) {
+    if (p->n < 1 || p->n > INT32_MAX)
+        return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)p->n, INT32_MAX);
+    TW_TRY(tw__threads(threads, &threads));
+    TW_TRY(tw__kernels_choose(&p->kernels));
+    tw__pool_retain(threads);
+    tw__pool_run(threads, tw__chunks(p->n), add_chunk, p);
+    tw__pool_release();
+    return TW_OK;
 }
 
 int tw_accumulate(float *sum, const float *add, int64_t n, int threads) {
     TW_REQUIRE(sum, "sum");
     TW_REQUIRE(add, "add");
-    if (n < 1 || n > INT32_MAX)
-        return tw__fail(TW_ERR_SIZE, "n: %lld; accepted is 1 .. %d", (long long)n, INT32_MAX);
-    pass p = {.sum = sum, .add = add, .n = n};
-    TW_TRY(tw__threads(threads, &threads));
-    TW_TRY(tw__kernels_choose(&p.kernels));
-    tw__pool_retain(threads);
-    tw__pool_run(threads, tw__chunks(n), add_chunk, &p);
-    tw__pool_release();
-    return TW_OK;
+    pass p = {.sums = {sum}, .add = add, .n = n};
+    return run_pass(&p, threads);
+}
+
+int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n, int threads) {
+    TW_REQUIRE(e, "e");
+    TW_REQUIRE(m, "m");
+    TW_REQUIRE(v, "v");
+    TW_REQUIRE(g, "g");
+    pass p = {.sums = {e, m, v}, .add = g, .n = n};
+    return run_pass(&p, threads);
 }

@@ -72,42 +72,87 @@ __global__ void take_out(const tw__entry *entries, int64_t count, int64_t base, 
         velocity[entries[i].idx - base] = 0.0f;
 }
 
-/* What comes back was not applied: its velocity is again what the pass made it. */
-__global__ void put_in(const __grid_constant__ Step s, const tw__entry *entries, int64_t count,
-                       int64_t base) {
+/* A velocity that was taken out, of an entry that is kept: no number that a step leaves. */
+constexpr uint32_t PENDING = 0x7fffffff;
+
+__global__ void put_in(const tw__entry *entries, int64_t count, int64_t base, float *acc,
+                       float *velocity) {
     int64_t i = thread_number();
     if (i >= count)
         return;
     int64_t index = entries[i].idx - base;
-    s.acc[index] = __fadd_rn(s.acc[index], entries[i].val);
-    if (s.source.velocity != nullptr)
-        s.source.next_velocity[index] = source_at(s.source, index);
+    acc[index] = __fadd_rn(acc[index], entries[i].val);
+    if (velocity != nullptr && __float_as_uint(velocity[index]) == 0)
+        velocity[index] = __uint_as_float(PENDING);
+}
+
+/* What was applied, rounded, loses its velocity though a remainder is kept. */
+__global__ void lose_velocity(const tw__entry *entries, int64_t count, int64_t base,
+                              float *velocity) {
+    int64_t i = thread_number();
+    if (i < count && __float_as_uint(velocity[entries[i].idx - base]) == PENDING)
+        velocity[entries[i].idx - base] = 0.0f;
+}
+
+/* What came back was not applied: its velocity is again what the pass made it. */
+__global__ void regain_velocity(const __grid_constant__ Step s, const tw__entry *entries,
+                                int64_t count, int64_t base) {
+    int64_t i = thread_number();
+    if (i >= count)
+        return;
+    int64_t index = entries[i].idx - base;
+    if (__float_as_uint(s.source.next_first[index]) == PENDING)
+        s.source.next_first[index] = source_at(s.source, index);
 }
 
 __global__ void nothing_leaves(Learned *learned) {
     learned->leaving = 0;
 }
 
+/* `left` leaves the residual, then `kept` is added to it. */
+static int move_entries(tw__cuda_selector *d, const tw__outcome *o, float *velocity) {
+    float *acc = d->step.acc;
+    TW_TRY(each_piece(
+        d, o->on_device, &o->left,
+        [&](const tw__entry *entries, int64_t count, int64_t) {
+            take_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(entries, count, o->base, acc,
+                                                                       velocity);
+        }));
+    return each_piece(d, o->on_device, &o->kept,
+                      [&](const tw__entry *entries, int64_t count, int64_t) {
+                          put_in<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
+                              entries, count, o->base, acc, velocity);
+                      });
+}
+
+/* Of the entries that are kept, those that were not applied keep their velocity. */
+static int settle_velocity(tw__cuda_selector *d, const tw__outcome *o, float *velocity) {
+    const tw__list none = {};
+    TW_TRY(each_piece(
+        d, o->on_device, o->rounded && o->kept.count > 0 ? &o->result : &none,
+        [&](const tw__entry *entries, int64_t count, int64_t) {
+            lose_velocity<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(entries, count, o->base,
+                                                                            velocity);
+        }));
+    return each_piece(d, o->on_device, &o->kept,
+                      [&](const tw__entry *entries, int64_t count, int64_t) {
+                          regain_velocity<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
+                              d->step, entries, count, o->base);
+                      });
+}
+
 /* What left takes its entries out of the residual one by one, unless it is the whole selection,
  * which the next pass recognises; what is kept comes in. */
 static int settle_residual(tw__cuda_selector *d, const tw__outcome *o) {
     const Step &s = d->step;
+    float *velocity = d->params.momentum != 0.0f ? s.source.next_first : nullptr;
     bool all_left = !o->left_more && o->left.count == o->selected && o->kept.count == 0;
     if (all_left)
         return tw__cuda_commit(d, nullptr, 0);
-    if (s.acc != nullptr) {
-        TW_TRY(each_piece(
-            d, o->on_device, &o->left,
-            [&](const tw__entry *entries, int64_t count, int64_t) {
-                take_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
-                    entries, count, o->base, s.acc, s.source.next_velocity);
-            }));
-        TW_TRY(each_piece(d, o->on_device, &o->kept,
-                          [&](const tw__entry *entries, int64_t count, int64_t) {
-                              put_in<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
-                                  s, entries, count, o->base);
-                          }));
-    }
+    if (s.acc != nullptr)
+        TW_TRY(move_entries(d, o, velocity));
+    if (velocity != nullptr)
+        TW_TRY(settle_velocity(d, o, velocity));
     nothing_leaves<<<1, 1, 0, d->stream>>>(s.next);
     TW_TRY(failure(cudaGetLastError(), "ending a step"));
     d->now = 1 - d->now;

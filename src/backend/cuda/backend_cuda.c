@@ -17,6 +17,7 @@ const tw__backend tw__backend_cuda = {
     .check_pointer = tw__cuda_check_pointer,
     .device_name = tw__cuda_device_name,
     .accumulate = tw__cuda_accumulate,
+    .accumulate_adamw = tw__cuda_accumulate_adamw,
     .stream_create = tw__cuda_stream_create,
     .stream_free = tw__cuda_stream_free,
     .stream_native = tw__cuda_stream_native,

@@ -17,8 +17,8 @@
  *   dense.cu        groups: whole vectors
  *   step.cuh        what the kernels of a step share in device memory
  *
- * The residual has two copies: a step reads one and writes the other, so that undoing it costs
- * nothing. On a GPU this moves no byte more than adding in place. */
+ * The residual has two copies, and so have moments: a step reads one and writes the other, so that
+ * undoing it costs nothing. On a GPU this moves no byte more than adding in place. */
 #ifndef TW_BACKEND_CUDA_H
 #define TW_BACKEND_CUDA_H
 
@@ -74,6 +74,8 @@ int tw__cuda_reset(void *state);
 /* ---- fold.cu */
 
 int tw__cuda_accumulate(float *sum, const float *add, int64_t n, void *native);
+int tw__cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                              void *native);
 
 /* ---- apply.cu */
 

@@ -1,6 +1,7 @@
 /* fold.cu - the pass over n: acc = g + e, candidates in index order, bad numbers; and sums
  *
  * A thread takes four runs of four elements; all its loads are under way before the first is used.
+ * With moments these are too many for its registers: it takes two runs after two.
  * What the pass adds to the bare e += g is arithmetic, which is free here, and 8 bytes per
  * candidate. These go through shared memory, so that they are written side by side: in pieces of a
  * few bytes they cost up to a fifth of the pass. */
@@ -13,6 +14,9 @@ namespace tw {
 constexpr int RUNS = PER_THREAD / 4;
 constexpr int FOLD_WARPS = FOLD_THREADS / WARP;
 constexpr int FOLD_BLOCKS = 3; /* on a multiprocessor; with 4, registers do not suffice */
+
+/* Runs of a thread whose loads are under way at once. */
+template <int BEFORE> constexpr int AT_ONCE = BEFORE == NOTHING ? RUNS : RUNS / 2;
 
 /* Element of the tile at which this thread's run of four starts: a warp's are adjacent. */
 __device__ int run_start(int run) {
@@ -42,15 +46,25 @@ template <int TYPE> __device__ float4 load_gradient(const void *grad, int64_t i)
     return make_float4(wide[0], wide[1], wide[2], wide[3]);
 }
 
-/* One by one: misaligned gradients, the end of the vector, momentum, clipping. */
-__device__ float4 load_slowly(const Source &s, int64_t i, int64_t n) {
+/* One by one: misaligned gradients, the end of the vector. */
+template <int TYPE> __device__ float4 load_slowly(const void *grad, int64_t i, int64_t n) {
     float x[4];
-    for (int c = 0; c < 4; c++) {
-        x[c] = i + c < n ? source_at(s, i + c) : 0.0f;
-        if (s.next_velocity != nullptr && i + c < n)
-            s.next_velocity[i + c] = x[c];
-    }
+    for (int c = 0; c < 4; c++)
+        x[c] = i + c < n ? widen(grad, TYPE, i + c) : 0.0f;
     return make_float4(x[0], x[1], x[2], x[3]);
+}
+
+__device__ float4 scale4(float scale, float4 x) {
+    return make_float4(__fmul_rn(scale, x.x), __fmul_rn(scale, x.y), __fmul_rn(scale, x.z),
+                       __fmul_rn(scale, x.w));
+}
+
+template <int BEFORE>
+__device__ float4 update4(const Source &s, float4 g, float4 &first, float4 &second) {
+    return make_float4(update_of<BEFORE>(s, g.x, &first.x, &second.x),
+                       update_of<BEFORE>(s, g.y, &first.y, &second.y),
+                       update_of<BEFORE>(s, g.z, &first.z, &second.z),
+                       update_of<BEFORE>(s, g.w, &first.w, &second.w));
 }
 
 __device__ float4 add4(float4 a, float4 b) {
@@ -160,58 +174,93 @@ __device__ float4 remains4(float4 e, int64_t i, uint32_t leaving, int32_t tie) {
                        remains(e.z, i + 2, leaving, tie), remains(e.w, i + 3, leaving, tie));
 }
 
-/* acc of this thread's elements. */
-template <int TYPE>
-__device__ void fold_elements(const Step &s, uint32_t leaving, int32_t tie, int64_t base,
-                              float4 (&acc)[RUNS]) {
-    bool fast = s.source.aligned && s.source.velocity == nullptr && s.source.scale == nullptr &&
-                base + TILE <= s.n;
-    float4 e[RUNS];
-    if (s.acc != nullptr)
+/* The gradient of some of this thread's runs, clipped. */
+template <int TYPE, int COUNT>
+__device__ void load_runs(const Step &s, int64_t base, int first_run, float4 (&g)[COUNT]) {
+    const Source &from = s.source;
+    if (from.aligned && base + TILE <= s.n) {
 #pragma unroll
-        for (int run = 0; run < RUNS; run++)
-            e[run] = load4(s.residual + base + run_start(run));
-    if (fast) {
-#pragma unroll
-        for (int run = 0; run < RUNS; run++)
-            acc[run] = load_gradient<TYPE>(s.source.grad, base + run_start(run));
+        for (int r = 0; r < COUNT; r++)
+            g[r] = load_gradient<TYPE>(from.grad, base + run_start(first_run + r));
     } else {
 #pragma unroll
-        for (int run = 0; run < RUNS; run++)
-            acc[run] = load_slowly(s.source, base + run_start(run), s.n);
+        for (int r = 0; r < COUNT; r++)
+            g[r] = load_slowly<TYPE>(from.grad, base + run_start(first_run + r), s.n);
     }
-    if (s.acc == nullptr)
+    if (from.scale == nullptr)
+        return;
+    float scale = *from.scale;
+#pragma unroll
+    for (int r = 0; r < COUNT; r++)
+        g[r] = scale4(scale, g[r]);
+}
+
+/* acc of some of this thread's runs. All arrays but the gradient go up to whole tiles. */
+template <int TYPE, int BEFORE, int COUNT>
+__device__ void fold_runs(const Step &s, uint32_t leaving, int32_t tie, int64_t base, int first_run,
+                          float4 (&acc)[COUNT]) {
+    const Source &from = s.source;
+    bool feedback = BEFORE != NOTHING || s.acc != nullptr;
+    float4 e[COUNT], first[COUNT], second[COUNT];
+#pragma unroll
+    for (int r = 0; r < COUNT; r++) {
+        int64_t i = base + run_start(first_run + r);
+        if (feedback)
+            e[r] = load4(s.residual + i);
+        if (BEFORE != NOTHING)
+            first[r] = load4(from.first + i);
+        if (BEFORE == ADAMW)
+            second[r] = load4(from.second + i);
+    }
+    load_runs<TYPE>(s, base, first_run, acc);
+    if (!feedback)
         return;
 #pragma unroll
-    for (int run = 0; run < RUNS; run++) {
+    for (int r = 0; r < COUNT; r++) {
+        int64_t i = base + run_start(first_run + r);
+        acc[r] = update4<BEFORE>(from, acc[r], first[r], second[r]);
+        if (BEFORE != NOTHING)
+            store4(from.next_first + i, first[r]);
+        if (BEFORE == ADAMW)
+            store4(from.next_second + i, second[r]);
         if (leaving != 0)
-            e[run] = remains4(e[run], base + run_start(run), leaving, tie);
-        acc[run] = add4(e[run], acc[run]);
-        store4(s.acc + base + run_start(run), acc[run]);
+            e[r] = remains4(e[r], i, leaving, tie);
+        acc[r] = add4(e[r], acc[r]);
+        store4(s.acc + i, acc[r]);
     }
 }
 
 /* The calling block's tile. */
-template <int TYPE> __device__ __forceinline__ void fold_tile(const Step &s) {
+template <int TYPE, int BEFORE> __device__ __forceinline__ void fold_tile(const Step &s) {
+    constexpr int COUNT = AT_ONCE<BEFORE>;
     __shared__ Collected collected;
     const Learned *l = s.learned;
+    uint32_t leaving = l->leaving;
+    int32_t tie = l->tie;
     int64_t base = (int64_t)blockIdx.x * TILE;
     float4 acc[RUNS];
-    fold_elements<TYPE>(s, l->leaving, l->tie, base, acc);
+#pragma unroll
+    for (int first_run = 0; first_run < RUNS; first_run += COUNT) {
+        float4 some[COUNT];
+        fold_runs<TYPE, BEFORE>(s, leaving, tie, base, first_run, some);
+#pragma unroll
+        for (int r = 0; r < COUNT; r++)
+            acc[first_run + r] = some[r];
+    }
     hand_over(s, collected, collect_all(s, collected, acc, l->guess, (uint32_t)base));
 }
 
-template <int TYPE>
+template <int TYPE, int BEFORE>
 __global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS) fold(const __grid_constant__ Step s) {
-    fold_tile<TYPE>(s);
+    fold_tile<TYPE, BEFORE>(s);
 }
 
-template <int TYPE>
+template <int TYPE, int BEFORE>
 __global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS)
     fold_each(const __grid_constant__ Steps steps) {
     const Step &s = steps.at[blockIdx.y];
     if ((int)blockIdx.x < s.tiles)
-        fold_tile<TYPE>(s);
+        fold_tile<TYPE, BEFORE>(s);
 }
 
 __global__ void write_guess(const __grid_constant__ Step s, uint32_t guess) {
@@ -223,27 +272,29 @@ cudaError_t set_guess(const Step &s, uint32_t guess, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
+/* By type of gradients, and what happens before selection. */
+template <typename T> using Kernels = void (*[3][3])(T);
+
+#define KERNELS_OF(kernel, type)                                                                   \
+    { kernel<type, NOTHING>, kernel<type, MOMENTUM>, kernel<type, ADAMW> }
+#define KERNELS(kernel)                                                                            \
+    { KERNELS_OF(kernel, TW_F32), KERNELS_OF(kernel, TW_F16), KERNELS_OF(kernel, TW_BF16) }
+
+constexpr Kernels<const Step> folds = KERNELS(fold);
+constexpr Kernels<const Steps> folds_each = KERNELS(fold_each);
+
 cudaError_t launch_fold(const Step &s, cudaStream_t stream) {
-    if (s.source.type == TW_F32)
-        fold<TW_F32><<<s.tiles, FOLD_THREADS, 0, stream>>>(s);
-    else if (s.source.type == TW_F16)
-        fold<TW_F16><<<s.tiles, FOLD_THREADS, 0, stream>>>(s);
-    else
-        fold<TW_BF16><<<s.tiles, FOLD_THREADS, 0, stream>>>(s);
+    folds[s.source.type][s.source.before]<<<s.tiles, FOLD_THREADS, 0, stream>>>(s);
     return cudaGetLastError();
 }
 
 cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream) {
-    int type = steps.at[0].source.type, tiles = 0;
+    const Source &first = steps.at[0].source;
+    int tiles = 0;
     for (int i = 0; i < steps.count; i++)
         tiles = max(tiles, steps.at[i].tiles);
     dim3 blocks((unsigned)tiles, (unsigned)steps.count);
-    if (type == TW_F32)
-        fold_each<TW_F32><<<blocks, FOLD_THREADS, 0, stream>>>(steps);
-    else if (type == TW_F16)
-        fold_each<TW_F16><<<blocks, FOLD_THREADS, 0, stream>>>(steps);
-    else
-        fold_each<TW_BF16><<<blocks, FOLD_THREADS, 0, stream>>>(steps);
+    folds_each[first.type][first.before]<<<blocks, FOLD_THREADS, 0, stream>>>(steps);
     return cudaGetLastError();
 }
 
@@ -348,25 +399,48 @@ cudaError_t launch_clip(const Step &s, cudaStream_t stream) {
 
 } // namespace tw
 
-/* ---- the bare pass */
+/* ---- the bare passes */
 
-__global__ void accumulate(float *sum, const float *add, int64_t n, bool aligned) {
+/* Vectors that a bare pass adds to. */
+struct Sinks {
+    float *at[3];
+};
+
+template <int COUNT>
+__global__ void accumulate(Sinks sinks, const float *add, int64_t n, bool aligned) {
     int64_t i = 4 * ((int64_t)blockIdx.x * blockDim.x + threadIdx.x);
     if (aligned && i + 4 <= n) {
-        float4 a = *reinterpret_cast<const float4 *>(add + i);
-        float4 s = *reinterpret_cast<const float4 *>(sum + i);
-        *reinterpret_cast<float4 *>(sum + i) = tw::add4(s, a);
+        float4 a = tw::load4(add + i), x[COUNT];
+#pragma unroll
+        for (int c = 0; c < COUNT; c++)
+            x[c] = tw::load4(sinks.at[c] + i);
+#pragma unroll
+        for (int c = 0; c < COUNT; c++)
+            tw::store4(sinks.at[c] + i, tw::add4(x[c], a));
         return;
     }
     for (int64_t at = i; at < n && at < i + 4; at++)
-        sum[at] = __fadd_rn(sum[at], add[at]);
+        for (int c = 0; c < COUNT; c++)
+            sinks.at[c][at] = __fadd_rn(sinks.at[c][at], add[at]);
+}
+
+template <int COUNT>
+static int bare_pass(const Sinks &sinks, const float *add, int64_t n, void *native) {
+    constexpr int THREADS = 256;
+    uintptr_t bits = reinterpret_cast<uintptr_t>(add);
+    for (int c = 0; c < COUNT; c++)
+        bits |= reinterpret_cast<uintptr_t>(sinks.at[c]);
+    int64_t blocks = (n + 4 * THREADS - 1) / (4 * THREADS);
+    accumulate<COUNT><<<(unsigned)blocks, THREADS, 0, static_cast<cudaStream_t>(native)>>>(
+        sinks, add, n, bits % 16 == 0);
+    return tw::failure(cudaGetLastError(), "the bare pass");
 }
 
 int tw__cuda_accumulate(float *sum, const float *add, int64_t n, void *native) {
-    constexpr int THREADS = 256;
-    bool aligned = (reinterpret_cast<uintptr_t>(sum) | reinterpret_cast<uintptr_t>(add)) % 16 == 0;
-    int64_t blocks = (n + 4 * THREADS - 1) / (4 * THREADS);
-    accumulate<<<(unsigned)blocks, THREADS, 0, static_cast<cudaStream_t>(native)>>>(sum, add, n,
-                                                                                    aligned);
-    return tw::failure(cudaGetLastError(), "the bare pass");
+    return bare_pass<1>(Sinks{{sum}}, add, n, native);
+}
+
+int tw__cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
+                              void *native) {
+    return bare_pass<3>(Sinks{{e, m, v}}, g, n, native);
 }

@@ -24,10 +24,12 @@ __device__ __noinline__ static void refuse(const Step &s, uint32_t bad) {
     int64_t threads = (int64_t)gridDim.x * CHOOSE_THREADS;
     int64_t thread = (int64_t)blockIdx.x * CHOOSE_THREADS + threadIdx.x;
     wait_for_all_blocks(); /* all have seen `bad` */
-    for (int64_t i = thread; i < s.n && s.acc != nullptr; i += threads) {
+    for (int64_t i = thread; i < (int64_t)s.tiles * TILE && s.acc != nullptr; i += threads) {
         s.acc[i] = s.residual[i];
-        if (s.source.velocity != nullptr)
-            s.source.next_velocity[i] = s.source.velocity[i];
+        if (s.source.first != nullptr)
+            s.source.next_first[i] = s.source.first[i];
+        if (s.source.second != nullptr)
+            s.source.next_second[i] = s.source.second[i];
     }
     if (thread == 0) {
         *s.next = *s.learned;

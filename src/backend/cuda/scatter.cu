@@ -17,7 +17,7 @@ __global__ void clear_velocity(const __grid_constant__ Step s, const int32_t *id
         count = s.scratch->chosen;
     }
     for (int64_t i = thread_number(); i < count; i += thread_count())
-        s.source.next_velocity[idx[i]] = 0.0f;
+        s.source.next_first[idx[i]] = 0.0f;
 }
 
 cudaError_t launch_clear_velocity(const Step &s, const int32_t *idx, int64_t count,

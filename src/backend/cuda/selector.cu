@@ -2,7 +2,7 @@
  *
  *   run     clip -> sample (first step) -> fold -> sums -> choose      all queued on the stream
  *   wait    the report of the last step, which choose wrote into the host's memory
- *   commit  the other copies of residual, velocity and thresholds become the current ones
+ *   commit  the other copies of residual, moments and thresholds become the current ones
  *   undo    they do not
  */
 #include "backend/cuda/backend_cuda.h"
@@ -68,11 +68,13 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
                           bool counting, tw_memory *memory) {
     Supply from(counting);
     bool feedback = p.feedback == TW_FEEDBACK_ON;
-    int64_t velocity = p.momentum != 0.0f ? e.padded : 0;
+    int64_t second = p.before == TW_BEFORE_ADAMW ? e.padded : 0;
+    int64_t first = p.momentum != 0.0f ? e.padded : second;
     Step &s = d->step;
     memory->residual = from.take(&d->residual[0], feedback ? e.padded : 0);
     memory->undo = from.take(&d->residual[1], feedback ? e.padded : 0);
-    memory->moments = from.take(&d->velocity[0], velocity) + from.take(&d->velocity[1], velocity);
+    memory->moments = from.take(&d->first[0], first) + from.take(&d->first[1], first) +
+                      from.take(&d->second[0], second) + from.take(&d->second[1], second);
     memory->workspace =
         from.take(&d->learned[0], 1) + from.take(&d->learned[1], 1) + from.take(&s.scratch, 1) +
         from.take(&s.slot_idx, e.tiles * SLOTS) + from.take(&s.slot_val, e.tiles * SLOTS) +
@@ -132,8 +134,6 @@ int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *pa
                              const struct tw__method *method, tw__stream *stream) {
     int64_t k_max = tw__k_max(params, n);
     (void)method;
-    if (params->before != TW_BEFORE_NOTHING)
-        return tw__fail(TW_ERR_PARAM, "before: AdamW is not there on cuda; choose TW_CPU");
     TW_TRY(tw__cuda_check_device(params->ordinal));
     Guard guard(params->ordinal);
     TW_TRY(failure(guard.error, "ordinal"));
@@ -166,11 +166,10 @@ void tw__cuda_selector_free(void *state) {
     Guard guard(d->params.ordinal);
     Step &s = d->step;
     (void)cudaStreamSynchronize(d->stream);
-    void *arrays[] = {d->residual[0], d->residual[1],   d->velocity[0], d->velocity[1],
-                      d->learned[0],  d->learned[1],    s.scratch,      s.slot_idx,
-                      s.slot_val,     s.slot_count,     s.sums,         s.totals,
-                      s.marks,        d->sample_values, s.chosen_idx,   s.chosen_val,
-                      d->entries};
+    void *arrays[] = {d->residual[0],   d->residual[1], d->first[0],   d->first[1], d->second[0],
+                      d->second[1],     d->learned[0],  d->learned[1], s.scratch,   s.slot_idx,
+                      s.slot_val,       s.slot_count,   s.sums,        s.totals,    s.marks,
+                      d->sample_values, s.chosen_idx,   s.chosen_val,  d->entries};
     for (void *array : arrays)
         (void)cudaFree(array);
     (void)cudaFreeHost(s.report);
@@ -200,8 +199,9 @@ static cudaError_t queue_waiting(tw__stream *stream) {
 static cudaError_t let_wait(tw__stream *stream, const Step &s) {
     Steps &steps = stream->waiting;
     const Step &first = steps.at[0];
-    bool alike = steps.count == 0 || (first.source.type == s.source.type &&
-                                      strcmp(first.params.method, s.params.method) == 0);
+    bool alike = steps.count == 0 ||
+                 (first.source.type == s.source.type && first.source.before == s.source.before &&
+                  strcmp(first.params.method, s.params.method) == 0);
     cudaError_t error = cudaSuccess;
     if (steps.count == TOGETHER || !alike)
         error = queue_waiting(stream);
@@ -232,8 +232,12 @@ int tw__cuda_batch_seconds(tw__stream *stream, double *seconds) {
 
 /* ---- one step */
 
+static int before_of(const tw_select_params &p) {
+    return p.before == TW_BEFORE_ADAMW ? ADAMW : p.momentum != 0.0f ? MOMENTUM : NOTHING;
+}
+
 /* The current copies are read, the others written. */
-static void aim(tw__cuda_selector *d, const void *grad) {
+static void aim(tw__cuda_selector *d, const void *grad, const tw__adamw &adamw) {
     Step &s = d->step;
     size_t element = d->params.type == TW_F32 ? 4 : 2;
     s.residual = d->residual[d->now];
@@ -242,10 +246,14 @@ static void aim(tw__cuda_selector *d, const void *grad) {
     s.next = d->learned[1 - d->now];
     s.source = Source{};
     s.source.grad = grad;
-    s.source.velocity = d->velocity[d->now];
-    s.source.next_velocity = d->velocity[1 - d->now];
+    s.source.first = d->first[d->now];
+    s.source.next_first = d->first[1 - d->now];
+    s.source.second = d->second[d->now];
+    s.source.next_second = d->second[1 - d->now];
     s.source.scale = d->params.clip_norm != 0.0f ? &s.scratch->scale : nullptr;
     s.source.momentum = d->params.momentum;
+    s.source.adamw = adamw;
+    s.source.before = before_of(d->params);
     s.source.type = d->params.type;
     s.source.aligned = reinterpret_cast<uintptr_t>(grad) % (4 * element) == 0;
 }
@@ -297,7 +305,7 @@ int tw__cuda_run(void *state, const void *grad, const tw__select_step *step, tw_
     TW_TRY(failure(guard.error, "ordinal"));
     TW_TRY(
         tw__cuda_check_pointer(grad, "grad", d->params.ordinal, d->params.type == TW_F32 ? 4 : 2));
-    aim(d, grad);
+    aim(d, grad, step->adamw);
     d->step.k = step->k;
     d->step.next_k = step->next_k;
     d->step.k_changed = step->k_changed;
@@ -351,7 +359,7 @@ int tw__cuda_commit(void *state, const int32_t *idx, int64_t count) {
     /* The next pass recognises a whole selection by its threshold, which random has not. */
     if (!whole || is(d->params, "random"))
         TW_TRY(failure(launch_leave(d->step, idx, count, d->stream), "ending a step"));
-    if (d->velocity[0] != nullptr && (whole || count > 0))
+    if (d->params.momentum != 0.0f && (whole || count > 0))
         TW_TRY(failure(launch_clear_velocity(d->step, idx, count, d->stream), "ending a step"));
     d->now = 1 - d->now;
     d->cold = false;
@@ -366,7 +374,10 @@ void tw__cuda_undo(void *state, const void *grad) {
 /* ---- state */
 
 static float *vector_of(tw__cuda_selector *d, tw__vector which) {
-    return which == TW__RESIDUAL ? d->residual[d->now] : d->velocity[d->now];
+    float *const *copies = which == TW__RESIDUAL ? d->residual
+                           : which == TW__FIRST  ? d->first
+                                                 : d->second;
+    return copies[d->now];
 }
 
 static int copy(tw__cuda_selector *d, float *to, const float *from, int64_t count,
@@ -399,10 +410,9 @@ int tw__cuda_reset(void *state) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
     size_t bytes = sizeof(float) * (size_t)d->step.n;
-    if (d->residual[d->now] != nullptr)
-        TW_TRY(clear(d, d->residual[d->now], bytes));
-    if (d->velocity[d->now] != nullptr)
-        TW_TRY(clear(d, d->velocity[d->now], bytes));
+    for (float *vector : {d->residual[d->now], d->first[d->now], d->second[d->now]})
+        if (vector != nullptr)
+            TW_TRY(clear(d, vector, bytes));
     d->cold = true;
     return clear(d, d->learned[d->now], sizeof(Learned));
 }

@@ -14,7 +14,8 @@ struct tw__cuda_selector {
     uint32_t *sample_values; /* [sample] */
     tw::Step step;           /* the last one */
     float *residual[2];      /* [n] and zeros up to whole tiles, NULL without feedback */
-    float *velocity[2];      /* the same, NULL without momentum */
+    float *first[2];         /* the same: velocity, or AdamW's m; or NULL */
+    float *second[2];        /* the same: AdamW's v; or NULL */
     tw::Learned *learned[2]; /* one each */
     tw__entry *entries;      /* [nentries], on their way from or to the host */
     int64_t nentries;

@@ -92,13 +92,20 @@ struct Report {
     int64_t wrong_part; /* position of the first index of a part that was not selected, or -1 */
 };
 
+/* What happens to a gradient before the residual accumulates it. */
+enum Before { NOTHING, MOMENTUM, ADAMW };
+
 /* The numbers that a step adds to the residual. */
 struct Source {
     const void *grad;
-    const float *velocity; /* NULL without momentum */
-    float *next_velocity;
+    const float *first;  /* velocity or AdamW's m before the step; NULL without */
+    float *next_first;   /* after it */
+    const float *second; /* AdamW's v, likewise */
+    float *next_second;
     const float *scale; /* NULL without clipping */
     float momentum;
+    tw__adamw adamw;
+    int before; /* Before */
     int type;
     bool aligned; /* grad allows loads of four elements */
 };
@@ -159,19 +166,41 @@ __device__ inline float widen(const void *grad, int type, int64_t i) {
     return __uint_as_float((uint32_t) static_cast<const uint16_t *>(grad)[i] << 16);
 }
 
-/* What this step adds at i; the arithmetic is the CPU's, each operation rounded for itself. */
-__device__ inline float source_at(const Source &s, int64_t i) {
-    float x = widen(s.grad, s.type, i);
-    if (s.scale != nullptr)
-        x = __fmul_rn(*s.scale, x);
-    if (s.velocity != nullptr)
-        x = __fadd_rn(__fmul_rn(s.momentum, s.velocity[i]), x);
-    return x;
+/* The gradient at i, clipped. */
+__device__ inline float gradient_at(const Source &s, int64_t i) {
+    float g = widen(s.grad, s.type, i);
+    return s.scale != nullptr ? __fmul_rn(*s.scale, g) : g;
 }
 
-/* acc at i as the pass leaves it. */
+/* What a gradient g adds to the residual; the moments become the next ones. The arithmetic is the
+ * CPU's, each operation rounded for itself; AdamW's: see adamw.h. */
+template <int BEFORE>
+__device__ inline float update_of(const Source &s, float g, float *first, float *second) {
+    if (BEFORE == NOTHING)
+        return g;
+    if (BEFORE == MOMENTUM)
+        return *first = __fadd_rn(__fmul_rn(s.momentum, *first), g);
+    const tw__adamw &a = s.adamw;
+    *first = __fadd_rn(__fmul_rn(a.beta1, *first), __fmul_rn(a.fresh1, g));
+    *second = __fadd_rn(__fmul_rn(a.beta2, *second), __fmul_rn(__fmul_rn(a.fresh2, g), g));
+    float d = __fadd_rn(__fmul_rn(a.root, __fsqrt_rn(*second)), a.eps);
+    return __fadd_rn(__fdiv_rn(__fmul_rn(a.rate, *first), d), __fsub_rn(d, d));
+}
+
+/* What this step adds at i. */
+__device__ inline float source_at(const Source &s, int64_t i) {
+    float g = gradient_at(s, i);
+    float first = s.first != nullptr ? s.first[i] : 0.0f;
+    float second = s.second != nullptr ? s.second[i] : 0.0f;
+    if (s.before == NOTHING)
+        return g;
+    return s.before == MOMENTUM ? update_of<MOMENTUM>(s, g, &first, &second)
+                                : update_of<ADAMW>(s, g, &first, &second);
+}
+
+/* acc at i as the pass leaves it; without feedback nothing happens before selection. */
 __device__ inline float acc_after(const Step &s, int64_t i) {
-    return s.acc != nullptr ? s.acc[i] : source_at(s.source, i);
+    return s.acc != nullptr ? s.acc[i] : gradient_at(s.source, i);
 }
 
 /* What of e at index i is still there. */
@@ -198,7 +227,8 @@ cudaError_t launch_clip(const Step &s, cudaStream_t stream);
 cudaError_t launch_fold(const Step &s, cudaStream_t stream);
 cudaError_t launch_sums(const Step &s, cudaStream_t stream);
 cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t stream);
-/* The same for steps of one method, exact or reuse, and one type of gradients. */
+/* The same for steps of one method, exact or reuse, with one type of gradients and the same before
+ * selection. */
 cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream);
 cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream);
 /* Candidates that a block of it can hold, or the error. */
