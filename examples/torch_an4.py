@@ -117,7 +117,7 @@ class An4:
 
     def __init__(self, args, device):
         self.args, self.device = args, device
-        self.rank, self.nranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.nranks = torch_common.nranks_of(args)
         self.model = DeepSpeech(args.width, args.layers)
         arrays = numpy.load(args.data)
         self.train = Utterances(arrays, "train", args.limit, device)
@@ -126,16 +126,16 @@ class An4:
         self.by_length = numpy.argsort(self.train.counts, kind="stable")
         self.steps_per_epoch = len(self.by_length) // (args.batch * self.nranks)
 
-    def batch(self, step):
+    def batch(self, step, rank):
         whole, (epoch, at) = self.args.batch * self.nranks, divmod(step, self.steps_per_epoch)
         shuffle = numpy.random.default_rng([self.args.seed, epoch])  # alike on all ranks
         offset = int(shuffle.integers(len(self.by_length) % whole + 1))
         number = at if epoch == 0 else shuffle.permutation(self.steps_per_epoch)[at]
         chunk = self.by_length[offset + number * whole:][:whole]
-        chosen = chunk[self.rank::self.nranks]
+        chosen = chunk[rank::self.nranks]
         batch = self.train.batch(chosen)
         if self.args.masks > 0:
-            random = numpy.random.default_rng([self.args.seed, self.rank, step])
+            random = numpy.random.default_rng([self.args.seed, rank, step])
             hide(batch[0], self.train.counts[chosen], self.args.masks, random)
         return batch
 

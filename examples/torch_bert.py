@@ -66,7 +66,6 @@ class WikiText:
 
     def __init__(self, args, device):
         self.args, self.device = args, device
-        self.rank, self.nranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.model = Bert(*SIZES[args.size])
         folder = pathlib.Path(args.data)
         train = read_words(folder / "train.txt", args.limit)
@@ -75,7 +74,8 @@ class WikiText:
         self.train = self.numbers(train, ids)
         self.test = self.numbers(read_words(folder / "test.txt", args.test_limit), ids)
         self.half = (args.length - 3) // 2  # words of A; B has as many
-        self.steps_per_epoch = len(train) // (2 * self.half * args.batch * self.nranks)
+        whole = 2 * self.half * args.batch * torch_common.nranks_of(args)  # words of a step
+        self.steps_per_epoch = len(train) // whole
         self.test_samples = max(0, len(self.test) // (2 * self.half) - 1)
         self.chance = torch.Generator(device)
 
@@ -109,8 +109,8 @@ class WikiText:
         masked = hidden + torch.arange(count, device=device)[:, None] * tokens.shape[1]
         return tokens, segments, masked.flatten(), labels.flatten(), follows.long()
 
-    def batch(self, step):
-        self.chance.manual_seed(torch_common.seed_of(self.args, self.rank, step))
+    def batch(self, step, rank):
+        self.chance.manual_seed(torch_common.seed_of(self.args, rank, step))
         room = len(self.train) - 2 * self.half
         starts = torch.randint(room, (self.args.batch,), generator=self.chance, device=self.device)
         return self.sample(self.train, starts, self.chance)
@@ -123,13 +123,13 @@ class WikiText:
         return loss, (words.argmax(1) == labels).float().mean()
 
     def evaluate(self, model):
-        """The same samples each time; they cover the test text."""
-        chance = torch.Generator(self.device).manual_seed(self.rank)
-        starts = torch.tensor(list(torch_common.shard(self.test_samples)), device=self.device)
-        starts = starts * 2 * self.half
+        """The same samples each time, for any number of ranks; they cover the test text."""
+        parts = (torch.arange(self.test_samples, device=self.device) * 2 * self.half).split(32)
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
-        for part in starts.split(64):
-            loss, accuracy = self.loss(model, self.sample(self.test, part, chance))
+        for number in torch_common.shard(len(parts)):
+            part = parts[number]
+            self.chance.manual_seed(number)
+            loss, accuracy = self.loss(model, self.sample(self.test, part, self.chance))
             sums += torch.stack([loss, loss * 0 + 1, accuracy, loss * 0 + 1]) * len(part)
         return sums
 

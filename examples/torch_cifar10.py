@@ -97,7 +97,7 @@ class Cifar10:
 
     def __init__(self, args, device):
         self.args, self.name, self.device = args, args.model, device
-        self.rank, self.nranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.nranks = torch_common.nranks_of(args)
         self.model = MODELS[args.model]().to(memory_format=torch.channels_last)
         images, labels = (torch.from_numpy(a) for a in read_images(pathlib.Path(args.data)))
         ntest = len(labels) // len(FILES)
@@ -121,14 +121,14 @@ class Cifar10:
     def random(self, below, count):
         return torch.randint(below, (count, 1), generator=self.chance, device=self.device)
 
-    def batch(self, step):
+    def batch(self, step, rank):
         epoch, at = divmod(step, self.steps_per_epoch)
         if epoch != self.epoch:
             shuffle = torch.Generator().manual_seed(torch_common.seed_of(self.args, 999, epoch))
             order = torch.randperm(len(self.train[1]), generator=shuffle)  # alike on all ranks
-            self.epoch, self.order = epoch, order[self.rank::self.nranks].to(self.device)
-        self.chance.manual_seed(torch_common.seed_of(self.args, self.rank, step))
-        mine = self.order[at * self.args.batch:(at + 1) * self.args.batch]
+            self.epoch, self.order = epoch, order.to(self.device)
+        self.chance.manual_seed(torch_common.seed_of(self.args, rank, step))
+        mine = self.order[rank::self.nranks][at * self.args.batch:(at + 1) * self.args.batch]
         line = torch.arange(SIDE, device=self.device)[None]
         rows = self.random(2 * MARGIN + 1, len(mine)) + line
         columns = torch.where(self.random(2, len(mine)) == 1, SIDE - 1 - line, line)

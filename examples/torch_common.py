@@ -9,8 +9,8 @@ Debian 13 (torch 2.6 without libuv), FILE being a new file for each run:
 
 An example defines a task: an object with `name`, `data_name`, `model`, `steps_per_epoch`,
 `test_samples` (of all ranks) and
-    batch(step)         -> the argument of loss(), on the device; depends on seed, rank and step
-                           alone, so that a run can be resumed
+    batch(step, rank)   -> the argument of loss(), on the device; depends on the arguments and the
+                           seed alone, so that a run can be resumed
     loss(model, batch)  -> mean loss and accuracy of the batch, tensors without a dimension
     evaluate(model)     -> over this rank's share of the test data: sum of losses, their number;
                            correct predictions, their number
@@ -20,6 +20,7 @@ thinwire.AdamW as their optimiser.
 import argparse
 import math
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -50,12 +51,15 @@ def parser(description, **defaults):
     p.add_argument("--epochs", type=int, default=1)
     p.add_argument("--steps", type=int, help="instead of --epochs")
     p.add_argument("--batch", type=int, default=32, help="samples per rank and step")
+    p.add_argument("--accumulate", type=int, default=1, metavar="RANKS",
+                   help="whose batches a process takes, one after the other")
     p.add_argument("--limit", type=int, help="training samples (default all)")
     p.add_argument("--test-limit", type=int, help="test samples (default all)")
     p.add_argument("--optimizer", choices=("sgd", "adamw", "thinwire"), default="sgd",
                    help="sgd and adamw step after the exchange; thinwire is thinwire.AdamW, "
                         "before selection")
-    p.add_argument("--betas", type=float, nargs=2, default=(0.9, 0.999), help="of adamw, thinwire")
+    p.add_argument("--betas", type=float, nargs=2,
+                   help="of adamw (default 0.9 0.999) and thinwire (0.9 0.99)")
     p.add_argument("--lr", type=float, default=0.1)
     p.add_argument("--schedule", choices=("constant", "cosine"), default="cosine")
     p.add_argument("--anneal", type=float, default=1.0, metavar="FACTOR",
@@ -74,6 +78,9 @@ def parser(description, **defaults):
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--checkpoint", metavar="DIR",
                    help="saved after each test; all ranks must see the folder")
+    p.add_argument("--until", type=float, metavar="TIME", default=math.inf,
+                   help="seconds since 1970 after which the run saves its only checkpoint, in the "
+                        "next test, and stops")
     p.add_argument("--resume", action="store_true",
                    help="continue from the checkpoint, where there is one")
     p.add_argument("--run-log", metavar="FILE", help="JSON lines, for thinwire report")
@@ -93,11 +100,13 @@ def check(args):
     if args.optimizer == "thinwire":
         if args.scheme == "dense":
             raise SystemExit("--optimizer thinwire: not with --scheme dense, which selects nothing")
-        for name in ("momentum_correction", "dense_steps", "clip"):
+        for name in ("momentum_correction", "dense_steps", "clip", "snapshots"):
             if getattr(args, name):
                 raise SystemExit(f"--{name.replace('_', '-')}: not with --optimizer thinwire")
-    if args.resume and not args.checkpoint:
-        raise SystemExit("--resume: needs --checkpoint DIR")
+        args.wire = args.wire or "bf16"
+    args.betas = args.betas or (0.9, 0.99 if args.optimizer == "thinwire" else 0.999)
+    if not args.checkpoint and (args.resume or args.until < math.inf):
+        raise SystemExit("--resume, --until: need --checkpoint DIR")
 
 
 def setup(args, same_shapes=True):
@@ -124,7 +133,7 @@ def train(args, make_task, data, same_shapes=True):
     except OSError as error:
         raise SystemExit(f"--data {args.data}: should be {data}: {error}")
     if task.steps_per_epoch == 0:
-        raise SystemExit(f"--batch {args.batch}: one step of {dist.get_world_size()} ranks takes "
+        raise SystemExit(f"--batch {args.batch}: one step of {nranks_of(args)} ranks takes "
                          "more training samples than there are; lower it, use fewer ranks, or "
                          "raise --limit")
     if task.test_samples < dist.get_world_size():
@@ -138,17 +147,24 @@ def compress(args, model):
     import thinwire
 
     return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
-                             warmup_steps=args.density_warmup or 0,
-                             warmup_density=args.warmup_density,
+                             warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
                              momentum=args.momentum if args.momentum_correction else 0.0,
                              wire=args.wire, whole_model=args.whole_model)
 
 
-def make_optimizer(args, model, device):
-    """Of torch, which steps with the mean gradient."""
-    parameters = model.parameters()
+def make_optimizer(args, model, steps):
+    """Those of torch step with the mean gradient. thinwire's exchanges gradients itself."""
+    parameters = list(model.parameters())
+    if args.optimizer == "thinwire":
+        import thinwire
+
+        wire = {"wire": args.wire} if args.wire else {}
+        return thinwire.AdamW(parameters, args.lr, args.betas, weight_decay=args.weight_decay,
+                              model=model, scheme=args.scheme, density=args.density, steps=steps,
+                              warmup_steps=args.density_warmup, whole_model=args.whole_model,
+                              warmup_density=args.warmup_density, seed=args.seed, **wire)
     if args.optimizer == "adamw":
-        fused = {"fused": True} if device.type == "cuda" and hasattr(torch, "compile") else {}
+        fused = {"fused": True} if parameters[0].is_cuda and hasattr(torch, "compile") else {}
         return torch.optim.AdamW(parameters, args.lr, args.betas, weight_decay=args.weight_decay,
                                  **fused)
     if args.momentum_correction:  # which makes a gradient 1 / (1 - momentum) times as large
@@ -164,6 +180,11 @@ def rate_at(args, step, steps, steps_per_epoch):
         return rate
     done = max(0.0, (step - args.warmup) / max(1, steps - args.warmup))
     return rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def nranks_of(args):
+    """Ranks whose batches make a step; --accumulate lets a process stand for several."""
+    return dist.get_world_size() * args.accumulate
 
 
 def seed_of(args, number, step=0):
@@ -182,6 +203,7 @@ class Loop:
     def __init__(self, args, task, device):
         self.args, self.task, self.device = args, task, device
         task.model.to(device)
+        self.slow_statistics()
         if device.type == "cuda":
             self.warm_up()
         # Batch norm's statistics differ between ranks until an evaluation averages them. To
@@ -192,18 +214,25 @@ class Loop:
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch
-        self.optimizer = make_optimizer(args, task.model, device)
-        self.state = None
+        self.optimizer = make_optimizer(args, self.model, self.steps)
+        self.state = self.optimizer if args.optimizer == "thinwire" else None  # counts bytes
         torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
         self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
+        self.last_rank = (dist.get_rank() + 1) * args.accumulate - 1
         # The first parameter's gradient is the last: after it the backward pass only waits.
-        next(task.model.parameters()).register_hook(lambda _: self.clock.mark())
+        next(task.model.parameters()).register_hook(self.end_backward)
+
+    def slow_statistics(self):
+        """Lets batch norm's statistics move by one rank's momentum in all passes of a step."""
+        for module in self.task.model.modules():
+            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                module.momentum = 1 - (1 - module.momentum) ** (1 / self.args.accumulate)
 
     def warm_up(self):
         """Loads kernels and finds the fastest ones before the first step."""
         for step in range(WARM):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.amp):
-                loss, _ = self.task.loss(self.task.model, self.task.batch(step))
+                loss, _ = self.task.loss(self.task.model, self.task.batch(step, 0))
             loss.backward()
         self.task.model.zero_grad(set_to_none=True)
 
@@ -218,9 +247,11 @@ class Loop:
                 self.log.flush()
             if step % self.every == 0 or step == self.steps or self.diverged:
                 result = self.evaluate(step)
-                self.save(step, result)
-        self.log.write("end", steps=step, seconds=self.log.elapsed, skipped=0,
-                       replicas_equal=self.replicas_equal(), **result)
+                if step < self.steps and not self.diverged and self.save(step, result):
+                    break
+        else:
+            self.log.write("end", steps=step, seconds=self.log.elapsed, skipped=0,
+                           replicas_equal=self.replicas_equal(), **result)
         if self.state is not None:
             self.say(self.state.summary())
             self.state.close()
@@ -235,19 +266,20 @@ class Loop:
         rate = rate_at(args, step, self.steps, self.task.steps_per_epoch)
         observed = args.snapshots > 0 and step % args.snapshots == 0
         observer = Observer(self.task.model, self.state) if observed and self.first else None
-        self.clock = clock = Clock(self.device)
+        self.clock, clock = None, Clock(self.device)
         clock.mark()
-        batch = self.task.batch(step)
-        clock.mark()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=args.amp):
-            loss, accuracy = self.task.loss(self.model, batch)
-        clock.mark()
+        for group in self.optimizer.param_groups:  # thinwire's needs it in the backward pass
+            group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
+        others = self.accumulate(step)
+        batch = self.task.batch(step, self.last_rank)
+        clock.mark()
+        loss, accuracy = self.forward(batch)
+        clock.mark()
+        self.clock = clock
         if not self.backward(loss):
             return
         clock.mark()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         if args.clip:
             most = args.clip / (1 - args.momentum) if args.momentum_correction else args.clip
             torch.nn.utils.clip_grad_norm_(self.task.model.parameters(), most)
@@ -255,11 +287,32 @@ class Loop:
         clock.mark()
         values = {"step": step, "epoch": step // self.task.steps_per_epoch, "lr": rate,
                   **self.exchange()}
-        self.log.step(values, loss, accuracy, clock)
+        self.log.step(values, loss.detach() + others[0], accuracy + others[1], clock)
         if observed:
             self.log.flush()
         if observer is not None:
             self.log.write("snapshot", step=step, **snapshot(observer.acc(), values["k"]))
+
+    def accumulate(self, step):
+        """Forward and backward passes of all ranks of this process but the last; their time counts
+        as that of data. Returns their shares of loss and accuracy."""
+        loss = accuracy = 0.0
+        for rank in range(self.last_rank - self.args.accumulate + 1, self.last_rank):
+            with self.model.no_sync():
+                part, right = self.forward(self.task.batch(step, rank))
+                part.backward()
+            loss, accuracy = loss + part.detach(), accuracy + right
+        return loss, accuracy
+
+    def forward(self, batch):
+        """The batch's shares of this process's loss and accuracy."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.amp):
+            loss, accuracy = self.task.loss(self.model, batch)
+        return loss / self.args.accumulate, accuracy / self.args.accumulate
+
+    def end_backward(self, _):
+        if self.clock is not None:
+            self.clock.mark()
 
     def backward(self, loss):
         """The hook of the first parameter marks its end; then DDP waits for the exchange. False: a
@@ -275,7 +328,7 @@ class Loop:
 
     def exchange(self):
         if self.state is None:
-            return dense_step(self.parameters, dist.get_world_size())
+            return dense_step(self.parameters, nranks_of(self.args))
         return sparse_step(self.state)
 
     # ---- Checkpoints --------------------------------------------------------------------------
@@ -291,9 +344,11 @@ class Loop:
         step, common, own = found
         self.log = RunLog(args.run_log, self.device, *common["log"])
         self.task.model.load_state_dict(common["model"])
-        self.optimizer.load_state_dict(common["optimizer"])
+        if common["optimizer"] is not None:
+            self.optimizer.load_state_dict(common["optimizer"])
         if own["thinwire"] is not None:
-            self.compress()
+            if self.state is None:
+                self.compress()
             self.state.load_state_dict(own["thinwire"])
         torch.set_rng_state(own["random"])
         if self.device.type == "cuda":
@@ -302,16 +357,24 @@ class Loop:
         return step, common["result"]
 
     def save(self, step, result):
-        """After an evaluation: it has made the buffers of all ranks equal."""
-        if not self.args.checkpoint or self.diverged or step == self.steps:
-            return
-        common = {"model": self.task.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-                  "log": self.log.position(), "result": result}
+        """After an evaluation: it has made the buffers of all ranks equal. True: time to stop."""
+        if not self.args.checkpoint:
+            return False
+        late = torch.tensor(float(time.time() > self.args.until))
+        dist.broadcast(late, 0)
+        if not late and self.args.until < math.inf:
+            return False
+        alike = self.optimizer is not self.state  # thinwire's has moments of its own on each rank
+        common = {"model": self.task.model.state_dict(), "log": self.log.position(),
+                  "optimizer": self.optimizer.state_dict() if alike else None, "result": result}
         own = {"thinwire": None if self.state is None else self.state.state_dict(),
                "random": torch.get_rng_state()}
         if self.device.type == "cuda":
             own["device_random"] = torch.cuda.get_rng_state()
         torch_checkpoint.save(self.args.checkpoint, step, common, own)
+        if late:
+            self.say(f"stops at step {step}, to be resumed")
+        return bool(late)
 
     # ---- Evaluation ---------------------------------------------------------------------------
 
@@ -367,13 +430,19 @@ class Loop:
         self.log.write("run", version=VERSION, name=args.name or args.scheme, model=self.task.name,
                        parameters=self.parameters, data=self.task.data_name, scheme=args.scheme,
                        density=1.0 if args.scheme == "dense" else args.density,
-                       nranks=dist.get_world_size(), transport=args.backend, batch=args.batch,
+                       nranks=nranks_of(args), accumulate=args.accumulate,
+                       transport=args.backend, batch=args.batch,
                        steps=self.steps, epochs=self.steps // self.task.steps_per_epoch,
                        seed=args.seed, optimizer=args.optimizer, lr=args.lr, warmup=args.warmup,
                        momentum=args.momentum if has_momentum else 0.0,
                        momentum_correction=args.momentum_correction,
                        weight_decay=args.weight_decay, whole_model=args.whole_model,
-                       density_warmup=args.density_warmup or 0, dense_steps=args.dense_steps,
+                       density_warmup=self.density_warmup(), dense_steps=args.dense_steps,
                        warmup_density=args.warmup_density, schedule=args.schedule,
                        anneal=args.anneal, clip=args.clip, **adaptive,
                        wire=args.wire or ("auto" if args.scheme == "auto" else "raw"))
+
+    def density_warmup(self):
+        if self.args.density_warmup is not None:
+            return self.args.density_warmup
+        return self.steps // 5 if self.args.optimizer == "thinwire" else 0

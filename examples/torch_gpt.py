@@ -77,20 +77,19 @@ class Text:
 
     def __init__(self, args, device):
         self.args, self.device, self.data_name = args, device, pathlib.Path(args.data).stem
-        self.rank, self.nranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         text = pathlib.Path(args.data).read_text()
         ids = {character: i for i, character in enumerate(sorted(set(text)))}
         text = torch.tensor([ids[character] for character in text], device=device)
         cut = len(text) * 9 // 10
         self.train, self.test = text[:cut][:args.limit], text[cut:][:args.test_limit]
         self.model = Gpt(len(ids), args.length, *SIZES[args.size])
-        self.steps_per_epoch = len(self.train) // (args.length * args.batch * self.nranks)
+        self.steps_per_epoch = len(self.train) // (args.length * args.batch * torch_common.nranks_of(args))
         self.test_samples = max(0, len(self.test) - 1) // args.length
         self.chance = torch.Generator(device)
         self.line = torch.arange(args.length, device=device)
 
-    def batch(self, step):
-        self.chance.manual_seed(torch_common.seed_of(self.args, self.rank, step))
+    def batch(self, step, rank):
+        self.chance.manual_seed(torch_common.seed_of(self.args, rank, step))
         room = len(self.train) - self.args.length
         starts = torch.randint(room, (self.args.batch, 1), generator=self.chance,
                                device=self.device)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 VERSION, BINS, REACH = 1, 64, 6.0  # as `thinwire train` writes them
 STAGES = ("data", "forward", "backward", "exposed", "optimiser")
-STATS = {"k": "k", "selected": "selected", "applied": "applied", "payload_sent": "payload_sent",
+STATS = {"density": "density", "k": "k", "selected": "selected", "applied": "applied", "payload_sent": "payload_sent",
          "payload_recv": "payload_received", "control": "control_sent",
          "select_s": "select_seconds", "wait_s": "agree_seconds",
          "exchange_s": "exchange_seconds", "apply_s": "apply_seconds"}  # the log's name, thinwire's
@@ -72,7 +72,7 @@ class RunLog:
 
     def step(self, values, loss, accuracy, clock):
         """loss and accuracy: of this rank's batch, tensors without a dimension."""
-        self.pending.append((values, loss.detach(), accuracy.detach(), clock))
+        self.pending.append((values, loss, accuracy, clock))
 
     def flush(self):
         """Write the steps since the last flush, losses as means over ranks. Collective."""
@@ -100,7 +100,7 @@ def sparse_step(state):
 def dense_step(parameters, nranks):
     """The bytes of a ring allreduce of all gradients; plain DDP does not count its own."""
     moved = 2 * 4 * parameters * (nranks - 1) // nranks
-    return {"k": parameters, "selected": parameters, "applied": parameters,
+    return {"density": 1.0, "k": parameters, "selected": parameters, "applied": parameters,
             "payload_sent": moved, "payload_recv": moved, "control": 0}
 
 

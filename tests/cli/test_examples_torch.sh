@@ -4,7 +4,8 @@
 # Two gloo ranks on the CPU. The test makes small data sets: images whose colour is their class, in
 # both formats; a text that repeats; letters as tones. Every example trains dense and sparse: losses
 # fall, replicas are equal, models have the papers' sizes, and `thinwire report` reads every log. One
-# line names data that are missing or too few. Status 77: no torch.
+# line names data that are missing or too few. Runs that are stopped or killed can be resumed, by
+# scripts/experiments too. Status 77: no torch.
 
 # shellcheck source=tests/cli/shell.sh
 . "$(dirname "$0")/shell.sh"
@@ -66,7 +67,8 @@ assert kinds[0] == "run" and kinds[-1] == "end" and "evaluation" in kinds, kinds
 assert lines[-1]["replicas_equal"] is True
 run = lines[0]
 assert run["whole_model"] is (run["model"] in ("bert", "gpt")) and run["momentum_correction"] is False
-assert run["momentum"] == (0.9 if run["optimizer"] == "sgd" else 0) and run["wire"] == "raw"
+assert run["momentum"] == (0.9 if run["optimizer"] == "sgd" else 0)
+assert run["wire"] == ("bf16" if run["optimizer"] == "thinwire" else "raw")
 assert {"weight_decay", "warmup", "density_warmup", "warmup_density"} <= run.keys()
 assert [line["step"] for line in steps] == list(range(lines[0]["steps"]))
 first, last = (sum(line["loss"] for line in part) for part in (steps[:3], steps[-3:]))
@@ -201,6 +203,24 @@ for scheme in dense oktopk; do
             --layers 1 --lr 0.001 --masks 1 "$@"
     fi
 done
+train gpt-thinwire torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 20 \
+    --batch 4 --lr 0.003 --warmup 2 --test-limit 1000 --optimizer thinwire --scheme topka
+grep -q '"density_warmup": 4' "$dir/$name.jsonl" || fail "$name: density does not fall for 4 steps"
+stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \
+    --optimizer thinwire --scheme dense
+
+# One process with the batches of two ranks: the same but for the rounding of sums.
+ranks 1 torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 50 --epochs 3 --lr 0.05 \
+    --scheme dense --warmup 2 --accumulate 2 --run-log "$dir/accumulated.jsonl"
+"$python" - "$dir/accumulated.jsonl" "$dir/cifar10-dense.jsonl" <<'EOF' || fail "accumulated: other losses"
+import json, sys
+runs = [[json.loads(line) for line in open(path)] for path in sys.argv[1:]]
+kept = [[(line["kind"], line["loss"]) for line in run if line["kind"] in ("step", "evaluation")][:6]
+        for run in runs]
+assert kept[0][5][0] == "evaluation" and runs[0][0]["nranks"] == 2, kept
+assert all(abs(a - b) < 1e-3 for (_, a), (_, b) in zip(*kept)), kept
+assert runs[0][1]["payload_sent"] == runs[1][1]["payload_sent"]
+EOF
 
 cat >"$dir/killed.py" <<'END'
 """Runs an example that ends in its second checkpoint, of which rank 0 has written nothing."""
@@ -229,6 +249,25 @@ grep -q '"step": 9' "$dir/resumed.jsonl" || fail "killed: no step 9"
 train resumed "$@" --checkpoint "$dir/saved" --resume
 [ "$(losses whole)" = "$(losses resumed)" ] || fail "resumed: other losses"
 grep -q 'continues from step 5' "$dir/out.0" || fail "resumed: from the beginning"
+
+# scripts/experiments stops runs whose time is over, here in their first test, and continues them.
+mkdir "$dir/data"
+cp "$dir/text/train.txt" "$dir/data/tinyshakespeare.txt"
+cat >"$dir/experiments" <<END
+export MPS=0 RANKS=2 DENSE_RANKS=1 JOBS=2 PYTHON=$python SECONDS_PER_RUN=100
+export MORE="--device cpu --size tiny --length 16 --warmup 0 --steps 6 --evaluate 2 --test-limit 300"
+exec "$examples/../scripts/experiments" "$dir/data" "$dir/logs" gpt-dense gpt-topka-0.01 >"$dir/out" 2>"$dir/err"
+END
+SPARE=99 bash "$dir/experiments" || fail "experiments: failed"
+grep -q 'experiments: stopped: gpt-' "$dir/err" || fail "experiments: not stopped"
+bash "$dir/experiments" || fail "experiments: resuming failed"
+for name in gpt-dense gpt-topka-0.01; do
+    grep -q 'continues from step 2' "$dir/logs/$name.txt" || fail "experiments: $name: not resumed"
+    "$python" "$dir/check.py" "$dir/logs/$name.jsonl" 2>"$dir/err" || fail "experiments: $name"
+    [ ! -e "$dir/logs/saved/$name" ] || fail "experiments: $name: its checkpoint is still there"
+done
+bash "$dir/experiments"
+[ "$(grep -c ': complete$' "$dir/out")" -eq 2 ] || fail "experiments: a complete run begins again"
 
 if [ -e "$dir/sheets/test_batch.jpg" ]; then
     train sheets torch_cifar10.py --data "$dir/sheets" --model resnet20 --batch 50 --epochs 3 \
