@@ -66,7 +66,7 @@ class _Worker(threading.Thread):
             self._reduce(jobs)
             if jobs[-1].last:
                 self.good = True
-                self.engine.costs.begin_step()
+                self.engine.begin_step()
             for job in jobs:
                 job.future.set_result(job.buffer)
 

@@ -13,9 +13,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from . import ddp
-from .engine import Engine, Groups
+from .engine import Engine
 from .errors import MismatchError, ParamError, StateError
 from .optimizer import DDPStep, Distributed, PlainStep, held
+from .tensors import Groups
 
 _LOWEST_EPS = 1.1754943508222875e-38        # the library's: FLT_MIN
 
