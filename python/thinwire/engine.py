@@ -338,6 +338,7 @@ class Engine:
                 self.refuse_state()
                 raise
             self.group.load(paths)
+        self.is_fresh = False
         self.step = max(self.group.info(tensor).step for tensor in range(len(self.tensors.sizes)))
 
     def refuse_state(self):

@@ -131,7 +131,9 @@ class _Exchanging(Distributed):
         try:
             first, exchange = _parts(state)
             super().load_state_dict(first)
+            self._check_unchanged()
         except Exception:       # perhaps on this rank only: the others must not wait for it
+            super().load_state_dict(before)
             self.thinwire.refuse_state()
             raise
         try:
@@ -139,6 +141,9 @@ class _Exchanging(Distributed):
         except BaseException:
             super().load_state_dict(before)
             raise
+
+    def _check_unchanged(self):
+        """Refuses values in the groups that the exchange cannot follow."""
 
 
 def _parts(state):
@@ -231,6 +236,14 @@ class AdamW(_Exchanging, _AdamWRule):
                     "beta2": betas[1]} for betas, eps in self._opened]   # both 0: the defaults
         return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True)
 
+    def _check_unchanged(self):
+        for group, opened in zip(self.param_groups, self._opened):
+            if (tuple(group["betas"]), group["eps"]) != opened:
+                raise ParamError(f"betas, eps: {group['betas']}, {group['eps']}; they cannot "
+                                 f"change, they were {opened[0]}, {opened[1]} (schedulers: "
+                                 "cycle_momentum=False)")
+            _check_number(group, "lr")
+
 
 def _rates_of(reference):
     """A function that returns the rate of each group, and does not keep the optimizer alive."""
@@ -238,12 +251,7 @@ def _rates_of(reference):
         optimizer = reference()
         if optimizer is None:
             raise StateError("the optimizer of the model is gone")
-        for group, opened in zip(optimizer.param_groups, optimizer._opened):
-            if (tuple(group["betas"]), group["eps"]) != opened:
-                raise ParamError(f"betas, eps: {group['betas']}, {group['eps']}; they cannot "
-                                 f"change during the run, they were {opened[0]}, {opened[1]} "
-                                 "(schedulers: cycle_momentum=False)")
-            _check_number(group, "lr")
+        optimizer._check_unchanged()
         return [float(group["lr"]) for group in optimizer.param_groups]
     return rates
 

@@ -137,7 +137,22 @@ def other_rate(rank, nranks, wrapped):
     return weights(network)
 
 
+def large(rank, nranks):
+    """Two groups, of more elements than a message of the library has by default: NaN in the second
+    refuses the first too."""
+    network = Known(a=5 << 20, b=300)
+    optimizer = thinwire.AdamW([{"params": [network.a]}, {"params": [network.b]}], model=network,
+                               density=0.001, warmup_steps=0)
+    given = {"a": torch.ones(5 << 20), "b": gradient(300, rank, 0)}
+    given["b"][3] = float("nan")
+    before = everything(network, optimizer)
+    network(given).backward()
+    refused(thinwire.NumberError, "'b': element 3", optimizer.step)
+    assert torch.equal(before, everything(network, optimizer))
+
+
 def both_refused(rank, nranks):
+    large(rank, nranks)
     return [play(rank, nranks, wrapped) for play in (not_finite, other_rate)
             for wrapped in (False, True)]
 
@@ -224,6 +239,9 @@ def wrong_states(rank, nranks):
         {**good, "thinwire": dict(without["thinwire"], names=good["thinwire"]["names"])}))
     refused(thinwire.MismatchError, "state_dict() of an optimizer of thinwire",
             lambda: optimizer.load_state_dict(torch.optim.AdamW(network.parameters()).state_dict()))
+    other = [dict(group, betas=(0.5, 0.5)) for group in good["param_groups"]]
+    refused(thinwire.ParamError, "betas, eps", lambda: optimizer.load_state_dict(
+        dict(good, param_groups=other)))
     begin = time.monotonic()
     if rank == 1:
         refused(ValueError, "param", lambda: optimizer.load_state_dict(
