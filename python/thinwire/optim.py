@@ -4,6 +4,7 @@ AdamW computes each rank's update before selection: what is selected, summed and
 update of a rank's own gradient, and step() subtracts the mean. SGD averages gradients, then makes
 torch's step. Both keep what was not sent, and take density from a schedule.
 """
+import gc
 import math
 import sys
 import weakref
@@ -73,6 +74,17 @@ def _numbers_of_groups(optimizer, named):
     return [group_of[id(parameter)] for _, parameter in named]
 
 
+def _check_not_wrapped(parameters):
+    """Refuses parameters of a DistributedDataParallel that we were not told of: it would sum their
+    gradients densely."""
+    mine = set(map(id, parameters))
+    for one in gc.get_referrers(DistributedDataParallel):       # its instances do
+        if type(one) is DistributedDataParallel and \
+                any(id(parameter) in mine for parameter in one.parameters()):
+            raise ParamError("params: they belong to a DistributedDataParallel, which would sum "
+                             "their gradients densely; pass it as params, or as model=")
+
+
 def _check_number(group, field, lowest=0.0):
     value = group[field]
     if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -104,6 +116,7 @@ class _Exchanging(Distributed):
             self._exchange = DDPStep(ddp.attach(model, named, groups=groups, **options))
             self.thinwire = self._exchange.engine
         else:
+            _check_not_wrapped(held(self))
             self.thinwire = Engine(named, process_group, groups=groups, **options)
             self._exchange = PlainStep([parameter for _, parameter in named], self.thinwire, passes)
             weakref.finalize(self, self.thinwire.close)

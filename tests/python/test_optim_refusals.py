@@ -230,13 +230,14 @@ def wrong_states(rank, nranks):
     step_once(network, optimizer, rank, 0)
     before, lr = everything(network, optimizer), optimizer.param_groups[0]["lr"]
     sgd = thinwire.SGD(Known(**SIZES).parameters(), 0.5, density=0.1)
-    without = sgd.state_dict()
     step_once(network, optimizer, rank, 1)
     good = optimizer.state_dict()
     now = everything(network, optimizer)
     assert not torch.equal(before, now)
+    faster = [dict(group, lr=0.5) for group in good["param_groups"]]
+    without = dict(sgd.state_dict()["thinwire"], names=good["thinwire"]["names"])
     refused(thinwire.MismatchError, "moments", lambda: optimizer.load_state_dict(
-        {**good, "thinwire": dict(without["thinwire"], names=good["thinwire"]["names"])}))
+        dict(good, param_groups=faster, thinwire=without)))
     refused(thinwire.MismatchError, "state_dict() of an optimizer of thinwire",
             lambda: optimizer.load_state_dict(torch.optim.AdamW(network.parameters()).state_dict()))
     other = [dict(group, betas=(0.5, 0.5)) for group in good["param_groups"]]
@@ -292,6 +293,7 @@ def bad_arguments(rank, nranks):
             lambda: thinwire.AdamW(list(wrapped.parameters())[1:], model=wrapped))
     refused(thinwire.ParamError, "1 parameters are not the model's", lambda: thinwire.AdamW(
         [*wrapped.parameters(), torch.nn.Parameter(torch.zeros(3))], model=wrapped))
+    refused(thinwire.ParamError, "as model=", lambda: thinwire.AdamW(wrapped.parameters()))
     refused(thinwire.ParamError, "process_group", lambda: thinwire.AdamW(
         wrapped, process_group=dist.new_group()))
     refused(TypeError, "model: ", lambda: thinwire.AdamW(wrapped.parameters(), model=5))
