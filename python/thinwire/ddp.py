@@ -191,8 +191,8 @@ class State:
         number = self._numbers.get(id(parameter))
         if number is None:
             raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
-                             "gradient when compress() was called; freeze parameters before the "
-                             "model is wrapped in DistributedDataParallel")
+                             "gradient when the model was compressed; freeze parameters before it "
+                             "is wrapped in DistributedDataParallel")
         return number
 
     def submit(self, bucket):

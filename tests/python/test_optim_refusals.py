@@ -297,6 +297,10 @@ def bad_arguments(rank, nranks):
     refused(thinwire.ParamError, "process_group", lambda: thinwire.AdamW(
         wrapped, process_group=dist.new_group()))
     refused(TypeError, "model: ", lambda: thinwire.AdamW(wrapped.parameters(), model=5))
+    network = model()
+    optimizer = thinwire.AdamW(network, density=lambda step: 0.5)
+    loss(network, rank, 0).backward()
+    refused(thinwire.DensityError, "warmup_density", optimizer.step)
     optimizer = thinwire.AdamW(wrapped)
     refused(thinwire.StateError, "already", lambda: thinwire.compress(wrapped))
     refused(thinwire.StateError, "cannot be added", lambda: optimizer.add_param_group(
