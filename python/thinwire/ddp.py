@@ -66,7 +66,7 @@ class _Worker(threading.Thread):
             self._reduce(jobs)
             if jobs[-1].last:
                 self.good = True
-                self.engine.costs.begin_step()
+                self.engine.begin_step()
             for job in jobs:
                 job.future.set_result(job.buffer)
 
@@ -191,8 +191,8 @@ class State:
         number = self._numbers.get(id(parameter))
         if number is None:
             raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
-                             "gradient when compress() was called; freeze parameters before the "
-                             "model is wrapped in DistributedDataParallel")
+                             "gradient when the model was compressed; freeze parameters before it "
+                             "is wrapped in DistributedDataParallel")
         return number
 
     def submit(self, bucket):

@@ -16,9 +16,7 @@ not depend on the loss scale. All parameters are then one bucket, so that an inf
 refuses the whole step: residuals do not change, and every gradient becomes infinite, which the
 scaler sees on all ranks.
 """
-import bisect
 import contextlib
-import itertools
 import os
 import re
 import time
@@ -30,15 +28,19 @@ import torch.distributed as dist
 
 from . import library, saved
 from .errors import Error, NumberError, ParamError, SizeError, StateError
-from .group import Group
+from .group import OPTIONS, Group
 from .process_group import transport_of
 from .schedule import Schedule, warn_once
 from .stats import TRIAL, Stats
+from .tensors import Groups, Tensors
 
 _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16: library.BF16}
 _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: one bucket of DDP
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
 _MOST_THREADS = 256             # the library's limit
+# What the engine says itself, or an optimizer of thinwire for each parameter group.
+_OWN = {"type", "device", "ordinal", "stream", "before", "beta1", "beta2", "eps", "rate"}
+_OPTIONS = ("whole_model", "grad_scaler", "steps", *(name for name in OPTIONS if name not in _OWN))
 
 
 def _check(parameters):
@@ -56,8 +58,11 @@ def _check(parameters):
                              f"on {parameters[0][1].device}; accepted is one device a rank")
 
 
-def _check_options(timeout, scaler):
-    """Checks the options that reach the library in another form."""
+def _check_options(timeout, scaler, others):
+    """Checks the options that reach the library in another form, or not at all."""
+    for name in others:
+        if name not in _OPTIONS:
+            raise TypeError(f"unknown option {name!r}; accepted are {', '.join(_OPTIONS)}")
     if not isinstance(timeout, Real) or not 0 <= timeout <= _LONGEST:
         raise ParamError(f"timeout: {timeout!r}; accepted are 0 (default) .. {_LONGEST} seconds")
     if scaler is not None and not hasattr(scaler, "get_scale"):
@@ -69,46 +74,6 @@ def _enabled(scaler):
     return scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
 
 
-class Groups:
-    """Parameter groups of an optimizer.
-
-    of: for each parameter, the number of its group. options: for each group, the fields of
-    tw_select_params in which it differs. rates: with AdamW before selection, a function that
-    returns the rate of each group. is_adaptive: None if nobody knows."""
-
-    def __init__(self, of, options, rates=None, is_adaptive=None):
-        self.of, self.options, self.rates, self.is_adaptive = of, options, rates, is_adaptive
-
-
-class _Tensors:
-    """The tensors of a tw_group: the parameters, or with whole_model the parameter groups."""
-
-    def __init__(self, sizes, groups, whole_model):
-        members = [[number] for number in range(len(sizes))]
-        if whole_model:
-            members = [[] for _ in groups.options]
-            for number, group in enumerate(groups.of):
-                members[group].append(number)
-        self.members = [numbers for numbers in members if numbers]
-        self.groups = [groups.of[numbers[0]] for numbers in self.members]
-        self.sizes = [sum(sizes[number] for number in numbers) for numbers in self.members]
-        self.starts = [[0, *itertools.accumulate(sizes[number] for number in numbers)][:-1]
-                       for numbers in self.members]
-
-    def find(self, tensor, element):
-        """The parameter to which an element belongs, and the element's number in it."""
-        at = bisect.bisect_right(self.starts[tensor], element) - 1
-        return self.members[tensor][at], element - self.starts[tensor][at]
-
-    def split(self, vectors, sizes):
-        """Vectors of the tensors as pieces, one for each parameter."""
-        pieces = [None] * len(sizes)
-        for vector, numbers in zip(vectors, self.members):
-            for number, piece in zip(numbers, vector.split([sizes[one] for one in numbers])):
-                pieces[number] = piece
-        return pieces
-
-
 class Engine:
     """parameters: [(name, parameter)], in the order in which gradients become ready."""
 
@@ -117,7 +82,7 @@ class Engine:
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
                  timeout=300.0, **options):
         _check(parameters)
-        _check_options(timeout, grad_scaler)
+        _check_options(timeout, grad_scaler, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
                                  steps, warmup, warmup_steps, warmup_density)
         if not _enabled(grad_scaler):
@@ -132,8 +97,9 @@ class Engine:
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
         self.as_a_whole = whole_model or grad_scaler is not None    # waits for all gradients
         self.groups = groups or Groups([0] * len(parameters), [{}])
-        self.tensors = _Tensors(self.sizes, self.groups, whole_model)
+        self.tensors = Tensors(self.sizes, self.groups, whole_model)
         self.begun, self.scale, self.rates, self.process = [], 1.0, None, os.getpid()
+        self.exchanged = set()  # parameters, in this step
         self.step = 0           # good steps, those before load_state_dict() too
         self.is_fresh = False   # the last step's result was not used yet
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
@@ -280,8 +246,9 @@ class Engine:
                     mean.mul_(self.scale)
                 if mean is not grad:
                     grad.copy_(mean)
-        tensors = [number for number, _, _, _ in begun] if self.vectors is None else \
-            range(len(self.vectors))
+        numbers = [number for number, _, _, _ in begun]
+        self.exchanged.update(numbers)
+        tensors = numbers if self.vectors is None else range(len(self.vectors))
         self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
 
@@ -302,12 +269,21 @@ class Engine:
     def end_step(self, good=True):
         self.step += good
         self.is_fresh = good
+        if self.updates is not None:
+            for number in set(range(len(self.sizes))) - self.exchanged:
+                self.updates[number].zero_()        # no rank has used this parameter
+            self.exchanged.clear()
         self.costs.end_step(skipped=not good)
         if self.costs.slower_than_dense() and self.transport.rank == 0:
             warnings.warn(f"thinwire: {self.scheme} takes {1e3 * self.costs.fastest:.2f} ms a step "
                           f"(the fastest of {TRIAL}), a dense allreduce of this model "
                           f"{1e3 * self.costs.dense_seconds:.2f} ms (measured at the start): on "
                           "this network training without thinwire would be faster")
+
+    def begin_step(self):
+        """Forgets what is left of a step that failed."""
+        self.costs.begin_step()
+        self.exchanged.clear()
 
     def check_used(self):
         """Refuses a second exchange before step(): it would overwrite updates, and would be a
@@ -362,6 +338,7 @@ class Engine:
                 self.refuse_state()
                 raise
             self.group.load(paths)
+        self.is_fresh = False
         self.step = max(self.group.info(tensor).step for tensor in range(len(self.tensors.sizes)))
 
     def refuse_state(self):

@@ -15,9 +15,10 @@ _GLOBALS = {"exact": 0, "reuse": 1}
 _CHOICES = {"feedback": {True: 0, False: 1}, "before": {"nothing": 0, "adamw": 1},
             "warmup": {"exponential": 0, "linear": 1, "cosine": 2, "caller": 3}}
 _BYTES = {library.F32: 4, library.F16: 2, library.BF16: 2}
-_GROUP_OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "timeout", "bucket")
 _SELECT_OPTIONS = ("select", *(name for name, _ in library.SelectParams._fields_
                                if name not in ("method", "reserved")))
+OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "timeout", "bucket",
+           *_SELECT_OPTIONS)
 
 
 def _choice(field, value, choices):
@@ -66,7 +67,7 @@ def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, resu
     params.global_ = _choice("global_", global_, _GLOBALS)
     _set_number(params, "timeout", timeout)
     _set_number(params, "bucket", bucket)
-    _set_select(params.select, dict(select, density=density), _GROUP_OPTIONS + _SELECT_OPTIONS)
+    _set_select(params.select, dict(select, density=density), OPTIONS)
     return params
 
 

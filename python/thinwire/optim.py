@@ -4,6 +4,7 @@ AdamW computes each rank's update before selection: what is selected, summed and
 update of a rank's own gradient, and step() subtracts the mean. SGD averages gradients, then makes
 torch's step. Both keep what was not sent, and take density from a schedule.
 """
+import gc
 import math
 import sys
 import weakref
@@ -13,9 +14,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from . import ddp
-from .engine import Engine, Groups
+from .engine import Engine
 from .errors import MismatchError, ParamError, StateError
 from .optimizer import DDPStep, Distributed, PlainStep, held
+from .tensors import Groups
 
 _LOWEST_EPS = 1.1754943508222875e-38        # the library's: FLT_MIN
 
@@ -72,6 +74,17 @@ def _numbers_of_groups(optimizer, named):
     return [group_of[id(parameter)] for _, parameter in named]
 
 
+def _check_not_wrapped(parameters):
+    """Refuses parameters of a DistributedDataParallel that we were not told of: it would sum their
+    gradients densely."""
+    mine = set(map(id, parameters))
+    for one in gc.get_referrers(DistributedDataParallel):       # its instances do
+        if type(one) is DistributedDataParallel and \
+                any(id(parameter) in mine for parameter in one.parameters()):
+            raise ParamError("params: they belong to a DistributedDataParallel, which would sum "
+                             "their gradients densely; pass it as params, or as model=")
+
+
 def _check_number(group, field, lowest=0.0):
     value = group[field]
     if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -103,6 +116,7 @@ class _Exchanging(Distributed):
             self._exchange = DDPStep(ddp.attach(model, named, groups=groups, **options))
             self.thinwire = self._exchange.engine
         else:
+            _check_not_wrapped(held(self))
             self.thinwire = Engine(named, process_group, groups=groups, **options)
             self._exchange = PlainStep([parameter for _, parameter in named], self.thinwire, passes)
             weakref.finalize(self, self.thinwire.close)
@@ -130,7 +144,9 @@ class _Exchanging(Distributed):
         try:
             first, exchange = _parts(state)
             super().load_state_dict(first)
+            self._check_unchanged()
         except Exception:       # perhaps on this rank only: the others must not wait for it
+            super().load_state_dict(before)
             self.thinwire.refuse_state()
             raise
         try:
@@ -138,6 +154,9 @@ class _Exchanging(Distributed):
         except BaseException:
             super().load_state_dict(before)
             raise
+
+    def _check_unchanged(self):
+        """Refuses values in the groups that the exchange cannot follow."""
 
 
 def _parts(state):
@@ -230,6 +249,14 @@ class AdamW(_Exchanging, _AdamWRule):
                     "beta2": betas[1]} for betas, eps in self._opened]   # both 0: the defaults
         return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True)
 
+    def _check_unchanged(self):
+        for group, opened in zip(self.param_groups, self._opened):
+            if (tuple(group["betas"]), group["eps"]) != opened:
+                raise ParamError(f"betas, eps: {group['betas']}, {group['eps']}; they cannot "
+                                 f"change, they were {opened[0]}, {opened[1]} (schedulers: "
+                                 "cycle_momentum=False)")
+            _check_number(group, "lr")
+
 
 def _rates_of(reference):
     """A function that returns the rate of each group, and does not keep the optimizer alive."""
@@ -237,12 +264,7 @@ def _rates_of(reference):
         optimizer = reference()
         if optimizer is None:
             raise StateError("the optimizer of the model is gone")
-        for group, opened in zip(optimizer.param_groups, optimizer._opened):
-            if (tuple(group["betas"]), group["eps"]) != opened:
-                raise ParamError(f"betas, eps: {group['betas']}, {group['eps']}; they cannot "
-                                 f"change during the run, they were {opened[0]}, {opened[1]} "
-                                 "(schedulers: cycle_momentum=False)")
-            _check_number(group, "lr")
+        optimizer._check_unchanged()
         return [float(group["lr"]) for group in optimizer.param_groups]
     return rates
 

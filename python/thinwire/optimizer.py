@@ -10,9 +10,10 @@ import weakref
 
 import torch
 
-from .engine import Engine, Groups
+from .engine import Engine
 from .errors import ParamError, StateError
 from .schedule import is_adaptive
+from .tensors import Groups
 
 
 class Compression:

@@ -167,6 +167,7 @@ def test_names():
     assert thinwire.version().count(".") == 2
     assert thinwire.schemes()["oktopk"]["exchange"] == "oktopk"
     assert issubclass(thinwire.TimeoutError, thinwire.Error)
+    assert {"AdamW", "SGD", "compress", "TimeoutError", *thinwire.__all__} <= set(dir(thinwire))
     memory = thinwire.Group(thinwire.alone(), density=0.1)
     memory.add(1000)
     assert memory.memory()["residual"] >= 4000

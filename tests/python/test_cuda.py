@@ -1,5 +1,5 @@
 """Ranks that share a GPU get bit for bit the CPU's weights and residuals: with the hook, with
-DistributedOptimizer and with torch's GradScaler. Says SKIP without a GPU."""
+DistributedOptimizer, with AdamW and with torch's GradScaler. Says SKIP without a GPU."""
 import sys
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
@@ -51,8 +51,7 @@ def optimizer_alone(rank, device):
 def scaled(rank, device):
     """GPU: with GradScaler, and an overflow in step 4. CPU: without both, and without step 4."""
     network = DDP(Known(**SIZES).to(device), bucket_cap_mb=0.001)
-    scaler = torch.cuda.amp.GradScaler(init_scale=2.0**10, growth_interval=3) \
-        if device != "cpu" else None
+    scaler = scaler_of(device)
     state = thinwire.compress(network, density=0.02, grad_scaler=scaler)
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     for step in range(STEPS):
@@ -73,6 +72,39 @@ def scaled(rank, device):
     return outcome(network, state)
 
 
+def adamw(rank, device, wrapped=True, scaler=None, **options):
+    """With a scaler, step 4 overflows; without, there is no step 4."""
+    network = Known(**SIZES).to(device)
+    network = DDP(network, bucket_cap_mb=0.001) if wrapped else network
+    groups = [{"params": [network.get_parameter(("module." if wrapped else "") + name)], "lr": lr}
+              for name, lr in (("a", 0.01), ("b", 0.02), ("c", 0.03))]
+    optimizer = thinwire.AdamW(groups, density=0.02, warmup_steps=5, model=network,
+                               grad_scaler=scaler, **options)
+    for step in range(STEPS):
+        given = draw(rank, step, device)
+        if step == 4 and scaler is None:
+            continue
+        if step == 4 and rank == 1:
+            given["a"][7] = float("inf")
+        optimizer.zero_grad()
+        if scaler is None:
+            network(given).backward()
+            optimizer.step()
+            continue
+        scaler.scale(network(given)).backward()
+        if not wrapped:
+            optimizer.synchronize()
+        scaler.step(optimizer)
+        scaler.update()
+    assert optimizer.stats()["steps"] == STEPS - 1
+    return outcome(network, optimizer.thinwire)
+
+
+def scaler_of(device):
+    return torch.cuda.amp.GradScaler(init_scale=2.0**10, growth_interval=3) \
+        if device != "cpu" else None
+
+
 def all_of_them(rank, nranks):
     plays = {scheme: lambda device, scheme=scheme: hook(rank, device, scheme=scheme, density=0.02)
              for scheme in thinwire.schemes() if scheme not in ("dense", "auto")}   # auto: by times
@@ -84,6 +116,14 @@ def all_of_them(rank, nranks):
     plays["whole model"] = lambda device: hook(rank, device, density=0.02, whole_model=True)
     plays["optimizer"] = lambda device: optimizer_alone(rank, device)
     plays["scaler"] = lambda device: scaled(rank, device)
+    for wrapped in (False, True):
+        for whole_model in (False, True):
+            options = {"wrapped": wrapped, "whole_model": whole_model}
+            plays[f"AdamW, {options}"] = \
+                lambda device, options=options: adamw(rank, device, **options)
+            plays[f"AdamW with a scaler, {options}"] = \
+                lambda device, options=options: adamw(rank, device, scaler=scaler_of(device),
+                                                      **options)
     return {name: (play("cpu"), play("cuda")) for name, play in plays.items()}
 
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from known import Account, Known, balanced, gradient, residuals
 from ranks import equal, loss, main, model, run, weights
+from test_hook import Gate, Gated
 
 STEPS = 12
 FULL = {"density": 1.0, "wire": "raw"}      # sends all, and rounds nothing
@@ -260,6 +261,31 @@ def frozen(rank, nranks):
     return account.close(bare, optimizer.thinwire)
 
 
+def unused(rank, nranks):
+    """In every other step no rank uses b: its last update is not applied again."""
+    network = DDP(Known(**SIZES), find_unused_parameters=True)
+    optimizer = thinwire.AdamW(network, lr=0.01, density=0.1, whole_model=False)
+    for step in range(6):
+        before = network.module.b.detach().clone()
+        optimizer.zero_grad()
+        network(draw(rank, step, "ac" if step % 2 else "abc")).backward()
+        optimizer.step()
+        assert torch.equal(before, network.module.b) == bool(step % 2), step
+    return weights(network)
+
+
+def overlapped(rank, nranks):
+    """b's update is exchanged before any rank has computed a's gradient."""
+    network = DDP(Gated(a=500, b=500), bucket_cap_mb=0.001)
+    optimizer = thinwire.AdamW(network, lr=0.01, density=0.1, whole_model=False)
+    Gate.happened = lambda: step == 0 or optimizer.thinwire.costs.open["selected"] > 0
+    for step in range(4):
+        optimizer.zero_grad()
+        network({"a": gradient(500, rank, step), "b": gradient(500, rank, 10 + step)}).backward()
+        optimizer.step()
+    return weights(network)
+
+
 def half(rank, nranks):
     """Updates are float32, whatever the type of the parameters."""
     network = Known(torch.bfloat16, **SIZES)
@@ -274,7 +300,7 @@ def half(rank, nranks):
 
 def patterns(rank, nranks):
     return [uneven(rank, nranks), frozen(rank, nranks)], \
-        [uneven_adamw(rank, nranks), half(rank, nranks)]
+        [play(rank, nranks) for play in (half, uneven_adamw, unused, overlapped)]
 
 
 def test_patterns():
@@ -283,7 +309,7 @@ def test_patterns():
         balanced(one)
     for results in zip(*adamw):
         assert equal(results)
-    assert torch.equal(adamw[0][1], torch.full((940,), -1.0, dtype=torch.bfloat16))
+    assert torch.equal(adamw[0][0], torch.full((940,), -1.0, dtype=torch.bfloat16))
 
 
 # ---- densities and limits

@@ -137,7 +137,22 @@ def other_rate(rank, nranks, wrapped):
     return weights(network)
 
 
+def large(rank, nranks):
+    """Two groups, of more elements than a message of the library has by default: NaN in the second
+    refuses the first too."""
+    network = Known(a=5 << 20, b=300)
+    optimizer = thinwire.AdamW([{"params": [network.a]}, {"params": [network.b]}], model=network,
+                               density=0.001, warmup_steps=0)
+    given = {"a": torch.ones(5 << 20), "b": gradient(300, rank, 0)}
+    given["b"][3] = float("nan")
+    before = everything(network, optimizer)
+    network(given).backward()
+    refused(thinwire.NumberError, "'b': element 3", optimizer.step)
+    assert torch.equal(before, everything(network, optimizer))
+
+
 def both_refused(rank, nranks):
+    large(rank, nranks)
     return [play(rank, nranks, wrapped) for play in (not_finite, other_rate)
             for wrapped in (False, True)]
 
@@ -215,15 +230,19 @@ def wrong_states(rank, nranks):
     step_once(network, optimizer, rank, 0)
     before, lr = everything(network, optimizer), optimizer.param_groups[0]["lr"]
     sgd = thinwire.SGD(Known(**SIZES).parameters(), 0.5, density=0.1)
-    without = sgd.state_dict()
     step_once(network, optimizer, rank, 1)
     good = optimizer.state_dict()
     now = everything(network, optimizer)
     assert not torch.equal(before, now)
+    faster = [dict(group, lr=0.5) for group in good["param_groups"]]
+    without = dict(sgd.state_dict()["thinwire"], names=good["thinwire"]["names"])
     refused(thinwire.MismatchError, "moments", lambda: optimizer.load_state_dict(
-        {**good, "thinwire": dict(without["thinwire"], names=good["thinwire"]["names"])}))
+        dict(good, param_groups=faster, thinwire=without)))
     refused(thinwire.MismatchError, "state_dict() of an optimizer of thinwire",
             lambda: optimizer.load_state_dict(torch.optim.AdamW(network.parameters()).state_dict()))
+    other = [dict(group, betas=(0.5, 0.5)) for group in good["param_groups"]]
+    refused(thinwire.ParamError, "betas, eps", lambda: optimizer.load_state_dict(
+        dict(good, param_groups=other)))
     begin = time.monotonic()
     if rank == 1:
         refused(ValueError, "param", lambda: optimizer.load_state_dict(
@@ -260,7 +279,8 @@ def bad_arguments(rank, nranks):
     refused(thinwire.ParamError, "steps: 2.5", adamw(steps=2.5))
     refused(thinwire.ParamError, "steps", adamw(steps=9, density=lambda step: 0.1))
     refused(ValueError, "warmup: 'caller'", adamw(warmup="caller"))
-    refused(TypeError, "'fluff'", adamw(fluff=1))
+    refused(TypeError, "'fluff'; accepted are whole_model", adamw(fluff=1))
+    refused(TypeError, "'before'", lambda: thinwire.compress(DDP(model()), before="adamw"))
     refused(thinwire.ParamError, "before", adamw(scheme="dense"))
     refused(thinwire.DensityError, "density", adamw(density=2.0))
     refused(thinwire.ParamError, "nesterov", lambda: thinwire.SGD(
@@ -273,9 +293,14 @@ def bad_arguments(rank, nranks):
             lambda: thinwire.AdamW(list(wrapped.parameters())[1:], model=wrapped))
     refused(thinwire.ParamError, "1 parameters are not the model's", lambda: thinwire.AdamW(
         [*wrapped.parameters(), torch.nn.Parameter(torch.zeros(3))], model=wrapped))
+    refused(thinwire.ParamError, "as model=", lambda: thinwire.AdamW(wrapped.parameters()))
     refused(thinwire.ParamError, "process_group", lambda: thinwire.AdamW(
         wrapped, process_group=dist.new_group()))
     refused(TypeError, "model: ", lambda: thinwire.AdamW(wrapped.parameters(), model=5))
+    network = model()
+    optimizer = thinwire.AdamW(network, density=lambda step: 0.5)
+    loss(network, rank, 0).backward()
+    refused(thinwire.DensityError, "warmup_density", optimizer.step)
     optimizer = thinwire.AdamW(wrapped)
     refused(thinwire.StateError, "already", lambda: thinwire.compress(wrapped))
     refused(thinwire.StateError, "cannot be added", lambda: optimizer.add_param_group(
