@@ -108,6 +108,8 @@ def check(args):
     args.betas = args.betas or (0.9, 0.99 if args.optimizer == "thinwire" else 0.999)
     if not args.checkpoint and (args.resume or args.until < math.inf):
         raise SystemExit("--resume, --until: need --checkpoint DIR")
+    if args.accumulate < 1:
+        raise SystemExit("--accumulate: accepted is 1 or more")
 
 
 def setup(args, same_shapes=True):
@@ -207,10 +209,10 @@ class Loop:
         self.slow_statistics()
         if device.type == "cuda":
             self.warm_up()
-        # Batch norm's statistics differ between ranks until an evaluation averages them. To
-        # broadcast them in every forward pass would take more messages than the gradients.
         self.model = task.model
         if args.scheme != "dense" or dist.get_world_size() > 1:
+            # Batch norm's statistics differ between ranks until an evaluation averages them. To
+            # broadcast them in every forward pass would take more messages than the gradients.
             self.model = DistributedDataParallel(
                 task.model, device_ids=[device.index] if device.type == "cuda" else None,
                 bucket_cap_mb=args.bucket_mb, broadcast_buffers=False,

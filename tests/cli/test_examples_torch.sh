@@ -206,6 +206,8 @@ done
 train gpt-thinwire torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 20 \
     --batch 4 --lr 0.003 --warmup 2 --test-limit 1000 --optimizer thinwire --scheme topka
 grep -q '"density_warmup": 4' "$dir/$name.jsonl" || fail "$name: density does not fall for 4 steps"
+stops "--resume, --until: need --checkpoint DIR" torch_gpt.py --data "$dir/text/train.txt" --until 1
+stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train.txt" --accumulate 0
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \
     --optimizer thinwire --scheme dense
 
