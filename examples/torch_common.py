@@ -18,6 +18,7 @@ An example defines a task: an object with `name`, `data_name`, `model`, `steps_p
 thinwire.AdamW as their optimiser.
 """
 import argparse
+import contextlib
 import math
 import os
 import time
@@ -107,6 +108,8 @@ def check(args):
     args.betas = args.betas or (0.9, 0.99 if args.optimizer == "thinwire" else 0.999)
     if not args.checkpoint and (args.resume or args.until < math.inf):
         raise SystemExit("--resume, --until: need --checkpoint DIR")
+    if args.accumulate < 1:
+        raise SystemExit("--accumulate: accepted is 1 or more")
 
 
 def setup(args, same_shapes=True):
@@ -206,11 +209,14 @@ class Loop:
         self.slow_statistics()
         if device.type == "cuda":
             self.warm_up()
-        # Batch norm's statistics differ between ranks until an evaluation averages them. To
-        # broadcast them in every forward pass would take more messages than the gradients.
-        self.model = DistributedDataParallel(
-            task.model, device_ids=[device.index] if device.type == "cuda" else None,
-            bucket_cap_mb=args.bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True)
+        self.model = task.model
+        if args.scheme != "dense" or dist.get_world_size() > 1:
+            # Batch norm's statistics differ between ranks until an evaluation averages them. To
+            # broadcast them in every forward pass would take more messages than the gradients.
+            self.model = DistributedDataParallel(
+                task.model, device_ids=[device.index] if device.type == "cuda" else None,
+                bucket_cap_mb=args.bucket_mb, broadcast_buffers=False,
+                gradient_as_bucket_view=True)
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch
@@ -298,7 +304,7 @@ class Loop:
         as that of data. Returns their shares of loss and accuracy."""
         loss = accuracy = 0.0
         for rank in range(self.last_rank - self.args.accumulate + 1, self.last_rank):
-            with self.model.no_sync():
+            with getattr(self.model, "no_sync", contextlib.nullcontext)():
                 part, right = self.forward(self.task.batch(step, rank))
                 part.backward()
             loss, accuracy = loss + part.detach(), accuracy + right

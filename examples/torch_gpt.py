@@ -83,7 +83,8 @@ class Text:
         cut = len(text) * 9 // 10
         self.train, self.test = text[:cut][:args.limit], text[cut:][:args.test_limit]
         self.model = Gpt(len(ids), args.length, *SIZES[args.size])
-        self.steps_per_epoch = len(self.train) // (args.length * args.batch * torch_common.nranks_of(args))
+        whole = args.length * args.batch * torch_common.nranks_of(args)  # characters of a step
+        self.steps_per_epoch = len(self.train) // whole
         self.test_samples = max(0, len(self.test) - 1) // args.length
         self.chance = torch.Generator(device)
         self.line = torch.arange(args.length, device=device)

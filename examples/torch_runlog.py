@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 VERSION, BINS, REACH = 1, 64, 6.0  # as `thinwire train` writes them
 STAGES = ("data", "forward", "backward", "exposed", "optimiser")
-STATS = {"density": "density", "k": "k", "selected": "selected", "applied": "applied", "payload_sent": "payload_sent",
-         "payload_recv": "payload_received", "control": "control_sent",
-         "select_s": "select_seconds", "wait_s": "agree_seconds",
+STATS = {"density": "density", "k": "k", "selected": "selected", "applied": "applied",
+         "payload_sent": "payload_sent", "payload_recv": "payload_received",
+         "control": "control_sent", "select_s": "select_seconds", "wait_s": "agree_seconds",
          "exchange_s": "exchange_seconds", "apply_s": "apply_seconds"}  # the log's name, thinwire's
 
 

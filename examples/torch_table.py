@@ -4,10 +4,12 @@
     examples/torch_table.py LOG.jsonl...
 
 Accuracy: last and best evaluation. Loss: last evaluation. Bytes (means) and times (medians) are of
-the second half of the steps, after any warm-up of density.
+the second half of the steps, after any warm-up of density. Runs called NAME, NAME-s2, NAME-s3 also
+make one row: their means, and in brackets the lowest and the highest.
 """
 import argparse
 import json
+import re
 import statistics
 import sys
 
@@ -45,12 +47,37 @@ def milliseconds(steps, key):
     return 1e3 * statistics.median(values) if values else None
 
 
+def sent_kb(steps):
+    late = steps[len(steps) // 2:]
+    return statistics.fmean(step["payload_sent"] + step["control"] for step in late) / 1e3
+
+
+def spread(values, digits):
+    text = [number(value, digits) for value in (statistics.fmean(values), min(values), max(values))]
+    return f"{text[0]} ({text[1]} to {text[2]})"
+
+
+def seeds(runs):
+    """Of runs that differ in their seeds: those that came to their end."""
+    groups = {}
+    for run, steps, _, end in runs:
+        if end and end[0]["accuracy"] is not None:
+            groups.setdefault(re.sub(r"-s\d+$", "", run["name"]), []).append((steps, end[0]))
+    if all(len(members) == 1 for members in groups.values()):
+        return
+    header("runs", "seeds", "accuracy, %", "test loss", "sent, kB a step")
+    for name, members in groups.items():
+        row(name, len(members), spread([100 * end["accuracy"] for _, end in members], 2),
+            spread([end["loss"] for _, end in members], 4),
+            number(statistics.fmean(sent_kb(steps) for steps, _ in members), 1))
+    print()
+
+
 def convergence(runs):
     header("run", "epochs", "accuracy, %", "best, %", "test loss", "sent, kB a step", "less",
            "replicas equal")
     for run, steps, evaluations, end in runs:
-        late = steps[len(steps) // 2:]
-        sent = statistics.fmean(step["payload_sent"] + step["control"] for step in late) / 1e3
+        sent = sent_kb(steps)
         dense = 8e-3 * run["parameters"] * (run["nranks"] - 1) / run["nranks"]
         last = evaluations[-1] if evaluations else {"accuracy": None, "loss": None}
         best = max((e["accuracy"] for e in evaluations if e["accuracy"] is not None), default=None)
@@ -75,6 +102,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", nargs="+", metavar="LOG", help="run log, JSON lines")
     runs = [read(path) for path in parser.parse_args().logs]
+    seeds(runs)
     convergence(runs)
     print()
     breakdown(runs)

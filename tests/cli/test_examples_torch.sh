@@ -206,6 +206,8 @@ done
 train gpt-thinwire torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 20 \
     --batch 4 --lr 0.003 --warmup 2 --test-limit 1000 --optimizer thinwire --scheme topka
 grep -q '"density_warmup": 4' "$dir/$name.jsonl" || fail "$name: density does not fall for 4 steps"
+stops "--resume, --until: need --checkpoint DIR" torch_gpt.py --data "$dir/text/train.txt" --until 1
+stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train.txt" --accumulate 0
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \
     --optimizer thinwire --scheme dense
 
@@ -276,8 +278,11 @@ if [ -e "$dir/sheets/test_batch.jpg" ]; then
 fi
 succeeds report "$dir"/*.jsonl --out "$dir/page.html"
 "$python" "$examples/torch_table.py" "$dir"/*.jsonl >"$dir/tables" || fail "torch_table.py"
-[ "$(grep -c '| True |$' "$dir/tables")" -eq "$(find "$dir" -name '*.jsonl' | wc -l)" ] ||
+[ "$(grep -c '| True |$' "$dir/tables")" -eq "$(find "$dir" -maxdepth 1 -name '*.jsonl' | wc -l)" ] ||
     fail "torch_table.py: not a row for each run"
+sed 's/"name": "oktopk"/"name": "oktopk-s2"/' "$dir/resumed.jsonl" >"$dir/logs/s2.jsonl"
+"$python" "$examples/torch_table.py" "$dir/resumed.jsonl" "$dir/logs/s2.jsonl" >"$dir/tables"
+grep -q '^| oktopk | 2 | [0-9.]* ([0-9.]* to ' "$dir/tables" || fail "torch_table.py: no means"
 "$python" "$examples/torch_table.py" "$dir/page.html" 2>"$dir/err" && fail "torch_table.py: a page"
 [ "$(wc -l <"$dir/err")" -eq 1 ] || fail "torch_table.py: expected one line on stderr"
 finish
