@@ -135,7 +135,27 @@ static void test_gaussian_counts(void **state) {
     check_kernels_or_skip();
     check_counts("gaussian", DATA_GAUSS, N / 100, (limits){N / 100 / 2, N / 100 * 2});
     check_counts("gaussian", DATA_GAUSS, N / 1000, (limits){N / 1000 / 2, N / 1000 * 2});
-    check_counts("gaussian", DATA_POWER5, N / 1000, (limits){1, N / 1000 * 4});
+    check_counts("gaussian", DATA_POWER5, N / 1000, (limits){N / 1000 / 4, N / 1000 * 4});
+}
+
+/* Three entries raise the deviation so far that four halvings do not bring the threshold down to
+ * the others. It must not select three entries of 200 then. */
+static void test_gaussian_does_not_starve(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.method = "gaussian";
+    params.k = 200;
+    subject s;
+    subject_open(&s, 20011, &params);
+    for (int step = 0; step < STEPS; step++) {
+        check_scene("gaussian, three large entries, step=%d", step);
+        oracle_fill(s.grad, s.n, DATA_GAUSS, (uint64_t)step);
+        for (int i = 0; i < 3; i++)
+            s.grad[1 + 7000 * i] = 1e6f;
+        check_int("count", subject_step(&s), s.k);
+    }
+    subject_close(&s);
 }
 
 /* If more than 4k/3 entries pass: exactly k. Else all that pass, by a 1 % sample roughly k. */
@@ -205,7 +225,7 @@ static int64_t count_from(const subject *s, double threshold) {
     return count;
 }
 
-/* The count by the paper's rule, with at most `rounds` corrections. */
+/* The count by the paper's rule, with at most `rounds` corrections; k where that is far off. */
 static int64_t gaussian_count(const subject *s, int rounds) {
     double threshold = normal_threshold(s);
     for (; rounds > 0; rounds--) {
@@ -218,7 +238,7 @@ static int64_t gaussian_count(const subject *s, int rounds) {
             break;
     }
     const int64_t count = count_from(s, threshold);
-    return count > 4 * s->k ? s->k : count;
+    return count > 4 * s->k || 4 * count < s->k ? s->k : count;
 }
 
 /* Rounding may decide about an entry or two that lie at the threshold. */
@@ -298,6 +318,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_picks_the_largest),
         cmocka_unit_test(test_gaussian_counts),
+        cmocka_unit_test(test_gaussian_does_not_starve),
         cmocka_unit_test(test_dgc_counts),
         cmocka_unit_test(test_redsync_counts),
         cmocka_unit_test(test_dgc_full_sample),

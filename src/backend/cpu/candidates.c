@@ -211,6 +211,11 @@ uint32_t tw__candidates_choose_best(tw__cpu_selector *s, int64_t count) {
     return worst.bits;
 }
 
+int tw__candidates_far_off(tw__cpu_selector *s, uint32_t threshold) {
+    int64_t k = s->now.k, count = tw__candidates_count(s, threshold, TW__MOST * k);
+    return count > TW__MOST * k || TW__MOST * count < k;
+}
+
 void tw__candidates_choose_above(tw__cpu_selector *s, uint32_t threshold) {
     if (tw__candidates_count(s, threshold, TW__MOST * s->now.k) <= TW__MOST * s->now.k) {
         if (!complete(s, threshold))
