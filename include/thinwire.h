@@ -227,8 +227,10 @@ typedef struct tw_select_params {
     float reuse_high;     /* raise it if count > high * k; 0: 5/4 */
     float reuse_nudge;    /* fraction by which to lower or raise it; 0: 0.01 */
 
-    int32_t gaussian_rounds; /* method "gaussian": corrections of the threshold at most; 0: 4 */
-    double dgc_sample;       /* method "dgc": fraction sampled, 2048 elements at least; 0: 0.01 */
+    /* Method "gaussian": corrections of the threshold at most; 0: 4. If count is then outside
+     * k/4 .. 4k, the k largest are selected. Method "gaussian_published" tests three thresholds. */
+    int32_t gaussian_rounds;
+    double dgc_sample; /* method "dgc": fraction sampled, 2048 elements at least; 0: 0.01 */
 
     uint32_t reserved[8]; /* zero */
 } tw_select_params;
@@ -252,6 +254,7 @@ typedef struct tw_select_params {
  *   32 * k              results
  *   32 * k per thread   address space, of which all threads together touch about 16 * k
  *   n / 250             samples; method "dgc": n / 25, "random": n / 8
+ * Method "gaussian_published": 8 * n for results and 8 * n per thread, instead of 32 * k.
  * On a GPU it is 64 * k + n / 2. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n]; 0 without feedback */
@@ -705,8 +708,8 @@ TW_API void tw_selector_free(tw_selector *selector);
  *          undo or the next run.
  * Method "exact" returns exactly min(k, non-zeros) entries: the largest magnitudes, and of equal
  * ones the smaller index. "random" returns k. The other methods return what passes their threshold,
- * or the k largest if more than 4k pass ("dgc": 4k/3). Without feedback the step need not be ended:
- * the next run ends it too.
+ * or the k largest if more than 4k pass ("dgc": 4k/3). "gaussian_published" returns whatever passes,
+ * up to n entries. Without feedback the step need not be ended: the next run ends it too.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_NUMBER if grad holds
  * NaN or infinity, or the sum overflows; TW_ERR_DEVICE if grad is not memory of the GPU, or the
  * step cannot be queued. After TW_ERR_NUMBER the residual is bit for bit as before, and bad_index

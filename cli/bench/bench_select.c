@@ -83,7 +83,7 @@ static const char help_examples[] =
 static int parse(select_bench *bench, int argc, char **argv) {
     const cli_option options[] = {
         OPTION_CHOICES("method", "LIST", &bench->methods, names_method,
-                       "methods separated by commas, or all (default all)."),
+                       "methods separated by commas, or all that the device has (default all)."),
         OPTION_INTEGER("n", "N", &bench->n, 1, INT32_MAX, "elements (default 14728266, VGG-16's)"),
         OPTION_REALS("density", "LIST", &bench->densities, 1e-10, 1,
                      "k/n, one or more separated by commas (default 0.001,0.01)"),
@@ -110,12 +110,29 @@ static int parse(select_bench *bench, int argc, char **argv) {
                          .notes = help_notes, .examples = help_examples);
 }
 
+/* All methods means those that the device has. */
+static void take_methods(select_bench *bench) {
+    choice_list all = {0};
+    options_take_all(names_method, &all);
+    if (bench->methods.count != 0 && bench->methods.count != all.count)
+        return;
+    bench->methods.count = 0;
+    for (int i = 0; i < all.count; i++) {
+        tw_memory memory;
+        tw_select_params params = TW_SELECT_PARAMS_INIT;
+        params.method = names_method(all.at[i]);
+        params.k = 1;
+        params.device = bench->device;
+        if (tw_selector_memory(1, &params, &memory) != TW_ERR_NAME)
+            bench->methods.at[bench->methods.count++] = all.at[i];
+    }
+}
+
 /* What the rows cannot say: how options go together, and the defaults of lists. */
 static int settle(select_bench *bench) {
     const real_list defaults = {2, {0.001, 0.01}};
     TW_TRY(options_settle_k("bench select", bench->k, bench->n, &bench->densities, &defaults));
-    if (bench->methods.count == 0)
-        options_take_all(names_method, &bench->methods);
+    take_methods(bench);
     if (bench->device != TW_CPU && bench->threads >= 0)
         return error_usage("bench select: --threads is for --device cpu; leave it out");
     bench->threads = bench->threads < 0 ? 0 : bench->threads;
@@ -123,7 +140,7 @@ static int settle(select_bench *bench) {
 }
 
 static const table_column columns[] = {
-    {"method", "", -16},   {"density", "k/n", 8}, {"k", "entries", 8},  {"count", "entries", 8},
+    {"method", "", -18},   {"density", "k/n", 8}, {"k", "entries", 8},  {"count", "entries", 8},
     {"min", "count/k", 7}, {"max", "count/k", 7}, {"exact", "", 5},     {"time", "us", 9},
     {"floor", "us", 9},    {"ratio", "x", 6},     {"floor", "GB/s", 5},
 };

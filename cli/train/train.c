@@ -15,7 +15,7 @@ static const char help_summary[] =
 
 static const char help_notes[] =
     "Data: the embedded fashion-mnist; a directory with IDX files, the binary batches of CIFAR-10 "
-    "or train.txt and test.txt; or one text file. Models: cnn takes 28x28 images, vgg16 and "
+    "or train.txt and test.txt; or one text file. Models: cnn and mlp take 28x28 images, vgg16 and "
     "resnet20 CIFAR-10, lstm and bert text. --log writes JSON lines that `thinwire report` turns "
     "into a page; --trace a timeline for Chrome's tracing page or Perfetto.";
 

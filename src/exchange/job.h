@@ -39,7 +39,7 @@ typedef struct tw__shape {
     int nsegments;
     int64_t span;         /* elements of all segments */
     int64_t k;            /* sum of the segments' k */
-    int64_t most;         /* entries that a rank may select at most: k, or up to 4k */
+    int64_t most;         /* entries that a rank may select at most: k, 4k or n */
     const tw__wire *wire; /* how lists are written; NULL: raw */
     int overlaps;         /* lists can be summed while others travel */
     int64_t dense_floats; /* tw__dense_calls.slot_floats */

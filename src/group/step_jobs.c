@@ -16,12 +16,6 @@ static const tw__exchange *exchange_of(const tw__plan *plan, int job) {
     return job == 0 ? plan->exchange : plan->exchange->fallback;
 }
 
-/* Entries that a rank selects at most: threshold methods up to 4k, the others k. */
-static int64_t most_selected(const tw__tensor *t) {
-    int64_t k = tw__k_max(&t->params, t->n);
-    return t->method->exceeds_k ? tw__at_most(TW__MOST * k, t->n) : k;
-}
-
 /* An empty job of the group. Lists of a fallback always lie in the host's memory. */
 static tw__shape empty_shape(const tw_group *g, const tw__plan *plan, int job) {
     const tw__backend *backend = job == 0 && g->resident ? g->backend : &tw__backend_cpu;
@@ -36,7 +30,7 @@ static void add_tensor(tw__shape *shape, const tw__plan *plan, const tw__tensor 
     shape->span += t->n;
     if (!tw__is_dense(plan)) {
         shape->k += k;
-        shape->most += most_selected(t);
+        shape->most += tw__method_most(t->method, tw__k_max(&t->params, t->n), t->n);
     }
 }
 

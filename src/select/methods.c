@@ -19,6 +19,12 @@ int tw__method_find(const char *name, const tw__method **method) {
     return TW_OK;
 }
 
+int64_t tw__method_most(const tw__method *method, int64_t k, int64_t n) {
+    if (method->unbounded)
+        return n;
+    return method->exceeds_k ? tw__at_most(TW__MOST * k, n) : k;
+}
+
 int tw_select_method(int position, const char **name, const char **description) {
     if (position < 0 || position >= METHODS)
         return tw__fail(TW_ERR_NAME, "position: %d; there are methods 0 .. %d", position,

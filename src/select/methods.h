@@ -19,12 +19,14 @@ typedef struct tw__method {
     int wants_marks;                        /* needs a bit per element */
     int samples;                            /* takes samples of dgc_sample */
     int exceeds_k;                          /* may choose up to TW__MOST * k entries */
+    int unbounded;                          /* may choose all n */
     uint32_t (*guess)(tw__cpu_selector *s); /* magnitude bits to collect from, at least 1 */
     void (*choose)(tw__cpu_selector *s);    /* fills s->chosen and s->learned */
 } tw__method;
 
 /* All of them, in the order of tw_select_method(). */
-#define TW__METHODS(X) X(exact) X(reuse) X(gaussian) X(dgc) X(random) X(redsync)
+#define TW__METHODS(X)                                                                             \
+    X(exact) X(reuse) X(gaussian) X(dgc) X(random) X(redsync) X(gaussian_published)
 #define TW__METHOD_ROW(name) extern const tw__method tw__select_##name;
 TW__METHODS(TW__METHOD_ROW)
 
@@ -32,6 +34,8 @@ TW__METHODS(TW__METHOD_ROW)
 const char *tw__method_name(int position);
 /* Errors: TW_ERR_NAME, listing the names. */
 int tw__method_find(const char *name, const tw__method **method);
+/* Entries of n that it may choose. */
+int64_t tw__method_most(const tw__method *method, int64_t k, int64_t n);
 
 /* Shared by the methods that learn where candidates start: what was learned, or at the first step
  * an estimate from a sample. */

@@ -35,16 +35,12 @@ static void nudge(tw__cpu_selector *s) {
         s->learned.guess = tw__threshold(tw__from_bits(s->learned.guess) * factor);
 }
 
-static int far_off(int64_t count, int64_t k) {
-    return count > TW__MOST * k || TW__MOST * count < k;
-}
-
 static void choose(tw__cpu_selector *s) {
     uint32_t threshold = tw__magnitude(s->learned.threshold);
     if (due(s)) {
         choose_exactly(s);
         s->learned.age = 0;
-    } else if (far_off(tw__candidates_count(s, threshold, TW__MOST * s->now.k), s->now.k)) {
+    } else if (tw__candidates_far_off(s, threshold)) {
         choose_exactly(s); /* out of turn: the next one in turn stays where it is */
     } else {
         tw__candidates_choose_above(s, threshold);

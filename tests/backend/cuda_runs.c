@@ -148,7 +148,7 @@ static tw_select_params select_mixed(const group_setup *what, mixture mix, int t
         select.warmup_steps = t % 7 == 3 ? 3 : 0;
         select.clip_norm = t % 5 == 1 ? 2.5f : 0.0f;
         if (!alike(t))
-            select.method = check_method(t % check_methods());
+            select.method = check_method(t % check_gpu_methods());
         select.momentum = t % 4 == 2 ? 0.9f : 0.0f;
         select.before = t % 4 == 3 ? TW_BEFORE_ADAMW : TW_BEFORE_NOTHING;
     }

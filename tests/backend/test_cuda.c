@@ -77,7 +77,7 @@ static void any_before(oracle_rng *rng, tw_select_params *p) {
 static tw_select_params any_params(oracle_rng *rng, int64_t n) {
     static const double densities[] = {0.001, 0.01, 0.05, 0.3, 1.0};
     tw_select_params p = TW_SELECT_PARAMS_INIT;
-    p.method = check_method((int)oracle_below(rng, check_methods()));
+    p.method = check_method((int)oracle_below(rng, check_gpu_methods()));
     if (oracle_below(rng, 3) == 0)
         p.k = 1 + oracle_below(rng, n);
     else
@@ -109,7 +109,7 @@ static void test_same_as_cpu_large(void **state) {
         oracle_rng rng = {.key = (uint64_t)trial + 1000};
         int64_t n = 3000000 + oracle_below(&rng, 3000000);
         tw_select_params params = any_params(&rng, n);
-        params.method = check_method(trial % check_methods());
+        params.method = check_method(trial % check_gpu_methods());
         run_course(n, &params, trial < 6 ? DATA_GAUSS : DATA_POWER5, (uint64_t)trial * 17, 0);
     }
 }
@@ -130,7 +130,7 @@ static void run_long(int64_t n, const tw_select_params *params) {
 /* Long and calm, so that margins and reused thresholds settle. */
 static void test_long_runs(void **state) {
     (void)state;
-    for (int method = 0; method < check_methods(); method++) {
+    for (int method = 0; method < check_gpu_methods(); method++) {
         tw_select_params params = TW_SELECT_PARAMS_INIT;
         params.method = check_method(method);
         params.density = 0.01;
@@ -178,7 +178,7 @@ static void run_bad_numbers(const tw_select_params *params) {
 
 static void test_bad_numbers(void **state) {
     (void)state;
-    for (int method = 0; method < check_methods(); method++) {
+    for (int method = 0; method < check_gpu_methods(); method++) {
         tw_select_params params = TW_SELECT_PARAMS_INIT;
         params.density = 0.01;
         params.method = check_method(method);

@@ -100,7 +100,7 @@ static void test_selector_stream(void **state) {
     (void)state;
     cudaStream_t stream;
     gpu_ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int method = 0; method < check_methods(); method++)
+    for (int method = 0; method < check_gpu_methods(); method++)
         run_selector(check_method(method), stream);
     gpu_ok(cudaStreamDestroy(stream));
 }

@@ -60,6 +60,14 @@ names = {e["name"] for e in events if e["ph"] == "X"}
 assert ranks == {0, 1, 2} and {"data", "forward", "backward", "select", "exchange"} <= names, names
 PY
 
+# ---- Gaussian_k does not starve: its loss is topka's, where it once sent 0.08k and stayed at 1.8
+for scheme in topka gaussiank; do
+    succeeds train --model mlp --steps 300 --density 0.001 --lr 0.05 --momentum 0 --scheme $scheme
+    sed -n 's/.*, loss \([0-9.]*\)$/\1/p' "$dir/out"
+done >"$dir/losses"
+paste -s "$dir/losses" | awk '{ exit !(NF == 2 && $2 < 1.1 * $1) }' ||
+    fail "gaussiank and topka: $(paste -s "$dir/losses")"
+
 # ---- the same twice, and with processes instead of threads
 trains --steps 20 --ranks 4
 first=$(hash)

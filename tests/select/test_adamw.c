@@ -75,7 +75,7 @@ static tw_select_params params_of(const char *method, int type) {
 
 /* End the step by commit of all, of half, of nothing, or by undo. */
 static void finish(tw_selector *selector, model *a, const tw_sparse *sparse, int how) {
-    int32_t half[4 * K];
+    int32_t half[N];
     int64_t count = 0;
     if (how == 1)
         for (int64_t j = 0; j < sparse->count; j += 2)

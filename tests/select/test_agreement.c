@@ -18,8 +18,8 @@ enum { N = 800011, K = 3700, STEPS = 9 };
 typedef struct record {
     int64_t count[STEPS];
     float threshold[STEPS];
-    int32_t idx[STEPS][4 * K];
-    float val[STEPS][4 * K];
+    int32_t idx[STEPS][N];
+    float val[STEPS][N];
     float residual[N];
 } record;
 
@@ -42,7 +42,7 @@ static char *make_gradients(oracle_data kind, int type) {
 }
 
 static void keep(record *r, int step, const tw_sparse *sparse, float threshold) {
-    check_between("count", sparse->count, 0, 4 * K);
+    check_between("count", sparse->count, 0, N);
     r->count[step] = sparse->count;
     r->threshold[step] = threshold;
     memcpy(r->idx[step], sparse->idx, (size_t)sparse->count * sizeof(int32_t));

@@ -49,13 +49,13 @@ static void check_count(const char *method, int64_t count, const float *acc) {
     else if (strcmp(method, "random") == 0)
         check_int("count", count, K);
     else
-        check_between("count", count, 0, 4 * K);
+        check_between("count", count, 0, check_most(method, K, N));
 }
 
 /* Commit a random part of the selection and enter it in the book. */
 static void commit_some(tw_selector *selector, const tw_sparse *sparse, ledger *book, double share,
                         oracle_rng *rng) {
-    int32_t idx[4 * K + 1];
+    int32_t idx[N + 1];
     int64_t count = 0;
     for (int64_t j = 0; j < sparse->count; j++)
         if (oracle_uniform(rng) < share) {

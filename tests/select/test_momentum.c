@@ -46,7 +46,7 @@ static void model_fill(model *m, int type, oracle_data kind, float scale, uint64
 
 /* End the step by commit of all, of half, of nothing, or by undo. */
 static void finish(tw_selector *selector, model *m, const tw_sparse *sparse, int how) {
-    int32_t half[4 * K];
+    int32_t half[N];
     int64_t count = 0;
     if (how == 1)
         for (int64_t j = 0; j < sparse->count; j += 2)

@@ -150,6 +150,26 @@ const char *check_method(int position) {
     return name_row(method_row, position);
 }
 
+int check_gpu_methods(void) {
+    int count = 0;
+    for (; count < check_methods(); count++) {
+        tw_select_params params = TW_SELECT_PARAMS_INIT;
+        tw_memory memory;
+        params.method = check_method(count);
+        params.k = 1;
+        params.device = TW_CUDA;
+        if (tw_selector_memory(1, &params, &memory) == TW_ERR_NAME)
+            break;
+    }
+    return count;
+}
+
+int64_t check_most(const char *method, int64_t k, int64_t n) {
+    if (strcmp(method, "exact") == 0 || strcmp(method, "random") == 0)
+        return k;
+    return strcmp(method, "gaussian_published") == 0 || 4 * k > n ? n : 4 * k;
+}
+
 int check_exchanges(void) {
     return count_rows(exchange_row);
 }

@@ -60,6 +60,10 @@ tw_selector *check_create(int64_t n, const tw_select_params *params);
  * without being told. Exchanges begin with dense, wire formats with raw. */
 int check_methods(void);
 const char *check_method(int position);
+/* Methods that a GPU has: the first so many. */
+int check_gpu_methods(void);
+/* Entries of n that a method may select. */
+int64_t check_most(const char *method, int64_t k, int64_t n);
 int check_exchanges(void);
 const char *check_exchange(int position);
 int check_wires(void);

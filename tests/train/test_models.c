@@ -11,7 +11,7 @@
 #include "gradient_check.h"
 #include "model.h"
 
-enum { COUNT = 3, NMODELS = 5 };
+enum { COUNT = 3, NMODELS = 6 };
 
 static const model_spec specs[NMODELS] = {
     {.name = "cnn", .max_batch = COUNT, .seed = 1},
@@ -27,6 +27,7 @@ static const model_spec specs[NMODELS] = {
      .layers = 2,
      .heads = 2,
      .inner = 12},
+    {.name = "mlp", .max_batch = COUNT, .seed = 6},
 };
 
 /* ---- A counting allocator: the linker puts it before malloc and the like, see models.cmake --------- */
@@ -142,6 +143,7 @@ static void check_count(model_spec spec, int64_t want) {
 static void test_counts(void **state) {
     (void)state;
     check_count((model_spec){.name = "cnn"}, 105866);
+    check_count((model_spec){.name = "mlp"}, 109386);
     check_count((model_spec){.name = "vgg16"}, 14728266);
     check_count((model_spec){.name = "resnet20"}, 269722);
     check_count((model_spec){.name = "lstm"}, 4651600);

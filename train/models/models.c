@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-extern const model_kind model_cnn, model_vgg16, model_resnet20, model_lstm, model_bert;
+extern const model_kind model_cnn, model_mlp, model_vgg16, model_resnet20, model_lstm, model_bert;
 
 static const model_kind *const table[] = {
-    &model_cnn, &model_vgg16, &model_resnet20, &model_lstm, &model_bert,
+    &model_cnn, &model_mlp, &model_vgg16, &model_resnet20, &model_lstm, &model_bert,
 };
 
 enum { NKINDS = sizeof table / sizeof table[0] };

@@ -62,7 +62,8 @@ static void take_worker(supply *m, tw__worker *w, int64_t room, int64_t share) {
 static void take_all(supply *m, tw__cpu_selector *s) {
     const tw_select_params *p = &s->params;
     int feedback = p->feedback == TW_FEEDBACK_ON;
-    int64_t n = s->n, most = tw__at_most(TW__MOST * tw__k_max(p, n), n);
+    int64_t n = s->n, usual = tw__at_most(TW__MOST * tw__k_max(p, n), n);
+    int64_t most = s->method->unbounded ? n : usual;
     int64_t second = p->before == TW_BEFORE_ADAMW ? n : 0;
     int64_t first = p->momentum != 0.0f ? n : second;
     s->threads = p->threads;
@@ -89,7 +90,7 @@ static void take_all(supply *m, tw__cpu_selector *s) {
     for (int i = 0; i < s->threads; i++) {
         tw__worker counted, *w = s->workers != NULL ? &s->workers[i] : &counted;
         if (s->workers != NULL || m->counting)
-            take_worker(m, w, tw__at_most(most + TW__BLOCK, n), most / s->threads / 2 + TW__BLOCK);
+            take_worker(m, w, tw__at_most(most + TW__BLOCK, n), usual / s->threads / 2 + TW__BLOCK);
     }
 }
 
@@ -177,7 +178,7 @@ static int selector_run(void *state, const void *grad, const tw__select_step *st
     TW_TRY(fold(s, grad, step, s->method->guess, info));
     s->method->choose(s);
     assert(s->chosen.count <= s->chosen.cap);
-    assert(s->chosen.count <= (s->method->exceeds_k ? TW__MOST : 1) * step->k);
+    assert(s->chosen.count <= tw__method_most(s->method, step->k, s->n));
     info->count = s->chosen.count;
     info->candidates = tw__candidates_total(s);
     info->rescans = s->rescans;

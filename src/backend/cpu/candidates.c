@@ -211,13 +211,22 @@ uint32_t tw__candidates_choose_best(tw__cpu_selector *s, int64_t count) {
     return worst.bits;
 }
 
+int tw__candidates_far_off(tw__cpu_selector *s, uint32_t threshold) {
+    int64_t k = s->now.k, count = tw__candidates_count(s, threshold, TW__MOST * k);
+    return count > TW__MOST * k || TW__MOST * count < k;
+}
+
+void tw__candidates_choose_all(tw__cpu_selector *s, uint32_t threshold) {
+    if (!complete(s, threshold))
+        tw__feedback_rescan(s, threshold);
+    s->edge = threshold;
+    s->chosen.count = 0;
+    each_stretch(s, pick_stretch, &threshold);
+}
+
 void tw__candidates_choose_above(tw__cpu_selector *s, uint32_t threshold) {
     if (tw__candidates_count(s, threshold, TW__MOST * s->now.k) <= TW__MOST * s->now.k) {
-        if (!complete(s, threshold))
-            tw__feedback_rescan(s, threshold);
-        s->edge = threshold;
-        s->chosen.count = 0;
-        each_stretch(s, pick_stretch, &threshold);
+        tw__candidates_choose_all(s, threshold);
     } else {
         tw__candidates_ensure(s, s->now.k);
         tw__candidates_choose_best(s, s->now.k);

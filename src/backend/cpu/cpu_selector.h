@@ -107,6 +107,11 @@ int64_t tw__candidates_above(const tw__cpu_selector *s, uint32_t threshold);
 int64_t tw__candidates_count(tw__cpu_selector *s, uint32_t threshold, int64_t most);
 /* Make sure that the candidates hold the `want` largest (want <= 2k+1), or all non-zeros. */
 void tw__candidates_ensure(tw__cpu_selector *s, int64_t want);
+/* Whether the number of elements with magnitude bits >= threshold leaves k / TW__MOST ..
+ * TW__MOST * k. */
+int tw__candidates_far_off(tw__cpu_selector *s, uint32_t threshold);
+/* Choose all from `threshold` on; only where the method is unbounded or they are known to be few. */
+void tw__candidates_choose_all(tw__cpu_selector *s, uint32_t threshold);
 /* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */
 void tw__candidates_choose_above(tw__cpu_selector *s, uint32_t threshold);
 /* Choose the `count` largest; ties go to the smaller index. Returns the bits of the

@@ -237,13 +237,6 @@ __device__ __noinline__ void write_chosen(const View &v, const Cut &cut, uint32_
 
 /* ---- the methods: each returns the cut */
 
-/* Choose all from `threshold` on; the best k where that would be more than TW__MOST * k. */
-__device__ Cut cut_above_or_best(View &v, uint32_t threshold, uint32_t count, Placement *p) {
-    if (count > TW__MOST * v.s.k)
-        return cut_best(v, (uint32_t)v.s.k, p);
-    return cut_above(threshold);
-}
-
 /* Where a normal distribution with these sums leaves k above. A block looks at POINTS places between
  * the bounds at once: four rounds, where halving takes 31. More would wait for the multiprocessor's
  * double precision. */
@@ -279,7 +272,7 @@ __device__ Cut choose_gaussian(View &v, Placement *p) {
     }
     uint32_t count =
         count_above(v, as_threshold(threshold), TW__MOST * s.k, s.params.gaussian_rounds);
-    return cut_above_or_best(v, as_threshold(threshold), count, p);
+    return far_off(count, s.k) ? cut_best(v, (uint32_t)s.k, p) : cut_above(as_threshold(threshold));
 }
 
 __device__ Cut choose_dgc(View &v, Placement *p) {
