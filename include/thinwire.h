@@ -601,8 +601,7 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * "exact" by default. Left out:
  *   - a plan that needs more than 40 bytes of workspace per element and more than 64 MiB in all;
  *   - oktopk, if all tensors have k < 8P;
- *   - dense, if a tensor lies on a GPU, has momentum, or has no feedback;
- *   - bf16, if a tensor on a GPU has momentum. */
+ *   - dense, if a tensor lies on a GPU, has momentum or AdamW, or has no feedback. */
 #define TW_CANDIDATES 24
 typedef struct tw_candidate {
     const char *exchange;
@@ -826,8 +825,9 @@ TW_API int tw_default_threads(void);
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 
-/* The bare pass over the memory of AdamW before selection: e, m and v += g, all [n]. The floor that
- * its selection is measured against. Errors: as tw_accumulate. */
+/* The bare pass over the memory of AdamW before selection: e[i] += g[i], m[i] += g[i] and
+ * v[i] += g[i]. It is the floor for selection with TW_BEFORE_ADAMW.
+ * Errors: as tw_accumulate. */
 TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
                                int threads);
 
@@ -836,7 +836,8 @@ TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
 
 /* tw_accumulate_adamw on a GPU: e, m, v and g are GPU memory, stream is a cudaStream_t. Returns when
- * queued. Errors: as tw_cuda_accumulate. */
+ * queued.
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
                                     void *stream);
 
