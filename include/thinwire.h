@@ -165,7 +165,7 @@ typedef enum {
     TW_WARMUP_EXPONENTIAL = 0, /* by the same factor in each step */
     TW_WARMUP_LINEAR = 1,
     TW_WARMUP_COSINE = 2, /* half a cosine wave */
-    TW_WARMUP_CALLER = 3, /* by tw_group_set_density; warmup_steps is 0 */
+    TW_WARMUP_CALLER = 3, /* as tw_group_set_density says; warmup_steps must be 0 */
 } tw_warmup;
 
 /* Where gradients lie and where selection runs. */
@@ -213,8 +213,8 @@ typedef struct tw_select_params {
     double eps;          /* > 0; 0: 1e-8 */
     double rate;         /* until tw_group_set_rate; > 0; 0: 0.001 */
 
-    /* Warm-up: density falls from warmup_density to density. Transformers need about a fifth of
-     * the run. */
+    /* Warm-up: in the first steps density falls from warmup_density to density. Transformers need a
+     * warm-up of about a fifth of the run. */
     int warmup;            /* tw_warmup */
     int32_t warmup_steps;  /* 0: no warm-up */
     double warmup_density; /* density of the first step; 0: 0.25 */
@@ -412,9 +412,9 @@ typedef enum {
      * each rank; a step may apply up to kP. oktopk, gtopk, butterfly, twolevel and fulltopk: k
      * entries are applied, over all ranks together. */
     TW_COUNT_OF_SCHEME = 0,
-    /* Traffic: with every exchange a rank sends at most what allgather sends with this k, by the
-     * formulas of tw_exchange_cost. oktopk then applies k(P-1)/3 entries. So schemes can be compared
-     * at equal bytes. Not with "auto". */
+    /* What a rank may send: with every exchange it sends at most what allgather sends with this k,
+     * by the formulas of tw_exchange_cost. oktopk then applies k(P-1)/3 entries. So schemes can be
+     * compared at equal bytes. Not with "auto". */
     TW_COUNT_PER_RANK = 1,
 } tw_count;
 
@@ -542,14 +542,14 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
 
-/* The rate of AdamW from the next step on. All ranks must set the same.
+/* Set the rate of AdamW from the next step on. All ranks must set the same.
  *   tensor  or TW_ALL: all that have AdamW.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_PARAM if rate is negative, NaN or infinite, or the
  * tensor has no AdamW; TW_ERR_STATE if the group is not open or the tensor is in progress; the
  * error that broke the group. */
 TW_API int tw_group_set_rate(tw_group *group, int tensor, double rate);
 
-/* The density from the next step on, with TW_WARMUP_CALLER. All ranks must set the same.
+/* Set the density from the next step on, with TW_WARMUP_CALLER. All ranks must set the same.
  *   tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
  *   density  from `density` to `warmup_density` of the tensor's tw_select_params.
  * Errors: as tw_group_set_rate; TW_ERR_DENSITY if density is outside of that range. */
@@ -604,8 +604,7 @@ TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
  * "exact" by default. Left out:
  *   - a plan that needs more than 40 bytes of workspace per element and more than 64 MiB in all;
  *   - oktopk, if all tensors have k < 8P;
- *   - dense, if a tensor lies on a GPU, has momentum, or has no feedback;
- *   - bf16, if a tensor on a GPU has momentum. */
+ *   - dense, if a tensor lies on a GPU, has momentum or AdamW, or has no feedback. */
 #define TW_CANDIDATES 24
 typedef struct tw_candidate {
     const char *exchange;
@@ -701,8 +700,8 @@ TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select
 /* Free everything. NULL is fine. */
 TW_API void tw_selector_free(tw_selector *selector);
 
-/* Compute acc = grad + residual (or velocity or update + residual), select from it, and open the
- * step.
+/* Compute acc = grad + residual, select from it, and open the step. With momentum or AdamW, the
+ * velocity or the update takes the place of grad.
  *   grad   [n] of the selector's type. Do not change it before commit or undo.
  *   sparse the selected entries of acc. The selector owns the arrays; they are valid until commit,
  *          undo or the next run.
@@ -723,7 +722,7 @@ TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *s
  * which the step is no longer open; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
 
-/* The rate of AdamW, and the density with TW_WARMUP_CALLER, from the next step on.
+/* Set the rate of AdamW, or the density with TW_WARMUP_CALLER, from the next step on.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_PARAM and
  * TW_ERR_DENSITY as in tw_group_set_rate and tw_group_set_density. */
 TW_API int tw_selector_set_rate(tw_selector *selector, double rate);
@@ -829,17 +828,20 @@ TW_API int tw_default_threads(void);
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_PARAM; TW_ERR_NAME as in tw_selector_create. */
 TW_API int tw_accumulate(float *sum, const float *add, int64_t n, int threads);
 
-/* The bare pass over the memory of AdamW before selection: e, m and v += g, all [n]. The floor that
- * its selection is measured against. Errors: as tw_accumulate. */
+/* The bare pass over the memory of AdamW before selection: e[i] += g[i], m[i] += g[i] and
+ * v[i] += g[i]. It is the floor for selection with TW_BEFORE_ADAMW.
+ * Errors: as tw_accumulate. */
 TW_API int tw_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
                                int threads);
 
-/* tw_accumulate on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when queued.
+/* tw_accumulate on a GPU: sum and add are GPU memory, stream is a cudaStream_t. Returns when
+ * queued.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate(float *sum, const float *add, int64_t n, void *stream);
 
-/* tw_accumulate_adamw on a GPU: e, m, v and g are GPU memory, stream is a cudaStream_t. Returns when
- * queued. Errors: as tw_cuda_accumulate. */
+/* tw_accumulate_adamw on a GPU: e, m, v and g are GPU memory, stream is a cudaStream_t. Returns
+ * when queued.
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DEVICE. */
 TW_API int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int64_t n,
                                     void *stream);
 

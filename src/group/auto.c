@@ -14,7 +14,7 @@
 /* Steps after which the time of the plan in use is measured again. */
 #define RENEWAL 64
 /* A plan is tried if its predicted time is at most this many times the best measured one: in
- * simulation it is off by a tenth at most (docs/auto.md). */
+ * simulation butterfly's is up to 1.4 times too long (docs/auto.md). */
 #define CHANCE 1.5
 /* Workspace that a plan may take: this much, or this many bytes per element of all tensors. Of those
  * that gather k entries of each rank this leaves out what dense would beat. */
