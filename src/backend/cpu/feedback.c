@@ -42,13 +42,16 @@ static const void *scaled_gradient(const tw__cpu_selector *s, float *scratch, in
     return scratch;
 }
 
+static tw__moment moment_at(const tw__cpu_selector *s, int64_t lo) {
+    return (tw__moment){s->first[0] + lo, s->second[0] + lo, s->first[1] + lo, s->second[1] + lo};
+}
+
 /* What this step adds to the residual. The next moments are computed into their own memory: doing so
  * twice does no harm. */
 static const void *source(const tw__cpu_selector *s, float *scratch, int64_t lo, int64_t len) {
     const void *grad = scaled_gradient(s, scratch, lo, len);
     if (s->second[0] != NULL) {
-        const tw__moment moment = {s->first[0] + lo, s->second[0] + lo, s->first[1] + lo,
-                                   s->second[1] + lo};
+        const tw__moment moment = moment_at(s, lo);
         s->kernels->adamw(scratch, &moment, grad, &s->now.adamw, len);
         return scratch;
     }
@@ -155,6 +158,19 @@ static void end_chunk(tw__cpu_selector *s, int worker, int64_t chunk, const tw__
     s->sums[chunk] = *sums;
 }
 
+static void fold_block(tw__cpu_selector *s, tw__worker *w, int64_t lo, int64_t len,
+                       tw__undo *undo) {
+    float *acc = s->residual + lo;
+    if (s->second[0] == NULL) {
+        s->kernels->fold(source(s, w->scratch, lo, len), acc, len, (int32_t)lo, w->keep, undo,
+                         &w->collector);
+        return;
+    }
+    const tw__moment moment = moment_at(s, lo);
+    s->kernels->fold_update(scaled_gradient(s, w->scratch, lo, len), &moment, &s->now.adamw, acc,
+                            len, (int32_t)lo, w->keep, undo, &w->collector);
+}
+
 static void fold_chunk(void *context, int worker, int64_t chunk) {
     tw__cpu_selector *s = context;
     tw__worker *w = &s->workers[worker];
@@ -166,10 +182,9 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     clear_velocity(s, leaving, end);
     for (; lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
-        const void *src = source(s, w->scratch, lo, len);
         const int32_t *behind = drop_leaving(w, leaving, lo, lo + len);
         make_room(s, w, len);
-        s->kernels->fold(src, s->residual + lo, len, (int32_t)lo, w->keep, &undo, &w->collector);
+        fold_block(s, w, lo, len, &undo);
         inspect_block(s, w, s->residual + lo, lo, len, &sums);
         undo.lossy += TW__BLOCK / 8;
         if (behind != leaving)

@@ -100,6 +100,11 @@ typedef struct tw__kernels {
      * element 0; the collector has room for len entries. */
     void (*fold)(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
                  tw__undo *undo, tw__collector *collector);
+    /* The same with u of adamw.h, from moment and src, in place of src; the new m and v go to next,
+     * past the caches. next is aligned to TW__ALIGNMENT. */
+    void (*fold_update)(const void *src, const tw__moment *moment, const tw__adamw *a, float *acc,
+                        int64_t len, int32_t base, const uint8_t *keep, tw__undo *undo,
+                        tw__collector *collector);
     /* acc as before fold, but for what was not kept; from the same src. Reads the log from
      * near_count and far_count on and moves these. */
     void (*unfold)(const void *src, float *acc, int64_t len, tw__undo *undo);
@@ -117,8 +122,8 @@ typedef struct tw__kernels {
     void (*scale)(float *dst, const void *src, float factor, int64_t len);
     /* dst[i] = factor * old[i] + src[i], rounded twice */
     void (*decay)(float *dst, const float *old, const void *src, float factor, int64_t len);
-    /* update[i] = u of adamw.h, from m[i], v[i] and src[i]; the new m and v go to next, past the
-     * caches. update == src is fine. */
+    /* update[i] = u of adamw.h, from m[i], v[i] and src[i]; the new m and v go to next. update ==
+     * src is fine. For a few elements, or when a step is undone: fold_update is the fast one. */
     void (*adamw)(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
                   int64_t len);
     /* Add len elements to the sums. */

@@ -92,8 +92,35 @@ static inline __m256 keep_lanes(__m256 x, unsigned mask) {
     return _mm256_and_ps(x, _mm256_castsi256_ps(kept));
 }
 
-static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
-                      tw__undo *undo, tw__collector *collector) {
+/* AdamW's numbers, one in each lane. */
+typedef struct adamw_lanes {
+    __m256 beta1, fresh1, beta2, fresh2, rate, root, eps;
+} adamw_lanes;
+
+static inline adamw_lanes spread(const tw__adamw *a) {
+    return (adamw_lanes){_mm256_set1_ps(a->beta1), _mm256_set1_ps(a->fresh1),
+                         _mm256_set1_ps(a->beta2), _mm256_set1_ps(a->fresh2),
+                         _mm256_set1_ps(a->rate),  _mm256_set1_ps(a->root),
+                         _mm256_set1_ps(a->eps)};
+}
+
+/* The update of 8 elements; their next moments go past the caches. */
+static inline __m256 update_of(const tw__moment *moment, const void *src, const adamw_lanes *a,
+                               int64_t i) {
+    __m256 g = load(src, i), m = load(moment->m, i), v = load(moment->v, i);
+    m = _mm256_add_ps(_mm256_mul_ps(a->beta1, m), _mm256_mul_ps(a->fresh1, g));
+    v = _mm256_add_ps(_mm256_mul_ps(a->beta2, v), _mm256_mul_ps(_mm256_mul_ps(a->fresh2, g), g));
+    __m256 d = _mm256_add_ps(_mm256_mul_ps(a->root, _mm256_sqrt_ps(v)), a->eps);
+    __m256 u = _mm256_div_ps(_mm256_mul_ps(a->rate, m), d);
+    _mm256_stream_ps(moment->next_m + i, m);
+    _mm256_stream_ps(moment->next_v + i, v);
+    return _mm256_add_ps(u, _mm256_sub_ps(d, d));
+}
+
+/* moment NULL: src is folded itself. Returns how many elements it did. */
+static inline __attribute__((always_inline)) int64_t
+fold_words(const void *src, const tw__moment *moment, const adamw_lanes *a, float *acc, int64_t len,
+           int32_t base, const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
     const __m256i below = just_below(collector->threshold);
     int32_t *out = collector->found.idx;
     int64_t first = collector->found.count, count = first, i = 0;
@@ -102,7 +129,7 @@ static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, co
         uint64_t word = 0;
         for (int j = 0; j < TW__WORD; j += WIDTH) {
             __m256 old = keep_lanes(_mm256_loadu_ps(acc + i + j), keep[(i + j) / 8]);
-            __m256 add = load(src, i + j);
+            __m256 add = moment != NULL ? update_of(moment, src, a, i + j) : load(src, i + j);
             __m256 sum = _mm256_add_ps(old, add);
             _mm256_storeu_ps(acc + i + j, sum);
             log_lossy(&log, log.lossy + (i + j) / 8, old, add, sum);
@@ -113,7 +140,22 @@ static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, co
     *undo = log;
     collector->found.count = count;
     append_values(collector, first, acc, base);
-    fold_rest(i, src, acc, len, base, keep, undo, collector);
+    return i;
+}
+
+static void avx2_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                      tw__undo *undo, tw__collector *collector) {
+    int64_t done = fold_words(src, NULL, NULL, acc, len, base, keep, undo, collector);
+    fold_rest(done, src, acc, len, base, keep, undo, collector);
+}
+
+static void avx2_fold_update(const void *src, const tw__moment *moment, const tw__adamw *a,
+                             float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                             tw__undo *undo, tw__collector *collector) {
+    const adamw_lanes lanes = spread(a);
+    int64_t done = fold_words(src, moment, &lanes, acc, len, base, keep, undo, collector);
+    _mm_sfence();
+    fold_update_rest(done, src, moment, a, acc, len, base, keep, undo, collector);
 }
 
 static void avx2_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
@@ -185,35 +227,6 @@ static int64_t avx2_between(const float *val, int64_t len, uint32_t low, uint32_
     return count < cap ? count : cap;
 }
 
-static inline void store(float *to, __m256 x, int stream) {
-    if (stream)
-        _mm256_stream_ps(to, x);
-    else
-        _mm256_storeu_ps(to, x);
-}
-
-static void avx2_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
-                       int64_t len) {
-    const __m256 beta1 = _mm256_set1_ps(a->beta1), fresh1 = _mm256_set1_ps(a->fresh1);
-    const __m256 beta2 = _mm256_set1_ps(a->beta2), fresh2 = _mm256_set1_ps(a->fresh2);
-    const __m256 rate = _mm256_set1_ps(a->rate), root = _mm256_set1_ps(a->root);
-    const __m256 eps = _mm256_set1_ps(a->eps);
-    int stream = can_stream(moment, sizeof beta1);
-    int64_t i = 0;
-    for (; i + WIDTH <= len; i += WIDTH) {
-        __m256 g = load(src, i), m = load(moment->m, i), v = load(moment->v, i);
-        m = _mm256_add_ps(_mm256_mul_ps(beta1, m), _mm256_mul_ps(fresh1, g));
-        v = _mm256_add_ps(_mm256_mul_ps(beta2, v), _mm256_mul_ps(_mm256_mul_ps(fresh2, g), g));
-        __m256 d = _mm256_add_ps(_mm256_mul_ps(root, _mm256_sqrt_ps(v)), eps);
-        __m256 u = _mm256_div_ps(_mm256_mul_ps(rate, m), d);
-        store(moment->next_m + i, m, stream);
-        store(moment->next_v + i, v, stream);
-        _mm256_storeu_ps(update + i, _mm256_add_ps(u, _mm256_sub_ps(d, d)));
-    }
-    _mm_sfence();
-    adamw_rest(i, update, moment, src, a, len);
-}
-
 static void avx2_pick(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
                       tw__entries *out) {
     const __m256i below = just_below(threshold);
@@ -237,10 +250,10 @@ static const tw__kernels kernels = {
     .name = "avx2",
     TW__LOOPS,
     .fold = avx2_fold,
+    .fold_update = avx2_fold_update,
     .scan = avx2_scan,
     .clear = stream_zeros,
     .widen_f16 = avx2_widen_f16,
-    .adamw = avx2_adamw,
     .moments = avx2_moments,
     .between = avx2_between,
     .pick = avx2_pick,

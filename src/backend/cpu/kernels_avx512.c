@@ -70,8 +70,35 @@ static inline void log_near(tw__undo *undo, __m512i difference, uint64_t *lossy,
     *margin = _mm_min_epu8(*margin, _mm_sub_epi8(bytes, _mm_set1_epi8(TW__NEAR_HIGH)));
 }
 
-static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
-                        tw__undo *undo, tw__collector *collector) {
+/* AdamW's numbers, one in each lane. */
+typedef struct adamw_lanes {
+    __m512 beta1, fresh1, beta2, fresh2, rate, root, eps;
+} adamw_lanes;
+
+static inline adamw_lanes spread(const tw__adamw *a) {
+    return (adamw_lanes){_mm512_set1_ps(a->beta1), _mm512_set1_ps(a->fresh1),
+                         _mm512_set1_ps(a->beta2), _mm512_set1_ps(a->fresh2),
+                         _mm512_set1_ps(a->rate),  _mm512_set1_ps(a->root),
+                         _mm512_set1_ps(a->eps)};
+}
+
+/* The update of 16 elements; their next moments go past the caches. */
+static inline __m512 update_of(const tw__moment *moment, const void *src, const adamw_lanes *a,
+                               int64_t i) {
+    __m512 g = load(src, i), m = load(moment->m, i), v = load(moment->v, i);
+    m = _mm512_add_ps(_mm512_mul_ps(a->beta1, m), _mm512_mul_ps(a->fresh1, g));
+    v = _mm512_add_ps(_mm512_mul_ps(a->beta2, v), _mm512_mul_ps(_mm512_mul_ps(a->fresh2, g), g));
+    __m512 d = _mm512_add_ps(_mm512_mul_ps(a->root, _mm512_sqrt_ps(v)), a->eps);
+    __m512 u = _mm512_div_ps(_mm512_mul_ps(a->rate, m), d);
+    _mm512_stream_ps(moment->next_m + i, m);
+    _mm512_stream_ps(moment->next_v + i, v);
+    return _mm512_add_ps(u, _mm512_sub_ps(d, d));
+}
+
+/* moment NULL: src is folded itself. Returns how many elements it did. */
+static inline __attribute__((always_inline)) int64_t
+fold_words(const void *src, const tw__moment *moment, const adamw_lanes *a, float *acc, int64_t len,
+           int32_t base, const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
     const __m512i threshold = _mm512_set1_epi32((int)collector->threshold);
     int32_t *out = collector->found.idx;
     int64_t first = collector->found.count, count = first, i = 0;
@@ -85,7 +112,7 @@ static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base, 
         for (int v = 0; v < VECTORS; v++) {
             int64_t at = i + v * TW__LANES;
             old[v] = _mm512_maskz_loadu_ps((__mmask16)(kept >> v * TW__LANES), acc + at);
-            __m512 add = load(src, at);
+            __m512 add = moment != NULL ? update_of(moment, src, a, at) : load(src, at);
             __m512 sum = _mm512_add_ps(old[v], add);
             _mm512_storeu_ps(acc + at, sum);
             difference[v] = difference_of(old[v], add, sum);
@@ -101,7 +128,22 @@ static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base, 
     *undo = log;
     collector->found.count = count;
     append_values(collector, first, acc, base);
-    fold_rest(i, src, acc, len, base, keep, undo, collector);
+    return i;
+}
+
+static void avx512_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                        tw__undo *undo, tw__collector *collector) {
+    int64_t done = fold_words(src, NULL, NULL, acc, len, base, keep, undo, collector);
+    fold_rest(done, src, acc, len, base, keep, undo, collector);
+}
+
+static void avx512_fold_update(const void *src, const tw__moment *moment, const tw__adamw *a,
+                               float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                               tw__undo *undo, tw__collector *collector) {
+    const adamw_lanes lanes = spread(a);
+    int64_t done = fold_words(src, moment, &lanes, acc, len, base, keep, undo, collector);
+    _mm_sfence();
+    fold_update_rest(done, src, moment, a, acc, len, base, keep, undo, collector);
 }
 
 static void avx512_scan(const void *src, int64_t len, int32_t base, tw__collector *collector) {
@@ -174,35 +216,6 @@ static int64_t avx512_between(const float *val, int64_t len, uint32_t low, uint3
     return count < cap ? count : cap;
 }
 
-static inline void store(float *to, __m512 x, int stream) {
-    if (stream)
-        _mm512_stream_ps(to, x);
-    else
-        _mm512_storeu_ps(to, x);
-}
-
-static void avx512_adamw(float *update, const tw__moment *moment, const void *src,
-                         const tw__adamw *a, int64_t len) {
-    const __m512 beta1 = _mm512_set1_ps(a->beta1), fresh1 = _mm512_set1_ps(a->fresh1);
-    const __m512 beta2 = _mm512_set1_ps(a->beta2), fresh2 = _mm512_set1_ps(a->fresh2);
-    const __m512 rate = _mm512_set1_ps(a->rate), root = _mm512_set1_ps(a->root);
-    const __m512 eps = _mm512_set1_ps(a->eps);
-    int stream = can_stream(moment, sizeof beta1);
-    int64_t i = 0;
-    for (; i + TW__LANES <= len; i += TW__LANES) {
-        __m512 g = load(src, i), m = load(moment->m, i), v = load(moment->v, i);
-        m = _mm512_add_ps(_mm512_mul_ps(beta1, m), _mm512_mul_ps(fresh1, g));
-        v = _mm512_add_ps(_mm512_mul_ps(beta2, v), _mm512_mul_ps(_mm512_mul_ps(fresh2, g), g));
-        __m512 d = _mm512_add_ps(_mm512_mul_ps(root, _mm512_sqrt_ps(v)), eps);
-        __m512 u = _mm512_div_ps(_mm512_mul_ps(rate, m), d);
-        store(moment->next_m + i, m, stream);
-        store(moment->next_v + i, v, stream);
-        _mm512_storeu_ps(update + i, _mm512_add_ps(u, _mm512_sub_ps(d, d)));
-    }
-    _mm_sfence();
-    adamw_rest(i, update, moment, src, a, len);
-}
-
 static void avx512_pick(const int32_t *idx, const float *val, int64_t len, uint32_t threshold,
                         tw__entries *out) {
     const __m512i thresholds = _mm512_set1_epi32((int)threshold);
@@ -248,10 +261,10 @@ static const tw__kernels kernels = {
     .name = "avx512",
     TW__LOOPS,
     .fold = avx512_fold,
+    .fold_update = avx512_fold_update,
     .scan = avx512_scan,
     .clear = stream_zeros,
     .widen_f16 = avx512_widen_f16,
-    .adamw = avx512_adamw,
     .moments = avx512_moments,
     .between = avx512_between,
     .pick = avx512_pick,

@@ -7,6 +7,8 @@
 
 #include "backend/cpu/kernels.h"
 
+#include <math.h>
+
 /* Element i of memory that may be misaligned. */
 static inline float load_f32(const void *src, int64_t i) {
     float x;
@@ -58,6 +60,19 @@ static void loop_decay(float *restrict dst, const float *restrict old, const voi
         dst[i] = factor * old[i] + load_f32(src, i);
 }
 
+static void loop_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
+                       int64_t len) {
+    for (int64_t i = 0; i < len; i++) {
+        float g = load_f32(src, i);
+        float m = a->beta1 * moment->m[i] + a->fresh1 * g;
+        float v = a->beta2 * moment->v[i] + a->fresh2 * g * g;
+        float d = a->root * sqrtf(v) + a->eps;
+        moment->next_m[i] = m;
+        moment->next_v[i] = v;
+        update[i] = a->rate * m / d + (d - d);
+    }
+}
+
 static int64_t loop_count(const void *src, int64_t len, uint32_t threshold) {
     int64_t count = 0;
     for (int64_t start = 0; start < len; start += 1 << 16) {
@@ -73,6 +88,6 @@ static int64_t loop_count(const void *src, int64_t len, uint32_t threshold) {
 /* What all tables take from here. */
 #define TW__LOOPS                                                                                  \
     .unfold = loop_unfold, .add = loop_add, .widen_bf16 = loop_widen_bf16, .scale = loop_scale,    \
-    .decay = loop_decay, .count = loop_count
+    .decay = loop_decay, .adamw = loop_adamw, .count = loop_count
 
 #endif

@@ -7,8 +7,6 @@
 #include "backend/cpu/wire_kernels.h"
 #include "backend/cpu/wire_numbers.h"
 
-#include <math.h>
-
 static void append(tw__entries *entries, int32_t idx, float val) {
     entries->idx[entries->count] = idx;
     entries->val[entries->count] = val;
@@ -78,17 +76,22 @@ static void ref_moments(const void *src, int64_t len, tw__moments *moments) {
     *moments = m;
 }
 
-static void ref_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
-                      int64_t len) {
-    for (int64_t i = 0; i < len; i++) {
-        float g = load_f32(src, i);
-        float m = a->beta1 * moment->m[i] + a->fresh1 * g;
-        float v = a->beta2 * moment->v[i] + a->fresh2 * g * g;
-        float d = a->root * sqrtf(v) + a->eps;
-        moment->next_m[i] = m;
-        moment->next_v[i] = v;
-        update[i] = a->rate * m / d + (d - d);
+static void ref_fold_update(const void *src, const tw__moment *moment, const tw__adamw *a,
+                            float *acc, int64_t len, int32_t base, const uint8_t *keep,
+                            tw__undo *undo, tw__collector *collector) {
+    enum { PIECE = 64 }; /* whole bytes of keep and lossy */
+    tw__undo log = *undo;
+    for (int64_t i = 0; i < len; i += PIECE) {
+        float update[PIECE];
+        int64_t count = len - i < PIECE ? len - i : PIECE;
+        const tw__moment piece = {moment->m + i, moment->v + i, moment->next_m + i,
+                                  moment->next_v + i};
+        loop_adamw(update, &piece, (const char *)src + 4 * i, a, count);
+        ref_fold(update, acc + i, count, base + (int32_t)i, keep + i / 8, &log, collector);
+        log.lossy += PIECE / 8;
     }
+    undo->near_count = log.near_count;
+    undo->far_count = log.far_count;
 }
 
 static int64_t ref_between(const float *val, int64_t len, uint32_t low, uint32_t high,
@@ -122,10 +125,10 @@ const tw__kernels tw__kernels_ref = {
     .name = "ref",
     TW__LOOPS,
     .fold = ref_fold,
+    .fold_update = ref_fold_update,
     .scan = ref_scan,
     .clear = ref_clear,
     .widen_f16 = ref_widen_f16,
-    .adamw = ref_adamw,
     .moments = ref_moments,
     .between = ref_between,
     .pick = ref_pick,

@@ -58,16 +58,17 @@ static inline void scan_rest(int64_t done, const void *src, int64_t len, int32_t
     tw__kernels_ref.scan((const char *)src + 4 * done, len - done, base + (int32_t)done, collector);
 }
 
-static inline void adamw_rest(int64_t done, float *update, const tw__moment *moment,
-                              const void *src, const tw__adamw *a, int64_t len) {
+static inline void fold_update_rest(int64_t done, const void *src, const tw__moment *moment,
+                                    const tw__adamw *a, float *acc, int64_t len, int32_t base,
+                                    const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
     const tw__moment rest = {moment->m + done, moment->v + done, moment->next_m + done,
                              moment->next_v + done};
-    tw__kernels_ref.adamw(update + done, &rest, (const char *)src + 4 * done, a, len - done);
-}
-
-/* Whether vectors of so many bytes can go past the caches to both. */
-static inline int can_stream(const tw__moment *moment, size_t bytes) {
-    return (((uintptr_t)moment->next_m | (uintptr_t)moment->next_v) & (bytes - 1)) == 0;
+    tw__undo log = *undo;
+    log.lossy += done / 8;
+    tw__kernels_ref.fold_update((const char *)src + 4 * done, &rest, a, acc + done, len - done,
+                                base + (int32_t)done, keep + done / 8, &log, collector);
+    undo->near_count = log.near_count;
+    undo->far_count = log.far_count;
 }
 
 /* The vectors may have written a few more than cap. */
