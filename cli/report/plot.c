@@ -31,7 +31,7 @@ bool plot_begin(plot *drawing, int width, int height, const char *x, const char 
              width, height);
     fprintf(drawing->script, look, COLOR_SOFT, COLOR_INK, COLOR_INK, COLOR_GRID);
     plot_set(drawing, "set lmargin at screen %g", 46.0 / width);
-    plot_set(drawing, "set rmargin at screen %g", 1.0 - 14.0 / width);
+    plot_set(drawing, "set rmargin at screen %g", 1.0 - 20.0 / width);
     plot_set(drawing, "set bmargin at screen %g", 48.0 / height);
     plot_set(drawing, "set tmargin at screen %g", 1.0 - 30.0 / height);
     plot_set(drawing, "set label 2 '%s' at graph 0.5, screen %g center tc rgb '" SVG_COLOR "'", x,

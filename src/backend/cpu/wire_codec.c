@@ -198,8 +198,17 @@ static void take_apart(const tw__entry *entries, int64_t lo, block *b) {
     }
 }
 
-static void write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
-                       uint8_t *indices, float *rounded) {
+/* Whether a value's magnitude bits are `bits` or more. */
+static int any_from(const block *b, uint32_t bits) {
+    int count = 0;
+    for (int i = 0; i < b->count; i++)
+        count += (int32_t)tw__magnitude(b->val[i]) >= (int32_t)bits;
+    return count > 0;
+}
+
+/* Returns 1, and stops, at a value whose magnitude bits are `huge` or more; else 0. */
+static int write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
+                      uint8_t *indices, float *rounded, uint32_t huge) {
     uint8_t *bits = indices + m->indices.low_bytes, *values = bits + m->indices.bit_bytes;
     index_writer writer = {
         .kernels = kernels->wire, .plan = m->indices, .low = indices, .bits = bits};
@@ -209,22 +218,23 @@ static void write_body(const tw__kernels *kernels, const tw__wire_message *m, co
     for (int64_t at = 0; at < list->count; at += b.count) {
         b.count = block_count(list->count - at);
         take_apart(list->at + at, m->lo, &b);
+        if (any_from(&b, huge))
+            return 1;
         put_indices(&writer, b.idx, b.count);
         encode_values(kernels, m->format, b.val, b.count, values);
         decode_values(kernels, m->format, values, b.count, b.val);
         memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
         values += value_block_bytes(m->format, b.count);
     }
+    return 0;
 }
 
 static int encode(void *context, const tw__wire_message *m, const tw__list *list, void *out,
                   float *rounded, int *huge) {
     const tw__cpu_lists *cpu = context;
-    *huge = tw__list_reaches(list, TW__WIRE_HUGE);
-    if (*huge)
-        return TW_OK;
     memcpy(out, m->head, m->head_bytes);
-    write_body(cpu->kernels, m, list, (uint8_t *)out + m->head_bytes, rounded);
+    *huge = write_body(cpu->kernels, m, list, (uint8_t *)out + m->head_bytes, rounded,
+                       tw__magnitude(TW__WIRE_HUGE));
     return TW_OK;
 }
 
@@ -232,15 +242,8 @@ size_t tw__wire_encode(const tw__kernels *kernels, const tw__wire *format, const
                        int64_t lo, int64_t hi, void *out, float *rounded) {
     tw__wire_message m = tw__wire_plan(format, list->count, lo, hi);
     memcpy(out, m.head, m.head_bytes);
-    write_body(kernels, &m, list, (uint8_t *)out + m.head_bytes, rounded);
+    (void)write_body(kernels, &m, list, (uint8_t *)out + m.head_bytes, rounded, TW__MAGNITUDE_MASK);
     return m.bytes;
-}
-
-static int all_finite(const block *b) {
-    int others = 0;
-    for (int i = 0; i < b->count; i++)
-        others += (int32_t)tw__magnitude(b->val[i]) >= (int32_t)TW__INFINITY_BITS;
-    return others == 0;
 }
 
 static void put_together(const block *b, int64_t lo, tw__entry *entries) {
@@ -264,7 +267,7 @@ static int read_body(const tw__kernels *kernels, const tw__wire_message *m, cons
         if (!get_indices(&reader, b.idx, b.count))
             return tw__wire_fail_order(m, rank);
         decode_values(kernels, m->format, values, b.count, b.val);
-        if (!all_finite(&b))
+        if (any_from(&b, TW__INFINITY_BITS))
             return tw__wire_fail_number(rank);
         put_together(&b, m->lo, entries + at);
         values += value_block_bytes(m->format, b.count);
