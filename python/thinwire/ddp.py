@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .engine import Engine
 from .errors import ParamError, StateError, TimeoutError, TransportError
+from .library import LARGEST
 from .schedule import is_trained_adaptively
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
@@ -274,13 +275,20 @@ def attach(model, named, **options):
     return state
 
 
+def _selects_as_a_whole(model, options):
+    """The default of whole_model: it gives the better model, where it can be had."""
+    elements = sum(parameter.numel() for _, parameter in trained(model))
+    may_be_unused = model.find_unused_parameters or model.static_graph
+    return not may_be_unused and not options.get("bucket") and elements <= LARGEST
+
+
 def compress(model, scheme="oktopk", density=None, **options):
     """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
 
     Options: density (0.01; a number, or a function of the step) or k; steps (of the run: density
     then falls to its value during the first fifth), or warmup_steps; warmup_density (0.25), warmup
-    ("exponential", "linear", "cosine"); whole_model (the k largest values of the model, not of each
-    parameter); select, exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum,
+    ("exponential", "linear", "cosine"); whole_model (True: the k largest values of the model; False:
+    of each parameter. Default True, but not with unused parameters or bucket); select, exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum,
     clip_norm, seed, bucket (elements), threads, grad_scaler (the GradScaler of mixed precision),
     and the other fields of tw_select_params.
     Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
@@ -288,4 +296,5 @@ def compress(model, scheme="oktopk", density=None, **options):
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. "
                         "Without it, use thinwire.DistributedOptimizer")
+    options.setdefault("whole_model", _selects_as_a_whole(model, options))
     return attach(model, trained(model), scheme=scheme, density=density, **options)

@@ -151,7 +151,7 @@ def train(network, optimizer, rank):
 
 def hook_and_optimizer(rank, nranks):
     hooked = DDP(model())
-    thinwire.compress(hooked, "gtopk", 0.05)
+    thinwire.compress(hooked, "gtopk", 0.05, whole_model=False)
     first = train(hooked, torch.optim.Adam(hooked.parameters(), lr=0.01), rank)
     alone = model()
     optimizer = thinwire.DistributedOptimizer(

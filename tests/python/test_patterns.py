@@ -14,6 +14,7 @@ SIZES = {"a": 600, "b": 300, "c": 40}
 
 def setting(scheme="oktopk", density=0.1, sizes=None, ddp=None, **options):
     network = DDP(Known(**(sizes or SIZES)), **(ddp or {}))
+    options.setdefault("whole_model", False)
     state = thinwire.compress(network, scheme=scheme, density=density, **options)
     return network, state, torch.optim.SGD(network.parameters(), lr=1.0), Account()
 

@@ -170,7 +170,25 @@ def test_resumed_is_bitwise_the_same():
                 assert torch.equal(first[part][name], second[part][name]), (part, name)
 
 
+def default(rank, nranks):
+    """compress() selects from the whole model, but not where parameters may be unused, nor with
+    bucket: of each parameter."""
+    def vectors(ddp=None, **options):
+        network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3), **(ddp or {}))
+        return thinwire.compress(network, **options).engine.vectors
+    assert vectors() is not None
+    assert vectors(whole_model=False) is None
+    assert vectors({"find_unused_parameters": True}) is None
+    assert vectors({"static_graph": True}) is None
+    assert vectors(bucket=7) is None
+    assert vectors({"find_unused_parameters": True}, whole_model=True) is not None
+
+
+def test_default():
+    run(default, 2)
+
+
 if __name__ == "__main__":
-    main([test_selects_over_all_parameters, test_nothing_is_lost,
+    main([test_default, test_selects_over_all_parameters, test_nothing_is_lost,
           test_unused_parameters_are_refused, test_gradients_of_zero, test_nan_is_named,
           test_resumed_is_bitwise_the_same])
