@@ -48,13 +48,15 @@
  *     the mark do not wait for other ranks.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Bad numbers. A step is refused on all ranks if a gradient holds NaN or infinity, or a sum
- *     overflows. A refused step changes no residual.
+ *     overflows. A refused step changes nothing: no residual, no moment, no step counter.
  *   - Reproducibility. A selection depends on inputs, parameters and seed only. The number of
  *     threads and the instruction set do not change it.
  *
  * Caveats
  *   - Conservation (applied + new residuals = gradients + old residuals) is exact, with two
  *     exceptions: g + e is rounded to float32, and wire formats q8, q4 and q2 round remainders.
+ *     With clip_norm, momentum or AdamW read clipped gradients, velocities or updates for
+ *     gradients. Without feedback the rest is dropped.
  *   - All threads of the library compute in the caller's floating-point environment. With
  *     flush-to-zero, subnormal sums become 0. Call tw_selector_undo in the environment in which the
  *     step ran.
@@ -127,7 +129,7 @@ TW_API const char *tw_last_error(void);
 
 /* Names that parameters take. A scheme is a method with an exchange: "oktopk" is the default.
  *
- *     method     how a rank selects    exact reuse gaussian dgc random redsync
+ *     method     how a rank selects    exact reuse gaussian dgc random redsync gaussian_published
  *     exchange   how ranks sum         dense allgather dsa gtopk oktopk fulltopk butterfly twolevel
  *     wire       how entries are sent  raw f32 f16 bf16 q8 q4 q2
  *
@@ -154,10 +156,10 @@ typedef enum {
     TW_FEEDBACK_OFF = 1, /* select from the gradient itself and drop the rest */
 } tw_feedback;
 
-/* What the residual accumulates. */
+/* The optimiser that a rank runs on g before selection. Momentum has a field of its own. */
 typedef enum {
-    TW_BEFORE_NOTHING = 0, /* the gradient g; with momentum, its velocity */
-    TW_BEFORE_ADAMW = 1,   /* the update that AdamW makes of g */
+    TW_BEFORE_NOTHING = 0, /* none: the residual accumulates g, or with momentum its velocity */
+    TW_BEFORE_ADAMW = 1,   /* AdamW: the residual accumulates its updates of the weights */
 } tw_before;
 
 /* How density falls during warm-up. */
@@ -165,7 +167,7 @@ typedef enum {
     TW_WARMUP_EXPONENTIAL = 0, /* by the same factor in each step */
     TW_WARMUP_LINEAR = 1,
     TW_WARMUP_COSINE = 2, /* half a cosine wave */
-    TW_WARMUP_CALLER = 3, /* as tw_group_set_density says; warmup_steps must be 0 */
+    TW_WARMUP_CALLER = 3, /* tw_group_set_density sets it, up or down; warmup_steps must be 0 */
 } tw_warmup;
 
 /* Where gradients lie and where selection runs. */
@@ -178,7 +180,8 @@ typedef enum {
  * density, of which exactly one must be set. A value that the library does not know is refused,
  * never replaced. */
 typedef struct tw_select_params {
-    const char *method; /* NULL: "exact"; in a group, the scheme's. Names: tw_select_method() */
+    const char *method; /* NULL: "exact"; in a group, the group's, else the scheme's. Names:
+                           tw_select_method() */
     int64_t k;          /* entries per step, 1 .. n; 0: use density */
     double density;     /* k / n, in (0, 1]; k is rounded to nearest, at least 1 */
     int type;           /* tw_type of the gradient */
@@ -195,40 +198,44 @@ typedef struct tw_select_params {
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
 
-    float clip_norm; /* > 0: scale this rank's g down to this 2-norm first. To clip the norm over
-                        all ranks at c, set c / sqrt(P) */
+    float clip_norm; /* > 0: if the 2-norm of g, of this tensor on this rank, is larger, scale g to
+                        it first. For a norm c over all ranks set c / sqrt(P). 0: off */
 
     /* Momentum before selection (Deep Gradient Compression, Lin et al., 2018) */
     float momentum; /* in [0, 1): the residual accumulates the velocity u = momentum * u + g
-                       instead of g; an entry that was sent loses its velocity. 0: off */
+                       instead of g; an entry that was applied loses its velocity. 0: off */
 
     /* AdamW before selection (Loshchilov and Hutter, 2019). Each rank keeps the moments m and v of
      * its own gradients. The residual accumulates
      *     u = rate * m' / (sqrt(v') + eps)
-     * where m' and v' are m and v corrected for their start at zero. Results are updates: subtract
-     * them from the parameters. Weight decay is the caller's: multiply the parameters by
-     * 1 - rate * decay. A gradient whose square overflows is refused as infinity is. */
+     * where m' and v' are m and v corrected for their start at zero. With TW_MEAN, subtract the
+     * result from the weights. Weight decay is the caller's: multiply the weights by
+     * 1 - rate * decay. A gradient that makes v overflow is refused as infinity is. AdamW needs
+     * feedback and excludes momentum. Without it leave beta1, beta2, eps and rate 0. */
     int before;          /* tw_before */
-    double beta1, beta2; /* decay of m and of v, in [0, 1); both 0: 0.9 and 0.999 */
+    double beta1, beta2; /* decay of m and of v, in [0, 1). Set both or none: none is 0.9 and 0.999,
+                            one alone leaves the other 0 */
     double eps;          /* > 0; 0: 1e-8 */
-    double rate;         /* until tw_group_set_rate; > 0; 0: 0.001 */
+    double rate;         /* learning rate until tw_group_set_rate; > 0; 0: 0.001 */
 
-    /* Warm-up: in the first steps density falls from warmup_density to density. Transformers need a
-     * warm-up of about a fifth of the run. */
+    /* Warm-up: in the first steps density falls from warmup_density to density. It never rises: if
+     * warmup_density is not the larger one, there is no warm-up. Transformers need about a fifth of
+     * the run. */
     int warmup;            /* tw_warmup */
-    int32_t warmup_steps;  /* 0: no warm-up */
-    double warmup_density; /* density of the first step; 0: 0.25 */
+    int32_t warmup_steps;  /* 0: none. TW_WARMUP_CALLER needs 0 */
+    double warmup_density; /* of the first step, and the most that the caller may set; 0: 0.25 */
 
-    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022). `count` entries pass its threshold, which it
-     * corrects in small steps. If count leaves k/4 .. 4k, it computes an exact threshold at once.
-     */
+    /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022) keeps a threshold and corrects it in small
+     * steps. count: entries that pass it. If count leaves k/4 .. 4k, an exact threshold is computed
+     * at once. */
     int32_t reuse_period; /* steps from one exact threshold to the next; 0: 32 */
-    float reuse_low;      /* lower the threshold if count < low * k; 0: 2/3 */
-    float reuse_high;     /* raise it if count > high * k; 0: 5/4 */
+    float reuse_low;      /* lower the threshold if count < reuse_low * k; 0: 2/3 */
+    float reuse_high;     /* raise it if count > reuse_high * k; 0: 5/4 */
     float reuse_nudge;    /* fraction by which to lower or raise it; 0: 0.01 */
 
-    /* Method "gaussian": corrections of the threshold at most; 0: 4. If count is then outside
-     * k/4 .. 4k, the k largest are selected. Method "gaussian_published" tests three thresholds. */
+    /* Method "gaussian": at most so many corrections of the threshold; 0: 4. If count is then
+     * outside k/4 .. 4k, the k largest are selected. "gaussian_published" is the authors' rule, for
+     * comparison: three thresholds at most, 0 to n entries, on the CPU only. */
     int32_t gaussian_rounds;
     double dgc_sample; /* method "dgc": fraction sampled, 2048 elements at least; 0: 0.01 */
 
@@ -250,7 +257,8 @@ typedef struct tw_select_params {
  * 5.2 * n bytes of address space. A step touches 0.2 * n to 0.5 * n of them, and more if gradients
  * suddenly grow 100 times. On a GPU it is a second residual.
  *
- * workspace of a selector on the CPU is the sum of:
+ * workspace of a selector on the CPU is the sum of (k is the largest k: with a warm-up that of
+ * warmup_density, so 8 * n takes the place of 32 * k by default):
  *   32 * k              results
  *   32 * k per thread   address space, of which all threads together touch about 16 * k
  *   n / 250             samples; method "dgc": n / 25, "random": n / 8
@@ -258,7 +266,7 @@ typedef struct tw_select_params {
  * On a GPU it is 64 * k + n / 2. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n]; 0 without feedback */
-    size_t moments;   /* 2 x float32[n] with momentum, 4 x float32[n] with AdamW, else 0 */
+    size_t moments;   /* velocity, or m and v of AdamW; each twice, for undo: 2 or 4 x float32[n] */
     size_t undo;      /* 0 without feedback */
     size_t workspace; /* see tw_group_memory for groups */
     size_t total;     /* the sum. With TW_CUDA it counts GPU memory, and a group's pinned host
@@ -357,9 +365,10 @@ typedef int tw_device_exchange(void *context, const tw_device_message *messages,
 /* For groups on a GPU: use `exchange` to send entries from GPU to GPU. Control messages still use
  * the transport. All ranks must set it, or none. thinwire_nccl.h sets NCCL.
  *
- * If none is set, entries pass through host memory; between threads of one process the library
- * copies them directly. With exchanges "butterfly" (also as the fallback of oktopk for k < 8P),
- * "twolevel" and "fulltopk", and with scheme "auto", entries always pass through host memory.
+ * If none is set, entries pass through host memory. Exception: between threads of one process the
+ * library copies them directly, if tensors have 16384 entries or more on average. With exchanges
+ * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
+ * scheme "auto", entries always pass through host memory.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
                                    void *context);
@@ -395,31 +404,34 @@ typedef enum {
     TW_SUM = 1,
 } tw_result;
 
-/* Which sums exchange "oktopk" applies. */
+/* Which sums exchanges "oktopk" and "fulltopk" apply. */
 typedef enum {
     /* The k largest sums of what the ranks sent. A rank sends all that it selected, its k largest
      * at most. Exception: if almost all entries fall into one range of indices, ranks keep some
-     * back, so that none receives more than 6k words. */
+     * back, so that none receives more than 6k words (of 4 bytes). */
     TW_GLOBAL_EXACT = 0,
-    /* The sums above the threshold of earlier steps, if they are 2k/3 .. k; else as with
+    /* All sums above the threshold of earlier steps, if these are 2k/3 to k sums; else as with
      * TW_GLOBAL_EXACT. Takes fewer messages per step. */
     TW_GLOBAL_REUSE = 1,
 } tw_global;
 
 /* What k and density of a tensor count. */
 typedef enum {
-    /* As the paper of each scheme has it. allgather and dsa (topka, topkdsa ...): k entries from
-     * each rank; a step may apply up to kP. oktopk, gtopk, butterfly, twolevel and fulltopk: k
-     * entries are applied, over all ranks together. */
+    /* allgather and dsa (topka, topkdsa ...): k entries from each rank; a step may apply up to kP.
+     * oktopk, gtopk, butterfly, twolevel and fulltopk: each rank selects k, and k of the sums are
+     * applied. */
     TW_COUNT_OF_SCHEME = 0,
-    /* What a rank may send: with every exchange it sends at most what allgather sends with this k,
-     * by the formulas of tw_exchange_cost. oktopk then applies k(P-1)/3 entries. So schemes can be
-     * compared at equal bytes. Not with "auto". */
+    /* k is a budget: the words that allgather would send with this k (see tw_exchange_cost). The
+     * library replaces k by the one that costs as much: for oktopk k(P-1)/3. So schemes can be
+     * compared at equal bytes. dsa keeps k, dense ignores it, and butterfly in place of oktopk
+     * (k < 8P) may send more. tw_step_info.k tells the new k. Not with "auto". */
     TW_COUNT_PER_RANK = 1,
 } tw_count;
 
-/* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field. All fields
- * must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and stream. */
+/* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field. But k or
+ * density of `select` must be set for tensors that are added without one, except with "dense". All
+ * fields must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and
+ * stream. */
 typedef struct tw_group_params {
     const char *scheme;      /* NULL: "oktopk". Names: tw_scheme(). "auto": see tw_choice */
     const char *exchange;    /* NULL: the scheme's. Names: tw_exchange(), and "auto" */
@@ -455,7 +467,7 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
 
 /* Add a tensor of n elements, before tw_group_open.
  *   select  as in tw_selector_create; NULL: the group's. If its method is NULL: the group's.
- *           Exchange "dense" uses only type, threads, device, ordinal and stream.
+ *           Exchange "dense" uses only type, threads, device, ordinal and stream. It refuses AdamW.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
  * this order. Some tensors may lie on the CPU and others on a GPU, but a group uses one GPU at
@@ -465,7 +477,7 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
 /* Bytes that tw_group_open will allocate or has allocated. Before opening, with "auto", the most
- * that it may allocate. Residuals, velocities and undo logs are the sums over all tensors.
+ * that it may allocate. Residuals, moments and undo logs are the sums over all tensors.
  * Workspace:
  *
  *     oktopk                      O(k + P)
@@ -478,10 +490,11 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
 TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 
 /* Compare the parameters of all ranks and allocate everything. With "auto", also measure the
- * network. This takes about ten milliseconds, or twenty latencies if that is longer. Collective.
+ * network, which takes about ten milliseconds, or twenty latencies if that is longer. Collective.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group has no tensor or is open; TW_ERR_MISMATCH with the
  * rank and the field that differs; TW_ERR_MEMORY with the rank that has too little; TW_ERR_DEVICE;
- * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. After an error the group can only be freed. */
+ * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. TW_ERR_NULL and TW_ERR_STATE are of this rank
+ * alone and change nothing. After any other error the group can only be freed. */
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
@@ -498,11 +511,13 @@ TW_API void tw_group_free(tw_group *group);
  * All ranks get bitwise the same result. The residuals keep what was not applied. Sums are taken in
  * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
  *
- * Errors that all ranks get. The group goes on, and all residuals are bit for bit as before:
+ * Errors that all ranks get. The group goes on. Residuals, moments and step counters are bit for
+ * bit as before:
  *   TW_ERR_NUMBER    a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL      a pointer is NULL on some rank
  *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
- *   TW_ERR_MISMATCH  with "rate" or "density": a rank has set another one
+ *   TW_ERR_MISMATCH  ranks have set different rates or densities: the text begins with "rate:" or
+ *                    "density:". Set them alike and repeat the step
  * out is unchanged too, except if a sum overflows: then out is undefined. (If out is grad and the
  * exchange is not "dense", out is unchanged even then.)
  *
@@ -513,10 +528,11 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_STATE      another rank freed its group
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
- * This rank's residual is then as before the step, and out is undefined. Exception: after
- * TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be asked
- * for results, information and residuals, and can be saved and freed. Any other call returns the
- * error that broke it.
+ * This rank's residuals and moments are then as before the step, and out is undefined. Exception:
+ * after TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be
+ * asked for results, information and residuals, and can be saved and freed. Steps, settings and
+ * loading return the error that broke it: so the next call tells on which side TW_ERR_MISMATCH and
+ * TW_ERR_DEVICE stand.
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */
@@ -530,8 +546,9 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  * Tensors are merged into buckets in the order in which they were added, whatever the order of
  * starting. Buckets are exchanged in order. A bucket begins when all its tensors were started and
  * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at
- * once, with those of their tensors that were started. If one tensor of a bucket fails, all of them
- * fail.
+ * once, with those of their tensors that were started. If one tensor of a bucket fails, all of that
+ * bucket fail. Other buckets do not: their tensors are applied, and their out is valid. To learn
+ * which, wait for each tensor, or compare tw_step_info.step.
  * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
  * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
  * group.
@@ -542,16 +559,19 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
 
-/* Set the rate of AdamW from the next step on. All ranks must set the same.
- *   tensor  or TW_ALL: all that have AdamW.
+/* Set the learning rate of AdamW for all further steps; 0 is accepted and means 0. Does not wait,
+ * but all ranks must set the same before the same step, or that step returns TW_ERR_MISMATCH.
+ *   tensor  or TW_ALL: all that have AdamW; at least one must, and none may be in progress.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_PARAM if rate is negative, NaN or infinite, or the
  * tensor has no AdamW; TW_ERR_STATE if the group is not open or the tensor is in progress; the
  * error that broke the group. */
 TW_API int tw_group_set_rate(tw_group *group, int tensor, double rate);
 
-/* Set the density from the next step on, with TW_WARMUP_CALLER. All ranks must set the same.
+/* Set the density of all further steps, with TW_WARMUP_CALLER. Call it before the first step:
+ * without it, the first step has warmup_density and the others `density`. All ranks must set the
+ * same before the same step, or that step returns TW_ERR_MISMATCH.
  *   tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
- *   density  from `density` to `warmup_density` of the tensor's tw_select_params.
+ *   density  from `density` (or k / n) to `warmup_density` of the tensor's tw_select_params.
  * Errors: as tw_group_set_rate; TW_ERR_DENSITY if density is outside of that range. */
 TW_API int tw_group_set_density(tw_group *group, int tensor, double density);
 
@@ -563,13 +583,14 @@ typedef struct tw_sparse {
 } tw_sparse;
 
 /* The last result of a tensor as a sparse vector without zeros. The group owns the arrays, which
- * with TW_CUDA are GPU memory. They are valid until the next step of the tensor begins.
+ * with TW_CUDA are GPU memory. They are valid until the tensor is passed to tw_allreduce or
+ * tw_allreduce_start, or the group is loaded or freed.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if there was no step yet, the last one failed or
  * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
 
-/* The last successful step of a tensor; zeros before the first. Bytes and times are those of its
- * whole bucket. */
+/* The last successful step of a tensor. Before the first: zeros, and the group's names. Bytes and
+ * times are those of its whole bucket. */
 typedef struct tw_step_info {
     int64_t step;         /* successful steps so far */
     int64_t k;            /* entries asked for */
@@ -587,7 +608,8 @@ typedef struct tw_step_info {
     double apply_seconds;
 } tw_step_info;
 
-/* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress. */
+/* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if the group is not open or the tensor is in
+ * progress. */
 TW_API int tw_group_info(tw_group *group, int tensor, tw_step_info *info);
 
 /* What scheme or exchange "auto" does. A plan is an exchange with a wire format. When the group
@@ -646,7 +668,8 @@ TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
 /* Write this rank's state to a file: residuals, moments, thresholds and step counters. An
  * existing file of that name is replaced only when the new one is complete. Not collective, but all
- * ranks must save after the same step. Works on a broken group too.
+ * ranks must save after the same step, or the files cannot be loaded together. Works on a broken
+ * group too; but there some ranks may be one step ahead: compare tw_step_info.step.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in progress;
  * TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 TW_API int tw_group_save(tw_group *group, const char *path);
@@ -656,19 +679,19 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * Each file of the saved run must be taken by exactly one rank. With as many ranks as before, each
  * with its own file, the run continues bit for bit ("auto" chooses anew). With another number of
  * ranks, a rank that takes several files adds up their residuals and velocities and takes the mean
- * of AdamW's moments; one that takes none starts with zeros. Rates and densities that were set are
- * not saved: set them again.
+ * of AdamW's moments; one that takes none starts with zeros. Rates and densities are not saved:
+ * load keeps those of this group. Set them as in the saved run.
  * Errors that all ranks get. Nothing has changed on any of them:
  *   TW_ERR_FILE, TW_ERR_DAMAGED, TW_ERR_MEMORY
  *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), or with the saved rank
  *                    that nobody took or that several ranks took
- *   TW_ERR_NUMBER    the sum of the residuals that a rank takes overflows
+ *   TW_ERR_NUMBER    a sum of residuals, velocities or moments that a rank takes overflows
  *   TW_ERR_NULL      a path is NULL
  *   TW_ERR_PARAM     npaths is negative
  * Errors after which the group is broken, as in tw_allreduce: TW_ERR_TIMEOUT; TW_ERR_TRANSPORT;
  * TW_ERR_PROTOCOL; TW_ERR_DEVICE, which also leaves the residuals undefined.
- * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE; the error that broke the
- * group. */
+ * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE if the group is not open or a
+ * tensor is in progress; the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
 /* ---- 8. The selector alone ---------------------------------------------------------------- */
@@ -691,10 +714,10 @@ typedef struct tw_selector tw_selector;
 TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory);
 
 /* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
- * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_K and TW_ERR_DENSITY, also if both or none are given;
- * TW_ERR_NAME for an unknown method, or if THINWIRE_KERNELS names kernels that this machine lacks;
- * TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE if the GPU cannot be used. On error *selector is
- * NULL. */
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both or none are given;
+ * TW_ERR_NAME for a method that is unknown or not there on this device, or if THINWIRE_KERNELS
+ * names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE if the GPU
+ * cannot be used. On error *selector is NULL. */
 TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params);
 
 /* Free everything. NULL is fine. */
@@ -706,12 +729,13 @@ TW_API void tw_selector_free(tw_selector *selector);
  *   sparse the selected entries of acc. The selector owns the arrays; they are valid until commit,
  *          undo or the next run.
  * Method "exact" returns exactly min(k, non-zeros) entries: the largest magnitudes, and of equal
- * ones the smaller index. "random" returns k. The other methods return what passes their threshold,
- * or the k largest if more than 4k pass ("dgc": 4k/3). "gaussian_published" returns whatever passes,
- * up to n entries. Without feedback the step need not be ended: the next run ends it too.
+ * ones the smaller index. "random" returns k, "redsync" k to 2k. The other methods return what
+ * passes their threshold. They return the k largest instead if that count is outside k/4 .. 4k
+ * ("reuse", "gaussian"), or above 4k/3 ("dgc"). "gaussian_published" returns whatever passes, 0 to
+ * n. Without feedback the step need not be ended: the next run ends it too.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if a step with feedback is open; TW_ERR_NUMBER if grad holds
  * NaN or infinity, or the sum overflows; TW_ERR_DEVICE if grad is not memory of the GPU, or the
- * step cannot be queued. After TW_ERR_NUMBER the residual is bit for bit as before, and bad_index
+ * step cannot be queued. After TW_ERR_NUMBER residual and moments are as before, and bad_index
  * of tw_selector_info is the first index at fault. */
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
@@ -728,8 +752,8 @@ TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
 TW_API int tw_selector_set_rate(tw_selector *selector, double rate);
 TW_API int tw_selector_set_density(tw_selector *selector, double density);
 
-/* End the step. The sent entries leave the residual and the velocity; all others stay. AdamW's
- * moments stay.
+/* End the step. The sent entries leave the residual, and their velocity becomes 0. All others stay,
+ * and so do m and v of AdamW.
  *   idx [count] the indices that were sent, ascending, a subset of the selection; on a GPU in its
  *       memory. NULL with count 0: the whole selection. To commit nothing, pass count 0 and an idx
  *       that is not NULL.
@@ -794,8 +818,9 @@ TW_API int tw_transport_kind(int position, const char **name, const char **descr
 
 /* What the papers say an exchange costs: payload words that a rank sends per step, at least and at
  * most. It receives as many. A word is 4 bytes; an entry is two words.
- *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If supports are spread
- *           evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that of butterfly.
+ *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected
+ *           indices are spread evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that
+ *           of butterfly.
  *   gtopk   `most` counts the path of an entry up the tree and down again. A rank sends at most
  *           half of it, and receives as much.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */

@@ -10,8 +10,9 @@
  *     tw_group_create(&group, transport, &params);    // params.select.device = TW_CUDA
  *
  * If a rank dies while NCCL work is queued, the other ranks wait in NCCL, inside a call of this
- * library. Call ncclCommAbort from another thread: the waiting call then returns an error that
- * names the rank. */
+ * library, even after `timeout`. Then call ncclCommAbort from another thread, the only use of comm
+ * that is allowed during a step. The waiting call returns an error that names the rank, and the
+ * group is broken. */
 #ifndef THINWIRE_NCCL_H
 #define THINWIRE_NCCL_H
 

@@ -40,8 +40,8 @@ typedef struct tw_network {
                                with each that it receives */
     double payload_scale;   /* each byte of payload takes the time of this many bytes, so that a
                                short vector can stand for a long one; 0: 1 */
-    double computing;       /* simulated seconds that a second of CPU time of a rank takes; they are
-                               multiplied by payload_scale. 0: computation takes no time */
+    double computing;       /* a second of a rank's CPU time advances its clock by computing *
+                               payload_scale seconds. 0: computation takes no time */
 } tw_network;
 
 /* Ranks as threads of this process, over a simulated network.

@@ -215,10 +215,11 @@ typedef struct step_record {
     int32_t error;
     int32_t tensor;
     int64_t index;
-    uint64_t call;  /* which tensors, at which step */
-    double seconds; /* that an earlier step took */
-    double rate;    /* AdamW's, summed over the tensors */
-    int64_t k;      /* entries to select, likewise */
+    uint64_t call;     /* which tensors, at which step */
+    double seconds;    /* that an earlier step took */
+    uint64_t settings; /* rates and k of all tensors, hashed */
+    double rate;       /* of AdamW, summed over the tensors: for the text of an error */
+    int64_t k;         /* entries to select, likewise */
 } step_record;
 
 static uint64_t signature(const tw__step *s) {
@@ -244,11 +245,16 @@ static int explain(const step_record *record, int rank, const char *own) {
 }
 
 static step_record own_record(const tw__step *s, int error, double seconds) {
-    step_record record = {error, s->error_tensor, s->bad_index, signature(s), seconds, 0.0, 0};
+    step_record record = {error, s->error_tensor, s->bad_index, signature(s), seconds, 0, 0.0, 0};
     for (int i = 0; i < s->count; i++) {
         const tw_selector *selector = tw__member(s, i)->selector;
-        record.rate += selector != NULL ? selector->rate : 0.0;
-        record.k += selector != NULL ? tw__selector_k(selector) : 0;
+        if (selector == NULL)
+            continue;
+        int64_t k = tw__selector_k(selector);
+        record.settings =
+            tw__mix(tw__mix(record.settings, (uint64_t)real(selector->rate)), (uint64_t)k);
+        record.rate += selector->rate;
+        record.k += k;
     }
     return record;
 }
@@ -256,16 +262,18 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
 /* The lowest rank that has set another rate or density than rank 0. */
 static int compare_settings(const tw_group *g, const step_record *records) {
     for (int r = 1; r < g->nranks; r++) {
+        if (records[r].settings == records[0].settings)
+            continue;
         if (records[r].rate != records[0].rate)
             return tw__fail(TW_ERR_MISMATCH,
                             "rate: rank %d has set %g, rank 0 %g (summed over the tensors of the "
                             "step); call tw_group_set_rate alike on all ranks",
                             r, records[r].rate, records[0].rate);
-        if (records[r].k != records[0].k)
-            return tw__fail(TW_ERR_MISMATCH,
-                            "density: rank %d selects %lld entries, rank 0 %lld; call "
-                            "tw_group_set_density alike on all ranks",
-                            r, (long long)records[r].k, (long long)records[0].k);
+        return tw__fail(
+            TW_ERR_MISMATCH,
+            "density: rank %d selects %lld entries, rank 0 %lld (summed likewise); call "
+            "tw_group_set_density alike on all ranks",
+            r, (long long)records[r].k, (long long)records[0].k);
     }
     return TW_OK;
 }

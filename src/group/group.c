@@ -16,12 +16,14 @@
 
 /* With TW_COUNT_PER_RANK: as many entries as cost what k of allgather cost. Where a step applies what
  * each rank selected, k is per rank already. */
-static void count_per_rank(const tw_group *g, int64_t n, tw_select_params *p) {
-    double k = (double)tw__k_at(p, n, INT64_MAX), ranks = (double)g->nranks;
-    double own = g->exchange->applied == NULL ? g->exchange->cost((double)n, k, ranks).most : 0.0;
-    double factor = own > 0.0 ? tw__exchange_allgather.cost((double)n, k, ranks).most / own : 1.0;
+static void count_per_rank(const tw_group *g, tw__tensor *t) {
+    tw_select_params *p = &t->params;
+    double n = (double)t->n, k = (double)tw__k_at(p, t->n, INT64_MAX), ranks = (double)g->nranks;
+    double own = g->exchange->applied == NULL ? g->exchange->cost(n, k, ranks).most : 0.0;
+    double factor = own > 0.0 ? tw__exchange_allgather.cost(n, k, ranks).most / own : 1.0;
+    t->per_rank = factor;
     if (p->k > 0)
-        p->k = (int64_t)fmax(1.0, fmin(factor * k, (double)n));
+        p->k = (int64_t)fmax(1.0, fmin(factor * k, n));
     else
         p->density = fmin(factor * p->density, 1.0);
     p->warmup_density = fmin(factor * p->warmup_density, 1.0);
@@ -175,7 +177,7 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
     if (g->opened)
         return tw__fail(TW_ERR_STATE, "the group is open; add tensors before tw_group_open");
     TW_TRY(make_room(g));
-    tw__tensor t = {.n = n, .params = select != NULL ? *select : g->params.select};
+    tw__tensor t = {.n = n, .per_rank = 1.0, .params = select != NULL ? *select : g->params.select};
     if (tw__group_is_dense(g)) {
         TW_TRY(check_dense(&t.params));
         t.params = dense_params(&t.params);
@@ -183,7 +185,7 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
         t.params.method = g->params.select.method;
     TW_TRY(tw__params_resolve(&t.params, n, &t.method, &t.backend));
     if (g->params.count == TW_COUNT_PER_RANK && !tw__group_is_dense(g))
-        count_per_rank(g, n, &t.params);
+        count_per_rank(g, &t);
     TW_TRY(check_device(g, &t));
     if (g->automatic && g->exchange == &tw__exchange_dense &&
         !tw__auto_sends_whole(&t.params, t.backend))
@@ -254,7 +256,7 @@ int tw__group_check_idle(tw_group *g, int tensor) {
 static int set_each(tw_group *g, int tensor, double value,
                     int (*meant)(const tw_select_params *params),
                     int (*check)(const tw__tensor *t, double value),
-                    int (*set)(tw_selector *selector, double value)) {
+                    int (*set)(const tw__tensor *t, double value)) {
     int first = tensor == TW_ALL ? 0 : tensor, end = tensor == TW_ALL ? g->ntensors : tensor + 1;
     int count = 0;
     TW_TRY(tw__group_check(g, first));
@@ -270,7 +272,7 @@ static int set_each(tw_group *g, int tensor, double value,
         return check(&g->tensors[0], value); /* says what is missing */
     for (int t = first; t < end; t++)
         if (meant(&g->tensors[t].params))
-            TW_TRY(set(g->tensors[t].selector, value));
+            TW_TRY(set(&g->tensors[t], value));
     return TW_OK;
 }
 
@@ -282,9 +284,13 @@ static int check_rate(const tw__tensor *t, double rate) {
     return tw__check_rate(&t->params, rate);
 }
 
+static int set_rate(const tw__tensor *t, double rate) {
+    return tw_selector_set_rate(t->selector, rate);
+}
+
 int tw_group_set_rate(tw_group *g, int tensor, double rate) {
     TW_REQUIRE(g, "group");
-    return set_each(g, tensor, rate, has_adamw, check_rate, tw_selector_set_rate);
+    return set_each(g, tensor, rate, has_adamw, check_rate, set_rate);
 }
 
 static int has_callers_density(const tw_select_params *p) {
@@ -293,13 +299,16 @@ static int has_callers_density(const tw_select_params *p) {
 
 static int check_density(const tw__tensor *t, double density) {
     int64_t k = 0;
-    return tw__k_from_caller(&t->params, t->n, density, &k);
+    return tw__k_from_caller(&t->params, t->n, density, t->per_rank, &k);
+}
+
+static int set_density(const tw__tensor *t, double density) {
+    return tw__selector_set_density(t->selector, density, t->per_rank);
 }
 
 int tw_group_set_density(tw_group *g, int tensor, double density) {
     TW_REQUIRE(g, "group");
-    return set_each(g, tensor, density, has_callers_density, check_density,
-                    tw_selector_set_density);
+    return set_each(g, tensor, density, has_callers_density, check_density, set_density);
 }
 
 /* ---- information */

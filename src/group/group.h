@@ -35,6 +35,7 @@ typedef enum {
 typedef struct tw__tensor {
     int64_t n;
     tw_select_params params; /* resolved */
+    double per_rank;         /* by which TW_COUNT_PER_RANK has multiplied k and densities; else 1 */
     const struct tw__method *method;
     const tw__backend *backend;
     tw_selector *selector; /* NULL with dense */

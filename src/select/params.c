@@ -41,17 +41,19 @@ int64_t tw__k_max(const tw_select_params *p, int64_t n) {
     return tw__k_at(p, n, 0); /* k never rises, and what the caller sets is not above this */
 }
 
-int tw__k_from_caller(const tw_select_params *p, int64_t n, double density, int64_t *k) {
+int tw__k_from_caller(const tw_select_params *p, int64_t n, double density, double factor,
+                      int64_t *k) {
     int64_t least = tw__k_at(p, n, INT64_MAX), most = tw__k_max(p, n);
     if (p->warmup != TW_WARMUP_CALLER)
         return tw__fail(TW_ERR_PARAM, "density: only with warmup TW_WARMUP_CALLER can it be set");
-    *k = density > 0.0 && density <= 1.0 ? k_of_density(density, n) : 0;
+    *k = density > 0.0 && density <= 1.0 ? k_of_density(fmin(factor * density, 1.0), n) : 0;
     if (*k >= least && *k <= most)
         return TW_OK;
     return tw__fail(TW_ERR_DENSITY,
-                    "density: %g; accepted is %g .. %g, from density to "
-                    "warmup_density of tw_select_params",
-                    density, (double)least / (double)n, (double)most / (double)n);
+                    "density: %g; accepted is %g .. %g, from density to warmup_density of "
+                    "tw_select_params",
+                    density, (double)least / (double)n / factor,
+                    fmin((double)most / (double)n / factor, 1.0));
 }
 
 int tw__check_rate(const tw_select_params *p, double rate) {

@@ -199,13 +199,17 @@ int tw_selector_set_rate(tw_selector *s, double rate) {
     return TW_OK;
 }
 
-int tw_selector_set_density(tw_selector *s, double density) {
+int tw__selector_set_density(tw_selector *s, double density, double factor) {
     int64_t k = 0;
-    TW_REQUIRE(s, "selector");
     TW_TRY(check_closed(s));
-    TW_TRY(tw__k_from_caller(&s->params, s->n, density, &k));
+    TW_TRY(tw__k_from_caller(&s->params, s->n, density, factor, &k));
     s->k = k;
     return TW_OK;
+}
+
+int tw_selector_set_density(tw_selector *s, double density) {
+    TW_REQUIRE(s, "selector");
+    return tw__selector_set_density(s, density, 1.0);
 }
 
 /* ---- one step of a group */

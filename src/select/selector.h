@@ -37,8 +37,9 @@ struct tw_selector {
 /* The k of a step, and the largest over all steps. */
 int64_t tw__k_at(const tw_select_params *params, int64_t n, int64_t step);
 int64_t tw__k_max(const tw_select_params *params, int64_t n);
-/* The k of a density that the caller sets. Errors: TW_ERR_PARAM; TW_ERR_DENSITY. */
-int tw__k_from_caller(const tw_select_params *params, int64_t n, double density, int64_t *k);
+/* The k of a density that the caller sets, times `factor`. Errors: TW_ERR_PARAM; TW_ERR_DENSITY. */
+int tw__k_from_caller(const tw_select_params *params, int64_t n, double density, double factor,
+                      int64_t *k);
 /* Vectors of moments: 2 with AdamW, 1 with momentum, else 0. */
 static inline uint32_t tw__moments_of(const tw_select_params *params) {
     return params->before == TW_BEFORE_ADAMW ? 2 : params->momentum != 0.0f;
@@ -69,6 +70,8 @@ int tw__selector_apply(tw_selector *s, const tw__outcome *outcome);
  * Errors: TW_ERR_DEVICE. */
 int tw__selector_overflows(tw_selector *s, int on_device, const tw__list *kept,
                            const tw__list *sent, int64_t base, int *yes);
+/* As tw_selector_set_density, with a density that is multiplied by `factor`. */
+int tw__selector_set_density(tw_selector *s, double density, double factor);
 /* The k of the next step. */
 int64_t tw__selector_k(const tw_selector *s);
 /* Continue from a saved state: as created, after so many steps. Errors: TW_ERR_DEVICE. */

@@ -198,6 +198,39 @@ static void test_count_per_rank(void **state) {
     rows_free(grads);
 }
 
+/* The caller's density counts as that of the parameters does. */
+static void test_density_per_rank(void **state) {
+    (void)state;
+    enum { MANY = 16, LONG = 20000 };
+    const int64_t size = LONG;
+    ranks r;
+    float **grads = rows_alloc(MANY, LONG);
+    tw_group_params params = ranks_params("oktopk", 0);
+    params.count = TW_COUNT_PER_RANK;
+    params.select.density = 0.01;
+    params.select.warmup = TW_WARMUP_CALLER;
+    params.select.warmup_density = 0.04;
+    ranks_open(&r, MANY, &params, &size, 1);
+    check_scene("densities per rank");
+    for (int i = 0; i < 3; i++) {
+        tw_step_info info;
+        setting s = {.set = tw_group_set_density, .usual = 0.01 * (4 - i), .rank = -1};
+        ranks_run(&r, set_one, &s);
+        ranks_ok(&r);
+        rows_fill(grads, MANY, LONG, DATA_GAUSS, i);
+        ranks_allreduce(&r, 0, (void *const *)grads, grads);
+        ranks_ok(&r);
+        check_ok(tw_group_info(r.groups[0], 0, &info));
+        check_int("k", info.k, (int64_t)(s.usual * LONG * (MANY - 1) / 3 + 0.5));
+    }
+    check_ok(tw_group_set_density(r.groups[0], 0, 0.01));
+    check_error(tw_group_set_density(r.groups[0], 0, 0.009), TW_ERR_DENSITY);
+    check_error(tw_group_set_density(r.groups[0], 0, 0.05), TW_ERR_DENSITY);
+    check_contains(tw_last_error(), "0.01 .. 0.04");
+    ranks_close(&r);
+    rows_free(grads);
+}
+
 static void test_bad_settings(void **state) {
     (void)state;
     const double bad[] = {0.0, -0.1, 0.004, 0.6, 1.5, NAN, INFINITY};
@@ -359,6 +392,7 @@ int main(void) {
         cmocka_unit_test(test_density_by_caller),
         cmocka_unit_test(test_bad_settings),
         cmocka_unit_test(test_count_per_rank),
+        cmocka_unit_test(test_density_per_rank),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_warmup),
         cmocka_unit_test(test_mixed_tensors),
