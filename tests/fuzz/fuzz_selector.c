@@ -24,6 +24,8 @@ typedef struct model {
     tw_selector *selector;
     float grad[MOST], residual[MOST], velocity[MOST];
     float acc[MOST], next_velocity[MOST], scratch[MOST];
+    float second[MOST], next_second[MOST]; /* of AdamW, whose m is in velocity */
+    int gradients;                         /* in these moments */
     char raw[MOST * 4 + 4];
     int shift; /* misalignment of raw */
     int32_t idx[MOST];
@@ -40,7 +42,15 @@ static void read_params(model *m, input *in) {
     m->params.threads = 1 + (int)(flags >> 3) % 3;
     m->params.momentum = (flags & 32) && !(flags & 4) ? 0.75f : 0.0f;
     m->params.reuse_period = 1 + (int)(flags >> 6);
-    m->shift = (int)(take(in, 1) % 4);
+    const uint32_t shift = take(in, 1);
+    m->shift = (int)(shift % 4);
+    if ((shift & 4) && m->params.momentum == 0.0f && m->params.feedback == TW_FEEDBACK_ON) {
+        m->params.before = TW_BEFORE_ADAMW;
+        m->params.beta1 = 0.75; /* powers of these are exact */
+        m->params.beta2 = 0.875;
+        m->params.eps = 1e-6;
+        m->params.rate = 0.01;
+    }
     REQUIRE(tw_select_method(take_row(in, count_methods()), &m->params.method, NULL) == TW_OK);
 }
 
@@ -60,9 +70,26 @@ static void read_gradient(model *m, input *in) {
     oracle_decode(m->grad, raw, m->n, m->params.type);
 }
 
+/* AdamW's update of element i, as src/backend/adamw.h has it; NaN if v overflows. */
+static float update_of(model *m, int64_t i) {
+    const float rate = (float)(0.01 / (1.0 - pow(0.75, m->gradients + 1)));
+    const float root = (float)(1.0 / sqrt(1.0 - pow(0.875, m->gradients + 1)));
+    m->next_velocity[i] = 0.75f * m->velocity[i] + 0.25f * m->grad[i];
+    m->next_second[i] = 0.875f * m->second[i] + 0.125f * m->grad[i] * m->grad[i];
+    const float d = root * sqrtf(m->next_second[i]) + 1e-6f;
+    return rate * m->next_velocity[i] / d + (d - d);
+}
+
 /* acc as it should be; returns the first index that is not finite, or -1. */
 static int64_t expect(model *m) {
     int64_t bad = -1;
+    for (int64_t i = m->n - 1; i >= 0 && m->params.before == TW_BEFORE_ADAMW; i--) {
+        m->acc[i] = m->residual[i] + update_of(m, i);
+        if (!isfinite(m->acc[i]))
+            bad = i;
+    }
+    if (m->params.before == TW_BEFORE_ADAMW)
+        return bad;
     for (int64_t i = m->n - 1; i >= 0; i--) {
         const float kept = m->params.momentum * m->velocity[i];
         m->next_velocity[i] = m->params.momentum > 0 ? kept + m->grad[i] : m->grad[i];
@@ -115,8 +142,13 @@ static void commit(model *m, const tw_sparse *sparse, int how) {
             m->idx[count++] = sparse->idx[j];
     memcpy(m->residual, m->acc, sizeof m->acc);
     memcpy(m->velocity, m->next_velocity, sizeof m->velocity);
-    for (int64_t j = 0; j < count; j++)
-        m->residual[m->idx[j]] = m->velocity[m->idx[j]] = 0.0f;
+    memcpy(m->second, m->next_second, sizeof m->second);
+    m->gradients++;
+    for (int64_t j = 0; j < count; j++) {
+        m->residual[m->idx[j]] = 0.0f;
+        if (m->params.before != TW_BEFORE_ADAMW)
+            m->velocity[m->idx[j]] = 0.0f;
+    }
     REQUIRE(tw_selector_commit(m->selector, how == 0 ? NULL : m->idx, how == 0 ? 0 : count) ==
             TW_OK);
 }
