@@ -43,6 +43,8 @@ def parser(description, **defaults):
     p.add_argument("--density", type=float, default=0.01, help="k/n")
     p.add_argument("--density-warmup", type=int, metavar="STEPS",
                    help="in which density falls to it (default 0; thinwire: a fifth of the run)")
+    p.add_argument("--density-schedule", choices=("exponential", "linear", "cosine"),
+                   default="exponential", help="how it falls")
     p.add_argument("--warmup-density", type=float, default=0.25, help="of the first of these")
     p.add_argument("--whole-model", action="store_true",
                    help="the k largest values of the model, not of each parameter")
@@ -151,6 +153,7 @@ def compress(args, model):
 
     return thinwire.compress(model, scheme=args.scheme, density=args.density, seed=args.seed,
                              warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
+                             warmup=args.density_schedule,
                              momentum=args.momentum if args.momentum_correction else 0.0,
                              wire=args.wire, whole_model=args.whole_model)
 
@@ -165,6 +168,7 @@ def make_optimizer(args, model, steps):
         return thinwire.AdamW(parameters, args.lr, args.betas, weight_decay=args.weight_decay,
                               model=model, scheme=args.scheme, density=args.density, steps=steps,
                               warmup_steps=args.density_warmup, whole_model=args.whole_model,
+                              warmup=args.density_schedule,
                               warmup_density=args.warmup_density, seed=args.seed, **wire)
     if args.optimizer == "adamw":
         fused = {"fused": True} if parameters[0].is_cuda and hasattr(torch, "compile") else {}
@@ -443,7 +447,8 @@ class Loop:
                        momentum=args.momentum if has_momentum else 0.0,
                        momentum_correction=args.momentum_correction,
                        weight_decay=args.weight_decay, whole_model=args.whole_model,
-                       density_warmup=self.density_warmup(), dense_steps=args.dense_steps,
+                       density_warmup=self.density_warmup(),
+                       density_schedule=args.density_schedule, dense_steps=args.dense_steps,
                        warmup_density=args.warmup_density, schedule=args.schedule,
                        anneal=args.anneal, clip=args.clip, **adaptive,
                        wire=args.wire or ("auto" if args.scheme == "auto" else "raw"))
