@@ -1,16 +1,19 @@
-/* liveness.c - which ranks are alive after a deadline, and abort notices
+/* liveness.c - which ranks are alive when a deadline is near, and abort notices
  *
  *   rank 0 waits for 1              rank 1 waits for 2          rank 2 is stopped
- *   deadline: "alive?" -> 1, 2
+ *   half of the timeout, or 2 s before the deadline:
+ *   "alive?" -> 1, 2
  *                                   "alive" -> 0                (no reply)
- *   TW_ERR_TIMEOUT names rank 2
+ *   deadline: TW_ERR_TIMEOUT
+ *   names rank 2
  *   abort notice -> 1, 2            fails with the same text
  *
  * The error names the rank that is missing, not one that waits for it, and no rank waits for one
- * that has aborted. A rank that has waited for 50 ms looks for queries and notices; shorter waits
- * pay nothing. A rank that is not in a call of the library does not reply and counts as missing.
- * These messages have a tag of their own and are not counted as traffic: the exchange has failed
- * when they are sent.
+ * that has aborted. If the message arrives after all, the replies are read later and ignored. A rank
+ * that has waited for 50 ms (an eighth of the timeout, if that is shorter) looks for queries and
+ * notices; shorter waits pay nothing. A rank that is not in a call of the library does not reply and
+ * counts as missing. These messages have a tag of their own and are not counted as traffic: they are
+ * sent only when a rank is late.
  *
  * A rank has one receive under way from every other rank and renews it after each notice. Queries
  * and replies are constants, and the abort notice is written once: no buffer changes while it is
@@ -29,10 +32,6 @@ enum { QUERY = 1, REPLY = 2, ABORT = 3 };
 static const tw__notice query = {.kind = QUERY};
 static const tw__notice reply = {.kind = REPLY};
 
-/* Replies get as long as the messages had, within these limits: peers check for queries every
- * TW__LIVENESS_PERIOD, and their machine may be busy. */
-#define REPLY_LEAST (TW__SECOND / 2)
-#define REPLY_MOST (2 * TW__SECOND)
 /* Missing ranks that are named; the others are counted. */
 #define NAMED 16
 
@@ -146,7 +145,7 @@ static void name_missing(const tw_transport *t, int missing, char *text, size_t 
         snprintf(text + used, size - used, " and %d more", missing - named);
 }
 
-static int fail_timeout(const tw_transport *t, const tw__message *awaited) {
+int tw__liveness_fail(const tw_transport *t, const tw__message *awaited) {
     char names[NAMED * 8 + 32];
     double seconds = (double)t->timeout / (double)TW__SECOND;
     int missing = count_missing(t);
@@ -162,9 +161,7 @@ static int fail_timeout(const tw_transport *t, const tw__message *awaited) {
                     t->rank, awaited->sending ? "sends" : "waits for");
 }
 
-int tw__liveness_ask(tw_transport *t, const tw__message *awaited) {
-    int64_t limit = t->timeout < REPLY_LEAST ? REPLY_LEAST : t->timeout;
-    int64_t deadline = tw__clock() + (limit < REPLY_MOST ? limit : REPLY_MOST);
+void tw__liveness_ask(tw_transport *t) {
     start_receives(t);
     for (int i = 0; i < t->nranks; i++) {
         tw__liveness_peer *peer = &t->liveness.peers[i];
@@ -172,11 +169,6 @@ int tw__liveness_ask(tw_transport *t, const tw__message *awaited) {
         if (i != t->rank && !is_active(t, &peer->query))
             send_notice(t, i, &query, HEAD, &peer->query);
     }
-    do {
-        tw__transport_idle(t, TW__LIVENESS_PERIOD / 10);
-        TW_TRY(tw__liveness_check(t));
-    } while (count_missing(t) > 0 && tw__clock() < deadline);
-    return fail_timeout(t, awaited);
 }
 
 /* ---- abort */

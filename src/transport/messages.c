@@ -2,7 +2,7 @@
  *
  * Every wait is the same loop: test what is under way, and when nothing has changed, pause. A pause
  * idles or does the overlapping work, looks for abort notices every 50 ms, and asks who is alive
- * when the deadline has passed.
+ * shortly before the deadline, so that the wait ends at the deadline and not later.
  *
  * In a simulated network each function that may follow a computation enters the clock, which adds
  * the computation's time, and leaves it at the end. */
@@ -16,6 +16,8 @@
 
 /* Waits longer than this are for a slow network; shorter ones do not start overlapping work. */
 #define LONG_WAIT (TW__SECOND / 1000)
+/* Replies get half of the timeout, and no more than this. */
+#define REPLY_MOST (2 * TW__SECOND)
 
 /* ---- errors of the calls */
 
@@ -48,19 +50,47 @@ static int fail_message(const tw_transport *t, const tw__message *message, int e
 
 /* ---- deadlines */
 
+/* The last part of a wait, in which the others reply. Their machine may be busy, and they look for
+ * queries every period. */
+static int64_t reply_time(const tw_transport *t) {
+    return t->timeout / 2 < REPLY_MOST ? t->timeout / 2 : REPLY_MOST;
+}
+
+/* With a short timeout ranks look more often: their replies must arrive before it. */
+static int64_t check_period(const tw_transport *t, const tw__deadline *deadline) {
+    int64_t period =
+        reply_time(t) / 4 < TW__LIVENESS_PERIOD ? reply_time(t) / 4 : TW__LIVENESS_PERIOD;
+    return deadline->asked ? period / 10 : period;
+}
+
+static void begin_wait(const tw_transport *t, tw__deadline *deadline, int64_t now) {
+    *deadline = (tw__deadline){.begin = now, .end = now + t->timeout};
+    deadline->ask = deadline->end - reply_time(t);
+    deadline->next_check = now + check_period(t, deadline);
+}
+
+/* A rank that was stopped asks late. The others still get their time to reply. */
+static void ask(tw_transport *t, tw__deadline *deadline, int64_t now) {
+    tw__liveness_ask(t);
+    deadline->asked = 1;
+    deadline->end = now + reply_time(t);
+}
+
 /* Begins the wait at the first call. Fails if it must end. */
 static int check_deadline(tw_transport *t, tw__deadline *deadline, const tw__message *awaited,
                           int64_t now) {
-    if (deadline->end == 0)
-        *deadline = (tw__deadline){now + t->timeout, now + TW__LIVENESS_PERIOD};
+    if (deadline->begin == 0)
+        begin_wait(t, deadline, now);
     assert(deadline->next_check > 0 && t->timeout >= 0);
     if (t->interrupted)
         return tw__fail(TW_ERR_STATE, "the group was freed while tensors were under way");
-    if (now >= deadline->next_check) {
+    if (now >= deadline->ask && !deadline->asked)
+        ask(t, deadline, now);
+    if (now >= deadline->next_check || now >= deadline->end) {
         TW_TRY(tw__liveness_check(t));
-        deadline->next_check = now + TW__LIVENESS_PERIOD;
+        deadline->next_check = now + check_period(t, deadline);
     }
-    return now < deadline->end ? TW_OK : tw__liveness_ask(t, awaited);
+    return now < deadline->end ? TW_OK : tw__liveness_fail(t, awaited);
 }
 
 void tw__transport_idle(const tw_transport *t, int64_t nanoseconds) {
@@ -78,13 +108,12 @@ void tw__transport_set_overlap(tw_transport *t, tw__overlap *overlap, void *cont
 static int pause_once(tw_transport *t, tw__deadline *deadline, const tw__message *awaited) {
     int64_t now = tw__clock();
     TW_TRY(check_deadline(t, deadline, awaited, now));
-    int64_t waited = now - (deadline->end - t->timeout);
-    if (t->overlap != NULL && awaited->kind != TW__CONTROL && waited >= LONG_WAIT) {
+    if (t->overlap != NULL && awaited->kind != TW__CONTROL && now - deadline->begin >= LONG_WAIT) {
         t->overlap = t->overlap(t->overlap_context) ? t->overlap : NULL;
         return TW_OK;
     }
-    int64_t until = deadline->next_check < deadline->end ? deadline->next_check : deadline->end;
-    tw__transport_idle(t, until - now);
+    int64_t event = deadline->asked ? deadline->end : deadline->ask;
+    tw__transport_idle(t, (deadline->next_check < event ? deadline->next_check : event) - now);
     return TW_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  *   transport.c            the table of transports; create, free, ask
  *   messages.c             send, receive, test, wait until a deadline
- *   liveness.c             which ranks are alive after a deadline; abort notices
+ *   liveness.c             which ranks are alive when a deadline is near; abort notices
  *   collectives.c          alltoall, allgather, sums of counts
  *   transport_self.c       the only rank of a job of one
  *   transport_threads.c    ranks are threads of one process
@@ -52,7 +52,7 @@ tw_traffic tw__transport_traffic(const tw_transport *t);
 /* A transport has one group at a time. Errors: TW_ERR_STATE if it has one, or has failed. */
 int tw__transport_acquire(tw_transport *t);
 void tw__transport_release(tw_transport *t);
-/* Seconds until a wait fails. 0: the default. */
+/* Seconds until a wait fails, the question who is missing included. 0: the default. */
 void tw__transport_set_timeout(tw_transport *t, double seconds);
 /* From any thread: all waits fail with TW_ERR_STATE, now and later. */
 void tw__transport_interrupt(tw_transport *t);
@@ -126,8 +126,11 @@ void tw__transport_cancel(tw_transport *t, tw__message *messages, int count);
  *   awaited   a message that is not done, for the error text
  * Errors: those of tw__transport_wait, but nothing is cancelled and no rank is told. */
 typedef struct tw__deadline {
-    int64_t end;        /* ns; 0: the wait has not begun */
+    int64_t begin;      /* ns; 0: the wait has not begun */
+    int64_t ask;        /* ns: when to ask who is alive */
+    int64_t end;        /* ns */
     int64_t next_check; /* ns: when to look for queries and abort notices */
+    int asked;
 } tw__deadline;
 int tw__transport_pause(tw_transport *t, tw__deadline *deadline, const tw__message *awaited);
 /* After such a loop: the simulated clock advances to the end of these messages. */

@@ -7,7 +7,7 @@
 
 #define TW__TAG_DATA 0
 #define TW__TAG_LIVENESS 1
-/* How often a waiting rank looks for queries and abort notices. */
+/* How often a waiting rank looks for queries and abort notices, at least. */
 #define TW__LIVENESS_PERIOD (TW__SECOND / 20)
 
 /* ---- state */
@@ -62,9 +62,11 @@ int tw__liveness_create(tw_transport *t);
 void tw__liveness_free(tw_transport *t);
 /* Reply to queries. Errors: TW_ERR_PROTOCOL; that of a rank that has aborted. */
 int tw__liveness_check(tw_transport *t);
-/* After a wait for `awaited` that reached its deadline: ask all ranks and wait for their replies.
- * Always fails: TW_ERR_TIMEOUT, or the error of a rank that has aborted. */
-int tw__liveness_ask(tw_transport *t, const tw__message *awaited);
+/* Ask all ranks whether they are alive. tw__liveness_check receives the replies. */
+void tw__liveness_ask(tw_transport *t);
+/* The wait for `awaited` has reached its deadline. Fails with TW_ERR_TIMEOUT and the ranks that have
+ * not replied. */
+int tw__liveness_fail(const tw_transport *t, const tw__message *awaited);
 /* Send all ranks an abort notice with this status and tw_last_error(). Only the first call does. */
 void tw__liveness_abort(tw_transport *t, int status);
 

@@ -18,8 +18,9 @@
 
 /* How long other ranks may take to create the transport. */
 #define CREATE_SECONDS 300
-/* For all cancelled requests of a transport together. */
-#define CANCEL_TIME (TW__SECOND / 5)
+/* For all cancelled requests of a transport together. The call that fails takes this much longer than
+ * its deadline. */
+#define CANCEL_TIME (TW__SECOND / 20)
 /* MPI counts in int. Longer messages are counted in words of 8 bytes, and the rest. */
 #define LONG_MESSAGE ((size_t)1 << 30)
 #define WORD 8

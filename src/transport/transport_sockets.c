@@ -73,7 +73,7 @@ static int sockets_send(void *context, int peer, int tag, const void *data, size
     tw__request *r = new_request(s, to, tag, (void *)data, bytes);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
-    s->failed |= tag == TW__TAG_LIVENESS; /* used after failures only */
+    s->failed |= tag == TW__TAG_LIVENESS; /* used when a rank is late */
     *handle = r;
     tw__connection_send(to, r);
     return TW_OK;

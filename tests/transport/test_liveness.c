@@ -94,13 +94,13 @@ static void test_short_deadline(void **state) {
     check_contains(all[4].text, "(says rank 0)");
 }
 
-/* Rank 0 is past its deadline and waits for replies when rank 1 aborts: rank 0 fails with the reason
- * of rank 1. Rank 2 is silent. */
+/* Rank 0 has asked who is alive and waits for replies when rank 1 aborts: rank 0 fails with the
+ * reason of rank 1. Rank 2 is silent. */
 static void run_reason(test_rank *m) {
     if (m->rank == 2)
         stay_away();
     if (m->rank == 1) {
-        nap(0.45);
+        nap(0.22);
         (void)tw__transport_abort(m->transport, tw__fail(TW_ERR_DAMAGED, "a broken disk"));
     }
     if (m->rank == 0)
