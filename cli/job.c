@@ -1,7 +1,8 @@
 /* job.c - chooses between threads and MPI, and runs ranks as threads
  *
  * Open MPI, MPICH and Slurm tell a process about its job through the environment, before MPI is
- * initialised: that decides. A rank that fails leaves; the others notice by their deadlines.
+ * initialised: that decides. A rank that fails leaves, and the others notice: at once between
+ * threads, by their deadlines over MPI.
  */
 #include "job.h"
 

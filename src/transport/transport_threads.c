@@ -1,18 +1,19 @@
 /* transport_threads.c - ranks as threads of one process
  *
- * The hub has an endpoint for each rank. An endpoint has one queue per source rank. The queue holds
- * sends without a receive and receives without a send:
+ * The hub has an endpoint for each rank. An endpoint has one queue per source rank and tag. The queue
+ * holds sends without a receive, or receives without a send, never both:
  *
- *     rank 0 sends to 2:  hub.endpoints[2].queues[0] -> [send tag 0] -> [send tag 0] -> [recv tag 1]
+ *     rank 0 sends to 2:  hub.endpoints[2].queues[0][tag 0] -> [send] -> [send]
+ *                         hub.endpoints[2].queues[0][tag 1] -> [recv]
  *
  * Whichever of send and receive comes second takes the first out of the queue under the endpoint's
- * mutex, and copies once, without the mutex, from the sender's buffer to the receiver's. Under one
- * tag a queue holds sends or receives, never both, and is searched from its head, so messages stay
- * in order.
+ * mutex, and copies once, without the mutex, from the sender's buffer to the receiver's. Messages are
+ * taken at the head, so they stay in order, and however many wait, the next one costs the same.
  *
  * A request is WAITING in a queue, then COPYING, then DONE. Only its owner gives it back, and the
- * copying thread does not touch it after DONE. Endpoints live as long as the hub, which is freed
- * with the last of them, so any thread may wake any endpoint. */
+ * copying thread does not touch it after DONE. A request that waits for a rank which has freed its
+ * transport fails when it is tested. Endpoints live as long as the hub, which is freed with the last
+ * of them, so any thread may wake any endpoint. */
 #include "base/memory.h"
 #include "transport/transport_internal.h"
 
@@ -24,6 +25,7 @@
 #include <string.h>
 
 enum { WAITING, COPYING, DONE, TOO_LONG };
+enum { TAGS = 2 }; /* TW__TAG_DATA and TW__TAG_LIVENESS */
 
 typedef struct request {
     struct request *prev, *next; /* in its queue */
@@ -48,7 +50,8 @@ typedef struct endpoint {
     pthread_cond_t changed;  /* a request of this rank is done */
     _Atomic int64_t changes; /* how often */
     int64_t seen;            /* of these; used by the rank alone */
-    queue *queues;           /* [nranks] by source */
+    _Atomic int closed;      /* the rank has freed its transport */
+    queue (*queues)[TAGS];   /* [nranks] by source, then by tag */
     tw__slab requests;       /* used by the rank alone */
 } endpoint;
 
@@ -75,11 +78,9 @@ static void unlink_request(queue *q, request *r) {
     *(r->next != NULL ? &r->next->prev : &q->tail) = r->prev;
 }
 
-static request *find_match(const queue *q, const request *r) {
-    request *other = q->head;
-    while (other != NULL && (other->tag != r->tag || other->sending == r->sending))
-        other = other->next;
-    return other;
+static queue *queue_of(const request *r) {
+    assert(r->tag >= 0 && r->tag < TAGS);
+    return &r->to->queues[r->source][r->tag];
 }
 
 /* ---- moving bytes */
@@ -103,10 +104,10 @@ static void copy(request *send, request *recv) {
 
 /* Matches a request with the one that waits for it, or queues it. */
 static void match(request *r) {
-    queue *q = &r->to->queues[r->source];
+    queue *q = queue_of(r);
     atomic_store_explicit(&r->state, WAITING, memory_order_relaxed);
     pthread_mutex_lock(&r->to->mutex);
-    request *other = find_match(q, r);
+    request *other = q->head != NULL && q->head->sending != r->sending ? q->head : NULL;
     if (other != NULL) {
         assert(other->state == WAITING && other->owner != r->owner);
         unlink_request(q, other);
@@ -156,12 +157,32 @@ static int threads_recv(void *context, int peer, int tag, void *data, size_t cap
     return start(e, &what, handle);
 }
 
+/* Takes a request out of its queue, if it is still there. */
+static int withdraw(request *r) {
+    pthread_mutex_lock(&r->to->mutex);
+    int waiting = atomic_load_explicit(&r->state, memory_order_relaxed) == WAITING;
+    if (waiting)
+        unlink_request(queue_of(r), r);
+    pthread_mutex_unlock(&r->to->mutex);
+    return waiting;
+}
+
+static int test_waiting(endpoint *e, request *r) {
+    const endpoint *peer = r->sending ? r->to : &e->hub->endpoints[r->source];
+    if (!atomic_load_explicit(&peer->closed, memory_order_acquire) || !withdraw(r))
+        return 0;
+    tw__slab_put(&e->requests, r);
+    return tw_transport_explain("it has freed its transport");
+}
+
 static int threads_test(void *context, void *handle, size_t *bytes) {
     endpoint *e = context;
     request *r = handle;
     assert(r->owner == e);
     int state = atomic_load_explicit(&r->state, memory_order_acquire);
-    if (state == WAITING || state == COPYING)
+    if (state == WAITING)
+        return test_waiting(e, r);
+    if (state == COPYING)
         return 0;
     *bytes = r->bytes;
     tw__slab_put(&e->requests, r);
@@ -193,12 +214,7 @@ static void threads_cancel(void *context, void *handle) {
     endpoint *e = context;
     request *r = handle;
     size_t bytes = 0;
-    pthread_mutex_lock(&r->to->mutex);
-    int waiting = atomic_load_explicit(&r->state, memory_order_relaxed) == WAITING;
-    if (waiting)
-        unlink_request(&r->to->queues[r->source], r);
-    pthread_mutex_unlock(&r->to->mutex);
-    if (waiting)
+    if (withdraw(r))
         tw__slab_put(&e->requests, r);
     else
         while (threads_test(e, r, &bytes) == 0)
@@ -225,8 +241,11 @@ static void release_hub(hub *h) {
         free_hub(h);
 }
 
+/* Ranks that wait for this one notice when they next look, TW__LIVENESS_PERIOD later at most. */
 static void threads_close(void *context) {
-    release_hub(((endpoint *)context)->hub);
+    endpoint *e = context;
+    atomic_store_explicit(&e->closed, 1, memory_order_release);
+    release_hub(e->hub);
 }
 
 static int threads_host(void *context, int rank) {

@@ -17,11 +17,10 @@ static void nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* Silent until the others have failed. A rank that returns closes its sockets, which the others would
- * notice at once. */
+/* Silent until the others have failed. A rank that returns closes its transport, which the others
+ * would notice at once. */
 static void stay_away(void) {
-    if (ranks_on_sockets)
-        nap(1.0);
+    nap(0.7);
 }
 
 /* Waits for a byte from a rank that does not send. Keeps the error text. */
