@@ -12,6 +12,11 @@
 /* No message is longer: 2^31 entries, four times over. */
 #define LONGEST (SIZE_MAX / 2 < (uint64_t)1 << 36 ? SIZE_MAX / 2 : (uint64_t)1 << 36)
 
+/* Reads in one look at a socket: 1 MB of short messages. */
+#define READS 16
+/* Reads after a write has failed, for what the peer sent before it closed: more than sockets hold. */
+#define LAST_READS 4096
+
 /* A message that arrived before its receive was started. */
 typedef struct tw__unexpected {
     struct tw__unexpected *next;
@@ -84,6 +89,11 @@ void tw__connection_lose(tw__connection *c, int why) {
     c->receive = NULL;
 }
 
+static void set_events(const tw__connection *c) {
+    if (c->lost == 0)
+        c->poll->events = (short)((c->held ? 0 : POLLIN) | (c->sends.first != NULL ? POLLOUT : 0));
+}
+
 static int would_block(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
@@ -99,7 +109,13 @@ static int fits(tw__request *r, size_t bytes) {
     return 0;
 }
 
-static void take_unexpected(unexpected *u, tw__request *r) {
+static size_t size_of(size_t bytes) {
+    return sizeof(unexpected) + bytes;
+}
+
+static void take_unexpected(tw__connection *c, unexpected *u, tw__request *r) {
+    assert(c->unexpected_bytes >= size_of(u->bytes));
+    c->unexpected_bytes -= size_of(u->bytes);
     if (fits(r, u->bytes)) {
         memcpy(r->data, u->body, u->bytes);
         r->bytes = u->bytes;
@@ -109,31 +125,42 @@ static void take_unexpected(unexpected *u, tw__request *r) {
 }
 
 static void keep_unexpected(tw__connection *c, unexpected *u) {
-    unexpected **end = &c->unexpected[c->header.tag];
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = u;
+    tw__unexpected_list *list = &c->unexpected[c->header.tag];
+    *(list->first == NULL ? &list->first : &list->last->next) = u;
+    list->last = u;
+}
+
+/* 0, or an errno. */
+static int read_header(tw__connection *c) {
+    memcpy(&c->header, c->buffer + c->begin, sizeof c->header);
+    c->begin += sizeof c->header;
+    return c->header.magic == MAGIC && c->header.tag < TW__CONNECTION_TAGS &&
+                   c->header.bytes <= LONGEST
+               ? 0
+               : EPROTO;
 }
 
 /* The header was read: decide where the body goes. 0, or an errno. */
 static int open_message(tw__connection *c) {
-    if (c->header.magic != MAGIC || c->header.tag >= TW__CONNECTION_TAGS ||
-        c->header.bytes > LONGEST)
-        return EPROTO;
-    assert(c->receive == NULL && c->keep == NULL);
     tw__queue *waiting = &c->receives[c->header.tag];
-    c->in_body = 1;
+    size_t size = size_of(c->header.bytes);
+    assert(c->receive == NULL && c->keep == NULL);
+    c->held = waiting->first == NULL && size > TW__CONNECTION_UNEXPECTED - c->unexpected_bytes;
+    c->in_body = !c->held;
     c->got = 0;
+    if (c->held)
+        return 0;
     if (waiting->first != NULL) {
         tw__request *r = pop(waiting);
         c->receive = fits(r, c->header.bytes) ? r : NULL;
         return 0;
     }
-    c->keep = malloc(sizeof *c->keep + c->header.bytes);
+    c->keep = malloc(size);
     if (c->keep == NULL)
         return ENOMEM;
     c->keep->next = NULL;
     c->keep->bytes = c->header.bytes;
+    c->unexpected_bytes += size;
     return 0;
 }
 
@@ -149,7 +176,7 @@ static void close_message(tw__connection *c) {
     }
     c->receive = NULL;
     if (u != NULL && waiting->first != NULL) /* its receive was started meanwhile */
-        take_unexpected(u, pop(waiting));
+        take_unexpected(c, u, pop(waiting));
     else if (u != NULL)
         keep_unexpected(c, u);
 }
@@ -158,18 +185,17 @@ static char *body_of(const tw__connection *c) {
     return c->receive != NULL ? c->receive->data : c->keep != NULL ? c->keep->body : NULL;
 }
 
-/* Uses the bytes in the buffer. 0, or an errno. */
+/* Uses the bytes in the buffer, up to a message that is held. 0, or an errno. */
 static int parse(tw__connection *c) {
     for (;;) {
         assert(c->begin <= c->end && c->end <= TW__CONNECTION_BUFFER);
         size_t available = c->end - c->begin;
         if (!c->in_body) {
-            if (available < sizeof c->header)
+            if (!c->held && available < sizeof c->header)
                 return 0;
-            memcpy(&c->header, c->buffer + c->begin, sizeof c->header);
-            c->begin += sizeof c->header;
-            int error = open_message(c);
-            if (error != 0)
+            int error = c->held ? 0 : read_header(c);
+            error = error != 0 ? error : open_message(c);
+            if (error != 0 || c->held)
                 return error;
             continue;
         }
@@ -202,15 +228,27 @@ static ssize_t read_some(tw__connection *c) {
     return got;
 }
 
-void tw__connection_read(tw__connection *c) {
-    while (c->lost == 0) {
+static void use_buffer(tw__connection *c) {
+    int error = parse(c);
+    if (error != 0)
+        tw__connection_lose(c, error);
+}
+
+static void read_up_to(tw__connection *c, int reads) {
+    for (int i = 0; i < reads && c->lost == 0 && !c->held; i++) {
         ssize_t got = read_some(c);
         if (got < 0 && would_block())
-            return;
-        int error = got < 0 ? errno : got == 0 ? -1 : parse(c);
-        if (error != 0)
-            tw__connection_lose(c, error);
+            break;
+        if (got > 0)
+            use_buffer(c);
+        else
+            tw__connection_lose(c, got < 0 ? errno : -1);
     }
+    set_events(c);
+}
+
+void tw__connection_read(tw__connection *c) {
+    read_up_to(c, READS);
 }
 
 /* ---- writing */
@@ -233,7 +271,7 @@ void tw__connection_flush(tw__connection *c) {
         ssize_t sent = write_some(c->poll->fd, r);
         if (sent < 0 && !would_block()) {
             int why = errno;
-            tw__connection_read(c); /* messages that the peer sent before it closed */
+            read_up_to(c, LAST_READS);
             tw__connection_lose(c, why);
         }
         if (sent < 0)
@@ -242,8 +280,7 @@ void tw__connection_flush(tw__connection *c) {
         if (r->moved == sizeof r->header + r->bytes)
             finish(c, pop(&c->sends), TW__DONE);
     }
-    if (c->lost == 0)
-        c->poll->events = (short)(POLLIN | (c->sends.first != NULL ? POLLOUT : 0));
+    set_events(c);
 }
 
 void tw__connection_send(tw__connection *c, tw__request *r) {
@@ -256,17 +293,22 @@ void tw__connection_send(tw__connection *c, tw__request *r) {
 /* ---- receive and cancel */
 
 int tw__connection_has(const tw__connection *c, int tag) {
-    return c->unexpected[tag] != NULL;
+    return c->unexpected[tag].first != NULL;
 }
 
 void tw__connection_receive(tw__connection *c, tw__request *r) {
-    unexpected *first = c->unexpected[r->header.tag];
-    if (first == NULL) {
+    tw__unexpected_list *list = &c->unexpected[r->header.tag];
+    unexpected *first = list->first;
+    if (first != NULL) {
+        list->first = first->next;
+        take_unexpected(c, first, r);
+    } else {
         push(&c->receives[r->header.tag], r);
-        return;
     }
-    c->unexpected[r->header.tag] = first->next;
-    take_unexpected(first, r);
+    if (c->held && c->lost == 0) {
+        use_buffer(c);
+        set_events(c);
+    }
 }
 
 /* If the peer has a part of a message, the rest must follow. It is sent from a copy. */
@@ -309,7 +351,7 @@ void tw__connection_free(tw__connection *c) {
     for (tw__request *r = c->sends.first; r != NULL; r = r->next)
         free(r->copy);
     for (int tag = 0; tag < TW__CONNECTION_TAGS; tag++)
-        for (unexpected *u = c->unexpected[tag], *next = NULL; u != NULL; u = next) {
+        for (unexpected *u = c->unexpected[tag].first, *next = NULL; u != NULL; u = next) {
             next = u->next;
             free(u);
         }

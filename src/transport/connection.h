@@ -5,7 +5,13 @@
  *
  * A message is a header and a body; long bodies bypass the buffer. Nothing here blocks. Requests come
  * from a slab that all connections of a transport share. A step allocates nothing but memory for
- * unexpected messages. */
+ * unexpected messages.
+ *
+ * A peer that keeps sending must not hold up this rank nor fill its memory. So a look at the socket
+ * reads a limited number of times, and unexpected messages take TW__CONNECTION_UNEXPECTED bytes at
+ * most: one that has no room is held. Its header was read, and the connection reads no further until
+ * a receive for it is started or room is made. A held message also holds up replies to queries that
+ * come after it. */
 #ifndef TW_TRANSPORT_CONNECTION_H
 #define TW_TRANSPORT_CONNECTION_H
 
@@ -16,6 +22,7 @@
 
 #define TW__CONNECTION_TAGS 4
 #define TW__CONNECTION_BUFFER ((size_t)64 << 10)
+#define TW__CONNECTION_UNEXPECTED ((size_t)64 << 20)
 
 typedef struct tw__header {
     uint64_t bytes;
@@ -41,16 +48,23 @@ typedef struct tw__queue {
     tw__request *first, *last;
 } tw__queue;
 
+/* Messages in the order of arrival. */
+typedef struct tw__unexpected_list {
+    struct tw__unexpected *first, *last;
+} tw__unexpected_list;
+
 typedef struct tw__connection {
     tw__slab *requests;
     struct pollfd *poll; /* events to poll for; fd is -1 - fd once lost, and still to be closed */
     int lost;            /* 0; or an errno, or -1: the peer has closed the connection */
     tw__queue sends, receives[TW__CONNECTION_TAGS];
-    struct tw__unexpected *unexpected[TW__CONNECTION_TAGS]; /* in the order of arrival */
+    tw__unexpected_list unexpected[TW__CONNECTION_TAGS];
+    size_t unexpected_bytes; /* of all of them, and of `keep` */
 
     /* The message that is being read. Its body goes to `receive` or to `keep`; if both are NULL it
      * is dropped. */
-    int in_body; /* the header was read */
+    int in_body; /* the header was read, and it is known where the body goes */
+    int held;    /* the header was read, and there is no room for the body */
     tw__header header;
     size_t got; /* bytes of the body */
     tw__request *receive;

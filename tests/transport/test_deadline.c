@@ -129,14 +129,25 @@ static void flood_data(tw_transport *transport, const int *sockets, int64_t coun
     flood_socket(sockets, 0, 0, NULL, count);
 }
 
-/* One message that is announced, but does not end. */
-static void drip(tw_transport *transport, const int *sockets, int64_t count) {
-    const header h = {100000, 0, 0x54574d31};
-    (void)transport;
+/* One message that is too long, and bytes for as long as rank 0 reads them. */
+static void send_endless(tw_transport *transport, const int *sockets, int64_t count) {
+    static char data[1 << 20];
+    const header h = {(uint64_t)1 << 36, 0, 0x54574d31};
+    (void)transport, (void)count;
     (void)send(sockets[0], &h, sizeof h, MSG_NOSIGNAL);
-    for (int64_t i = 0; i < count && !outcomes[0].done; i++) {
+    while (!outcomes[0].done)
+        (void)send(sockets[0], data, sizeof data, MSG_NOSIGNAL);
+    wait_for_others();
+}
+
+/* One message that arrives byte by byte, too slowly. */
+static void drip(tw_transport *transport, const int *sockets, int64_t count) {
+    const header h = {40, 0, 0x54574d31};
+    (void)transport, (void)count;
+    (void)send(sockets[0], &h, sizeof h, MSG_NOSIGNAL);
+    for (int i = 0; i < 39 && !outcomes[0].done; i++) {
         (void)send(sockets[0], "x", 1, MSG_NOSIGNAL);
-        nap(0.01);
+        nap(0.2);
     }
     wait_for_others();
 }
@@ -279,7 +290,8 @@ static const fault of_processes[] = {
     {"large", flood_large, 20, 0, "from rank 2; is it stopped or dead?"},
     {"queries", flood_queries, 100000, 0, "from rank 2; is it stopped or dead?"},
     {"data", flood_data, 100000, 1, "rank 2 sent 0 bytes"},
-    {"drip", drip, 1000, 0, "from rank 2; is it stopped or dead?"},
+    {"endless", send_endless, 0, 1, "the message of 68719476736 bytes is longer than"},
+    {"drip", drip, 0, 0, "from rank 2; is it stopped or dead?"},
 };
 
 static void test_faults(void **state) {

@@ -1,6 +1,6 @@
 /* test_sockets.c - bad sockets, peers that die or send bad headers, messages cancelled halfway
  *
- * test_transport.c and test_liveness.c test the rest; they run over sockets too. */
+ * test_transport.c, test_liveness.c and test_deadline.c test the rest; they run over sockets too. */
 #include <string.h>
 #include <unistd.h>
 
@@ -201,6 +201,57 @@ static void test_flood(void **state) {
     run_ranks(2, 0, run_flood, NULL);
 }
 
+/* Rank 0 sends more than rank 1 keeps of unexpected messages, and one message that is longer than that
+ * alone. The sends end only when rank 1 receives, and all arrives in order. */
+enum { MANY = 20, LONG_BYTES = 65 << 20 };
+
+static size_t length_of(int message) {
+    return message == 10 ? LONG_BYTES : message % 3 == 0 ? 0 : (size_t)8 << 20;
+}
+
+/* Both ranks look at their messages. */
+static const tw__message *look(tw_transport **ends, tw__message *sends, tw__message *receive) {
+    const tw__message *pending = NULL, *ignored = NULL;
+    check_ok(tw__transport_test_all(ends[1], receive, 1, &ignored));
+    check_ok(tw__transport_test_all(ends[0], sends, MANY, &pending));
+    return pending;
+}
+
+static void receive_message(tw_transport **ends, tw__message *sends, int number, char *in) {
+    tw__message receive;
+    check_ok(tw__transport_recv(ends[1], 0, TW__PAYLOAD, in, LONG_BYTES, &receive));
+    while (receive.request != NULL)
+        (void)look(ends, sends, &receive);
+    check_true(receive.bytes == length_of(number));
+    for (size_t i = 0; i < receive.bytes; i += 997)
+        check_int("byte", in[i], (int)((i + (size_t)number) % 101));
+}
+
+static void test_bounded(void **state) {
+    tw_transport *ends[3];
+    tw__message sends[MANY], nothing;
+    char *out = malloc(LONG_BYTES + MANY), *in = malloc(LONG_BYTES), byte = 0;
+    const tw__message *pending = NULL;
+    (void)state;
+    for (int i = 0; i < LONG_BYTES + MANY; i++)
+        out[i] = (char)(i % 101);
+    connect_ranks(ends, 3);
+    check_ok(tw__transport_recv(ends[1], 2, TW__PAYLOAD, &byte, 1, &nothing));
+    for (int i = 0; i < MANY; i++)
+        check_ok(tw__transport_send(ends[0], 1, TW__PAYLOAD, out + i, length_of(i), &sends[i]));
+    for (int i = 0; i < 5000; i++)
+        pending = look(ends, sends, &nothing);
+    check_true(pending != NULL && pending > sends);
+    for (int i = 0; i < MANY; i++)
+        receive_message(ends, sends, i, in);
+    check_true(look(ends, sends, &nothing) == NULL);
+    tw__transport_cancel(ends[1], &nothing, 1);
+    for (int i = 0; i < 3; i++)
+        tw_transport_free(ends[i]);
+    free(out);
+    free(in);
+}
+
 /* Cancels a long message of which a part was sent, at the sender, at the receiver, or at both. Its
  * buffers can be freed at once, and the next message arrives. */
 static void cancel_halfway(int expected, int cancel_send, int cancel_recv) {
@@ -285,6 +336,7 @@ int main(void) {
         cmocka_unit_test(test_sent_before_close),
         cmocka_unit_test(test_byte_by_byte),
         cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_cancel_halfway),
         cmocka_unit_test(test_bad_sockets),
     };
