@@ -285,7 +285,9 @@ typedef struct tw_transport tw_transport;
 TW_API int tw_transport_self(tw_transport **transport);
 
 /* Ranks as threads of this process.
- *   transports [nranks] gets one for each rank. The thread of a rank uses and frees its own.
+ *   transports [nranks] gets one for each rank. The thread of a rank uses and frees its own. If a
+ *              rank frees its transport while others wait for it, they get TW_ERR_TRANSPORT within
+ *              50 ms.
  *   nranks     1 .. 65536.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_threads(tw_transport **transports, int nranks);
@@ -293,7 +295,8 @@ TW_API int tw_transport_threads(tw_transport **transports, int nranks);
 /* Ranks as processes that are joined by stream sockets, TCP or Unix.
  *   sockets [nranks] one connected socket to each other rank; sockets[rank] is ignored.
  * The caller connects the ranks and decides whom to trust. The transport owns the sockets from now
- * on and closes them when it is freed. After an error the caller still owns them.
+ * on and closes them when it is freed. After an error the caller still owns them. Messages that
+ * arrive before their receive take 64 MiB of memory at most for each peer.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, int rank, int nranks);
 
@@ -442,8 +445,11 @@ typedef struct tw_group_params {
     int result;              /* tw_result */
     int global;              /* tw_global */
     int count;               /* tw_count */
-    double timeout;          /* seconds that one wait for messages may take; a step has several
-                                waits (oktopk: 9 or more). 0: 300 */
+    double timeout;          /* seconds that one wait for messages may take, 0: 300. In the last half
+                                of it, 2 s at most, the other ranks are asked whether they are
+                                there. So a rank that falls silent is an error after this time,
+                                not later. A step has several waits (oktopk: 9 or more): a rank
+                                that is late in each, but not by so much, is no error */
     int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many
                                 elements; 0: 4 Mi, with "auto" what suits the network; 1: each
                                 tensor alone. Results do not depend on it, with one exception: if
@@ -533,6 +539,11 @@ TW_API void tw_group_free(tw_group *group);
  * asked for results, information and residuals, and can be saved and freed. Steps, settings and
  * loading return the error that broke it: so the next call tells on which side TW_ERR_MISMATCH and
  * TW_ERR_DEVICE stand.
+ *
+ * The ranks of a broken group may differ by one step of a tensor: a rank may have completed the step
+ * in which the others failed. They never differ by more, because a step ends nowhere before all
+ * ranks have begun it. tw_step_info.step tells how many a rank has completed. To go on together,
+ * restart from a state that all ranks have saved.
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */

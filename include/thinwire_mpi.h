@@ -31,6 +31,7 @@ extern "C" {
  *         library never mix.
  * tw_transport_free frees the duplicate. Call it on all ranks before MPI_Finalize: it waits for
  * them. After a failure of this rank's transport it does not wait, and the duplicate is not freed.
+ * If a rank frees its transport while others wait for it in a step, they notice by their timeouts.
  * Errors: TW_ERR_NULL; TW_ERR_STATE before MPI_Init or after MPI_Finalize; TW_ERR_PARAM if comm is
  * MPI_COMM_NULL, is an intercommunicator, or has more than 65536 ranks; TW_ERR_TIMEOUT;
  * TW_ERR_TRANSPORT with the text of MPI; TW_ERR_MEMORY. On error *transport is NULL. */

@@ -2,8 +2,13 @@
  *
  *   test_transport_mpi messages   alltoalls, sums, long messages, bad arguments
  *   test_transport_mpi too_long   a message that does not fit is an error of its receiver
- *   test_transport_mpi stopped    all ranks name one that was stopped by SIGSTOP
+ *   test_transport_mpi stopped    all ranks name one that was stopped by SIGSTOP, by their deadline
+ *   test_transport_mpi silent     the same of one that makes no call
+ *   test_transport_mpi closed     the same of one that frees its transport
+ *   test_transport_mpi flood      the same of one that sends 100,000 messages that nobody receives
  *
+ * The last four take a timeout in seconds as a second argument; 1 without. flood takes a number of
+ * messages as a third. It is not part of the tests: the end of the job takes long, as MPI keeps them.
  * Ranks are processes. A check that fails ends the job. */
 #include <mpi.h>
 #include <signal.h>
@@ -22,6 +27,8 @@ enum { MOST = 64, LONGEST = 200000 };
 
 static int rank, nranks;
 static tw_transport *transport;
+static double timeout = 1.0;
+static int flood_messages = 100000;
 
 static void check(int holds, const char *what, int line) {
     if (holds)
@@ -150,6 +157,35 @@ static void too_long(void) {
     check_true(rank == 0 || all_are((unsigned char *)data + 100, sizeof data - 100, 0));
 }
 
+/* A step against the last rank, which misbehaves. Ends by the deadline and names it. */
+static void expect_deadline(void) {
+    char want[96];
+    snprintf(want, sizeof want, "no answer within %g s from rank %d; is it stopped or dead?",
+             timeout, nranks - 1);
+    int64_t begin = tw__clock();
+    int status = sum(100);
+    double seconds = (double)(tw__clock() - begin) * 1e-9;
+    printf("rank %d: %.3f s of %g, %s\n", rank, seconds, timeout, tw_last_error());
+    check_true(status == TW_ERR_TIMEOUT);
+    check_true(strstr(tw_last_error(), want) == tw_last_error());
+    check_true(seconds >= 0.9 * timeout && seconds <= 1.1 * timeout + 0.1);
+}
+
+/* Rank 0 returns after all but the last have come here. */
+static void meet_at_0(void) {
+    int token = 0;
+    if (rank != 0)
+        MPI_Send(&token, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+    for (int i = 1; rank == 0 && i < nranks - 1; i++)
+        MPI_Recv(&token, 1, MPI_INT, i, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+/* The last rank, until rank 0 lets it go. */
+static void wait_for_0(void) {
+    int token = 0;
+    MPI_Recv(&token, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 static void stop_here(pid_t pid) {
     kill(pid, SIGSTOP);
     int status = sum(100); /* continued: the others have failed */
@@ -159,44 +195,84 @@ static void stop_here(pid_t pid) {
 
 /* The last rank stops itself. Rank 0 continues it after all others have failed. */
 static void stopped(void) {
-    int pids[MOST], token = 0, last = nranks - 1;
+    int pids[MOST], last = nranks - 1;
     pids[rank] = (int)getpid();
     MPI_Allgather(MPI_IN_PLACE, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
     check_ok(sum(100));
-    tw__transport_set_timeout(transport, 1.0);
+    tw__transport_set_timeout(transport, timeout);
     if (rank == last) {
         stop_here((pid_t)pids[rank]);
         return;
     }
-    char want[96];
-    snprintf(want, sizeof want, "no answer within 1 s from rank %d; is it stopped or dead?", last);
-    int64_t begin = tw__clock();
-    int status = sum(100);
-    check_true(status == TW_ERR_TIMEOUT);
-    check_true(strstr(tw_last_error(), want) == tw_last_error());
-    check_true(tw__clock() - begin < 10 * TW__SECOND);
-    if (rank != 0)
-        MPI_Send(&token, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
-    for (int i = 1; rank == 0 && i < last; i++)
-        MPI_Recv(&token, 1, MPI_INT, i, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    expect_deadline();
+    meet_at_0();
     if (rank == 0)
         kill((pid_t)pids[last], SIGCONT);
+}
+
+/* The last rank does something else than the others until they have failed. */
+static void misbehave(void (*other)(void)) {
+    int token = 0;
+    check_ok(sum(100));
+    tw__transport_set_timeout(transport, timeout);
+    if (rank == nranks - 1) {
+        other();
+        wait_for_0();
+        return;
+    }
+    expect_deadline();
+    meet_at_0();
+    if (rank == 0)
+        MPI_Send(&token, 1, MPI_INT, nranks - 1, 0, MPI_COMM_WORLD);
+}
+
+static void do_nothing(void) {
+}
+
+static void silent(void) {
+    misbehave(do_nothing);
+}
+
+static void free_transport(void) {
+    tw_transport_free(transport);
+    transport = NULL;
+}
+
+static void closed(void) {
+    misbehave(free_transport);
+}
+
+/* Empty messages under a tag of their own, on the communicator of the program: they arrive by the
+ * same connections, and MPI keeps them for receives that do not come. */
+static void send_flood(void) {
+    for (int i = 0; i < flood_messages; i++) {
+        MPI_Request request;
+        MPI_Isend(NULL, 0, MPI_BYTE, 0, 9, MPI_COMM_WORLD, &request);
+        MPI_Request_free(&request);
+    }
+}
+
+static void flood(void) {
+    misbehave(send_flood);
 }
 
 static const struct {
     const char *name;
     void (*run)(void);
-} parts[] = {{"messages", messages}, {"too_long", too_long}, {"stopped", stopped}};
+} parts[] = {{"messages", messages}, {"too_long", too_long}, {"stopped", stopped},
+             {"silent", silent},     {"closed", closed},     {"flood", flood}};
 
 int main(int argc, char **argv) {
     int found = 0;
+    timeout = argc > 2 ? atof(argv[2]) : timeout;
+    flood_messages = argc > 3 ? atoi(argv[3]) : flood_messages;
     check_true(tw_transport_mpi(&transport, MPI_COMM_WORLD) == TW_ERR_STATE);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     check_ok(tw_transport_mpi(&transport, MPI_COMM_WORLD));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (argc == 2 && strcmp(argv[1], parts[i].name) == 0) {
+        if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {
             parts[i].run();
             found = 1;
         }
