@@ -445,8 +445,8 @@ typedef struct tw_group_params {
     int result;              /* tw_result */
     int global;              /* tw_global */
     int count;               /* tw_count */
-    double timeout;          /* seconds that one wait for messages may take, 0: 300. In the last half
-                                of it, 2 s at most, the other ranks are asked whether they are
+    double timeout;          /* seconds that one wait for messages may take, 0: 300. In the last
+                                half of it, 2 s at most, the other ranks are asked whether they are
                                 there. So a rank that falls silent is an error after this time,
                                 not later. A step has several waits (oktopk: 9 or more): a rank
                                 that is late in each, but not by so much, is no error */
