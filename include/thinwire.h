@@ -678,9 +678,11 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
 /* Write this rank's state to a file: residuals, moments, thresholds and step counters. An
- * existing file of that name is replaced only when the new one is complete. Not collective, but all
- * ranks must save after the same step, or the files cannot be loaded together. Works on a broken
- * group too; but there some ranks may be one step ahead: compare tw_step_info.step.
+ * existing file of that name is replaced only when the new one is complete and on disk; a directory,
+ * pipe or device is an error. A process that is killed meanwhile may leave PATH.part-..., which is
+ * not used again. Not collective, but all ranks must save after the same step, or the files cannot
+ * be loaded together. Works on a broken group too; but there some ranks may be one step ahead:
+ * compare tw_step_info.step.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in progress;
  * TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 TW_API int tw_group_save(tw_group *group, const char *path);
@@ -693,7 +695,8 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * of AdamW's moments; one that takes none starts with zeros. Rates and densities are not saved:
  * load keeps those of this group. Set them as in the saved run.
  * Errors that all ranks get. Nothing has changed on any of them:
- *   TW_ERR_FILE, TW_ERR_DAMAGED, TW_ERR_MEMORY
+ *   TW_ERR_FILE      also for a directory, pipe or device
+ *   TW_ERR_DAMAGED, TW_ERR_MEMORY
  *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), or with the saved rank
  *                    that nobody took or that several ranks took
  *   TW_ERR_NUMBER    a sum of residuals, velocities or moments that a rank takes overflows

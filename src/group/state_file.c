@@ -2,14 +2,11 @@
 #include "group/state_file.h"
 
 #include "backend/cpu/kernels.h"
+#include "base/file.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAGIC "thinwire"
 #define VERSION 2
@@ -47,19 +44,14 @@ static uint64_t checksum(uint64_t hash, const void *data, size_t bytes) {
 /* ---- write */
 
 typedef struct writer {
-    const char *path; /* as it will be called */
-    FILE *file;
+    tw__output out;
     uint64_t hash;
     float *piece; /* [PIECE + 1] of a vector */
 } writer;
 
-static int cannot_write(const char *path) {
-    return tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be written: %s", path, strerror(errno));
-}
-
 static int put(writer *w, const void *data, size_t bytes) {
     w->hash = checksum(w->hash, data, bytes);
-    return fwrite(data, 1, bytes, w->file) == bytes ? TW_OK : cannot_write(w->path);
+    return tw__output_put(&w->out, data, bytes);
 }
 
 static tw__state_head head_of(const tw__tensor *t) {
@@ -130,67 +122,21 @@ static int put_all(writer *w, tw_group *g) {
     for (int t = 0; t < g->ntensors; t++)
         TW_TRY(put_tensor(w, &g->tensors[t]));
     uint64_t sum = w->hash;
-    TW_TRY(put(w, &sum, sizeof sum));
-    return fflush(w->file) == 0 && fsync(fileno(w->file)) == 0 ? TW_OK : cannot_write(w->path);
-}
-
-/* Under another name, until it is complete. */
-static int write_part(tw_group *g, const char *path, const char *part) {
-    writer w = {.path = path, .piece = malloc(sizeof *w.piece * (size_t)(PIECE + 1))};
-    if (w.piece == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory to save a state");
-    w.file = fopen(part, "wb");
-    if (w.file == NULL) {
-        free(w.piece);
-        return cannot_write(path);
-    }
-    int error = put_all(&w, g);
-    free(w.piece);
-    if (fclose(w.file) != 0 && error == TW_OK)
-        error = cannot_write(path);
-    if (error == TW_OK && rename(part, path) != 0)
-        error = cannot_write(path);
-    if (error != TW_OK)
-        (void)unlink(part);
-    return error;
+    return put(w, &sum, sizeof sum);
 }
 
 int tw__state_write(tw_group *g, const char *path) {
-    size_t length = strlen(path) + sizeof ".part";
-    char *part = malloc(length);
-    if (part == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for the name of a file");
-    snprintf(part, length, "%s.part", path);
-    int error = write_part(g, path, part);
-    free(part);
+    writer w = {.piece = malloc(sizeof *w.piece * (size_t)(PIECE + 1))};
+    if (w.piece == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to save a state");
+    int error = tw__output_open(&w.out, path);
+    if (error == TW_OK)
+        error = tw__output_close(&w.out, put_all(&w, g));
+    free(w.piece);
     return error;
 }
 
 /* ---- read */
-
-static int cannot_read(const char *path) {
-    return tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be read: %s", path, strerror(errno));
-}
-
-static int read_bytes(const char *path, tw__state *state) {
-    struct stat status;
-    state->path = path;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return cannot_read(path);
-    if (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)) {
-        fclose(file);
-        return tw__fail(TW_ERR_FILE, "path: '%.200s' is not a file", path);
-    }
-    state->size = (size_t)status.st_size;
-    state->bytes = malloc(state->size + 1);
-    size_t got = state->bytes == NULL ? 0 : fread(state->bytes, 1, state->size, file);
-    int error = state->bytes == NULL ? tw__fail(TW_ERR_MEMORY, "no memory to read '%.200s'", path)
-                : got < state->size  ? cannot_read(path)
-                                     : TW_OK;
-    fclose(file);
-    return error;
-}
 
 static int damaged(const tw__state *state, const char *what) {
     return tw__fail(TW_ERR_DAMAGED, "path: '%.200s' %s; use an earlier state", state->path, what);
@@ -220,7 +166,8 @@ static int check_header(tw__state *state) {
 }
 
 int tw__state_read(const char *path, tw__state *state) {
-    TW_TRY(read_bytes(path, state));
+    state->path = path;
+    TW_TRY(tw__file_read(path, &state->bytes, &state->size));
     return check_header(state);
 }
 

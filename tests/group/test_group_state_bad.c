@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "group_state.h"
 
@@ -170,6 +175,14 @@ static void test_forged(void **state) {
         ranks_error(&v.r, TW_ERR_DAMAGED);
         ranks_say(&v.r, "numbers that cannot be");
     }
+    check_scene("forged rank: as high as there are ranks");
+    const uint32_t nranks = 2;
+    memcpy(bytes, v.good, (size_t)v.size);
+    memcpy(bytes + 16, &nranks, 4);
+    forge(bytes, v.size);
+    refuse_bytes(&v, bytes, v.size);
+    ranks_error(&v.r, TW_ERR_DAMAGED);
+    ranks_say(&v.r, "ranks or tensors that cannot be");
     free(bytes);
     damage_close(&v);
 }
@@ -368,6 +381,153 @@ static void test_unwritable(void **state) {
     ranks_close(&r);
 }
 
+/* ---- What is not an ordinary file ------------------------------------------------------------ */
+
+/* Makes these in the directory: [0] to [3] are named "not-file" with the number. */
+enum { PIPE, SOCKET, DIRECTORY, LINK, KINDS };
+
+static void make_socket(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const int made = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    check_int("bind", bind(made, (struct sockaddr *)&address, sizeof address), 0);
+    close(made);
+}
+
+static void make_kinds(void) {
+    check_int("mkfifo", mkfifo(state_path("not-file", PIPE), 0600), 0);
+    make_socket(state_path("not-file", SOCKET));
+    check_int("mkdir", mkdir(state_path("not-file", DIRECTORY), 0700), 0);
+    check_int("symlink", symlink("/dev/zero", state_path("not-file", LINK)), 0);
+}
+
+static void remove_kinds(void) {
+    for (int kind = 0; kind < KINDS; kind++)
+        check_int("remove", remove(state_path("not-file", kind)), 0);
+}
+
+/* A load of it ends at once, a save to it is refused; it stays what it is, and nothing is left beside
+ * it. */
+static void test_not_ordinary(void **state) {
+    (void)state;
+    ranks r;
+    const tw_group_params params = state_params("gtopk");
+    ranks_open(&r, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 2);
+    state_save_all(&r, "here");
+    make_kinds();
+    const int files = files_in_directory();
+    alarm(30); /* for a load that blocks */
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct stat before, after;
+        const char *path = state_path("not-file", kind);
+        check_int("lstat", lstat(path, &before), 0);
+        check_scene("not an ordinary file, kind %d", kind);
+        state_files c = {.paths = {{state_path("here", 0)}, {path}}, .count = {1, 1}};
+        refuse_files(&r, &c, TW_ERR_FILE);
+        ranks_say(&r, "rank 1");
+        check_error(tw_group_save(r.groups[0], path), TW_ERR_FILE);
+        check_contains(tw_last_error(), "not an ordinary file");
+        check_int("lstat", lstat(path, &after), 0);
+        check_true(after.st_ino == before.st_ino && after.st_mode == before.st_mode);
+        check_int("files in the directory", files_in_directory(), files);
+    }
+    alarm(0);
+    remove_kinds();
+    ranks_close(&r);
+}
+
+/* Whatever lies at PATH.part: it is neither followed nor in the way. */
+static void test_part_in_the_way(void **state) {
+    (void)state;
+    ranks r;
+    char victim[STATE_PATH], part[STATE_PATH + 8], found[8] = "";
+    const tw_group_params params = state_params("gtopk");
+    ranks_open(&r, 1, &params, state_sizes, STATE_TENSORS);
+    snprintf(victim, sizeof victim, "%s", state_path("victim", 0));
+    snprintf(part, sizeof part, "%s.part", state_path("saved", 0));
+    for (int kind = 0; kind < 3; kind++) {
+        check_scene("what lies at PATH.part, kind %d", kind);
+        state_write(victim, "victim", 6);
+        if (kind == 0)
+            check_int("symlink", symlink(victim, part), 0);
+        else if (kind == 1)
+            check_int("mkdir", mkdir(part, 0700), 0);
+        else
+            state_write(part, "half", 4); /* as a killed process leaves it */
+        state_save_all(&r, "saved");
+        FILE *file = fopen(victim, "rb");
+        check_int("bytes of the victim", (int64_t)fread(found, 1, sizeof found, file), 6);
+        check_true(memcmp(found, "victim", 6) == 0);
+        fclose(file);
+        struct stat saved;
+        check_int("lstat", lstat(state_path("saved", 0), &saved), 0);
+        check_true(S_ISREG(saved.st_mode));
+        state_load_all(&r, "saved");
+        ranks_ok(&r);
+        check_int("remove", remove(part), 0);
+    }
+    ranks_close(&r);
+}
+
+/* Many ranks that save to one path at once, which is wrong: what lies there in the end is whole. */
+static int save_to_one(ranks *r, int rank, void *context) {
+    return tw_group_save(r->groups[rank], context);
+}
+
+static void test_one_path(void **state) {
+    (void)state;
+    ranks r;
+    char path[STATE_PATH];
+    const tw_group_params params = state_params("gtopk");
+    check_scene("eight ranks save to one path");
+    ranks_open(&r, STATE_RANKS, &params, state_sizes, STATE_TENSORS);
+    state_steps(&r, 0, 2);
+    state_save_all(&r, "one");
+    snprintf(path, sizeof path, "%s", state_path("all", 0));
+    for (int round = 0; round < 20; round++) {
+        int64_t size, own_size;
+        ranks_run(&r, save_to_one, path);
+        ranks_ok(&r);
+        char *bytes = state_read(path, &size);
+        int same = 0;
+        for (int rank = 0; rank < STATE_RANKS; rank++) {
+            char *own = state_read(state_path("one", rank), &own_size);
+            same += own_size == size && memcmp(own, bytes, (size_t)size) == 0;
+            free(own);
+        }
+        free(bytes);
+        check_int("files that it equals", same, 1);
+    }
+    ranks_close(&r);
+}
+
+/* ---- What is on disk ------------------------------------------------------------------------- */
+
+/* Takes the place of the system's: which kinds of files were synchronised, in order. */
+static char synced[8];
+
+int fsync(int file) {
+    struct stat status;
+    const size_t length = strlen(synced);
+    if (length + 1 < sizeof synced && fstat(file, &status) == 0)
+        synced[length] = S_ISDIR(status.st_mode) ? 'd' : 'f';
+    return (int)syscall(SYS_fsync, file);
+}
+
+/* The data, then the name: else a crash may leave the old file, or none. */
+static void test_on_disk(void **state) {
+    (void)state;
+    ranks r;
+    const tw_group_params params = state_params("gtopk");
+    check_scene("a save is on disk");
+    ranks_open(&r, 1, &params, state_sizes, STATE_TENSORS);
+    memset(synced, 0, sizeof synced);
+    state_save_all(&r, "durable");
+    check_contains(synced, "fd");
+    ranks_close(&r);
+}
+
 /* A full disk, by a limit on the size of files: the old file stays, and no other is left. */
 static void test_disk_full(void **state) {
     (void)state;
@@ -413,6 +573,10 @@ int main(void) {
         cmocka_unit_test(test_missing_file),
         cmocka_unit_test(test_unwritable),
         cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_part_in_the_way),
+        cmocka_unit_test(test_one_path),
+        cmocka_unit_test(test_on_disk),
+        cmocka_unit_test(test_not_ordinary),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
 }
