@@ -215,7 +215,7 @@ static int average_state(worker *w) {
     if (m->nstate == 0)
         return TW_OK;
     TW_TRY(worker_check(w, "averaging running statistics",
-                        tw_allreduce(w->metrics, 1, m->state, m->state)));
+                        tw_allreduce(w->metrics, METRICS_STATE, m->state, m->state)));
     for (int64_t i = 0; i < m->nstate; i++)
         m->state[i] /= (float)w->nranks;
     return TW_OK;
@@ -254,7 +254,7 @@ static bool due(int64_t every, int64_t step) {
 
 static int train(worker *w, trainer_end *end) {
     bool evaluated = false, checkpoints = w->spec->checkpoints != NULL;
-    TW_TRY(w->spec->resume && checkpoints ? checkpoint_resume(w) : TW_OK);
+    TW_TRY(checkpoints ? checkpoint_begin(w) : TW_OK);
     while (w->step < w->spec->steps) {
         TW_TRY(train_step(w));
         evaluated = due(w->spec->evaluate_every, w->step);

@@ -51,6 +51,8 @@ static int open_metrics(worker *w, tw_transport *transport) {
     int error = tw_group_create(&w->metrics, transport, &params);
     if (error == TW_OK)
         error = tw_group_add(w->metrics, SUMS, NULL, NULL);
+    if (error == TW_OK)
+        error = tw_group_add(w->metrics, (int64_t)w->nranks * PIECES, NULL, NULL);
     if (error == TW_OK && w->model->nstate > 0)
         error = tw_group_add(w->metrics, w->model->nstate, NULL, NULL);
     if (error == TW_OK)
@@ -59,7 +61,8 @@ static int open_metrics(worker *w, tw_transport *transport) {
 }
 
 int worker_allreduce_sums(worker *w) {
-    return worker_check(w, "adding up losses", tw_allreduce(w->metrics, 0, w->sums, w->sums));
+    return worker_check(w, "adding up losses",
+                        tw_allreduce(w->metrics, METRICS_SUMS, w->sums, w->sums));
 }
 
 bool trainer_fits(const model_kind *kind, const dataset_info *info) {
@@ -125,7 +128,10 @@ int worker_create(worker *w, tw_transport *transport, tw_transport *metrics) {
     w->memory = tw__alloc(place_buffers(w, NULL));
     w->carry = calloc((size_t)w->model->n, sizeof *w->carry); /* few runs touch its pages */
     w->acc = calloc(w->spec->snapshot_every > 0 ? (size_t)w->model->n : 1, sizeof *w->acc);
-    if (w->memory == NULL || w->carry == NULL || w->acc == NULL)
+    w->pieces = calloc((size_t)w->nranks * PIECES, sizeof *w->pieces);
+    w->words = calloc((size_t)w->nranks, sizeof *w->words);
+    if (w->memory == NULL || w->carry == NULL || w->acc == NULL || w->pieces == NULL ||
+        w->words == NULL)
         return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the buffers of a worker");
     place_buffers(w, w->memory);
     TW_TRY(open_metrics(w, metrics));
@@ -140,4 +146,6 @@ void worker_free(worker *w) {
     free(w->memory);
     free(w->carry);
     free(w->acc);
+    free(w->pieces);
+    free(w->words);
 }

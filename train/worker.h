@@ -2,17 +2,21 @@
  *
  *   trainer.c     the loop
  *   worker.c      set up and tear down: model, optimiser, groups, buffers
- *   checkpoint.c  save and resume
+ *   checkpoint.c  save and resume; manifest.h is what makes files one checkpoint
  *   snapshot.c    what a gradient looks like
  */
 #ifndef TRAIN_WORKER_H
 #define TRAIN_WORKER_H
 
 #include "base/error.h"
+#include "manifest.h"
 #include "trainer.h"
 
 /* What ranks sum besides gradients. */
 enum { SUM_LOSS, SUM_COUNT, SUM_CORRECT, SUM_MEMORY, SUM_FLAG, SUMS };
+/* The tensors in which they do: sums[], pieces[], the model's state if it has one. */
+enum { METRICS_SUMS, METRICS_PIECES, METRICS_STATE };
+enum { WORDS = 2, PIECES = 4 * WORDS };
 
 typedef struct worker {
     const trainer_spec *spec;
@@ -25,8 +29,10 @@ typedef struct worker {
     model *model;
     optimizer optimizer;
     tw_group *group;   /* tensor i is the model's tensor ntensors - 1 - i: the order of backward */
-    tw_group *metrics; /* dense sums: tensor 0 is sums[SUMS], tensor 1 the model's state */
+    tw_group *metrics; /* dense sums of what METRICS_ names */
     float sums[SUMS];
+    float *pieces;       /* [nranks * PIECES]: 16 bits each, so that sums are exact */
+    rank_digests *words; /* [nranks]: of which they are the pieces */
 
     batch_spec train, test;
     batch_buffers buffers; /* in `memory` */
@@ -64,12 +70,10 @@ int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
 
 /* ---- checkpoint.c */
 
+/* Makes the directory for checkpoints. With spec->resume, goes on from the newest checkpoint that is
+ * whole; from step 0 if there is no checkpoint. Collective. */
+int checkpoint_begin(worker *w);
 int checkpoint_save(worker *w);
-/* Goes on from the newest checkpoint that is whole; from step 0 if there is no checkpoint. */
-int checkpoint_resume(worker *w);
-
-/* A hash that goes on from `hash`, of parameters and files. bytes: a multiple of 4. */
-uint64_t hash_words(uint64_t hash, const void *data, size_t bytes);
 
 /* ---- snapshot.c */
 

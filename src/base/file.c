@@ -38,13 +38,15 @@ int tw__file_open(const char *path, FILE **file, size_t *size) {
     return error;
 }
 
-int tw__file_read(const char *path, char **bytes, size_t *size) {
+int tw__file_read(const char *path, size_t most, char **bytes, size_t *size) {
     FILE *file = NULL;
     *bytes = NULL;
     TW_TRY(tw__file_open(path, &file, size));
-    char *read = malloc(*size + 1);
+    char *read = *size > most ? NULL : malloc(*size + 1);
     int error = TW_OK;
-    if (read == NULL)
+    if (*size > most)
+        error = tw__fail(TW_ERR_DAMAGED, "path: '%.200s' is longer than %zu bytes", path, most);
+    else if (read == NULL)
         error = tw__fail(TW_ERR_MEMORY, "no memory to read '%.200s'", path);
     else if (fread(read, 1, *size, file) != *size)
         error = tw__fail(TW_ERR_FILE, "path: '%.200s' cannot be read to its end", path);

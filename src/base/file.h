@@ -11,9 +11,9 @@
 /* Open an ordinary file for reading. Never blocks. Errors: TW_ERR_FILE. */
 int tw__file_open(const char *path, FILE **file, size_t *size);
 
-/* Read an ordinary file. *bytes is the caller's to free; NULL after an error.
- * Errors: TW_ERR_FILE; TW_ERR_MEMORY. */
-int tw__file_read(const char *path, char **bytes, size_t *size);
+/* Read an ordinary file of at most so many bytes. *bytes is the caller's to free; NULL after an
+ * error. Errors: TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DAMAGED when it is longer. */
+int tw__file_read(const char *path, size_t most, char **bytes, size_t *size);
 
 /* A file that is being written, under another name in the same directory. */
 typedef struct tw__output {

@@ -167,7 +167,7 @@ static int check_header(tw__state *state) {
 
 int tw__state_read(const char *path, tw__state *state) {
     state->path = path;
-    TW_TRY(tw__file_read(path, &state->bytes, &state->size));
+    TW_TRY(tw__file_read(path, SIZE_MAX - 1, &state->bytes, &state->size));
     return check_header(state);
 }
 

@@ -2,8 +2,9 @@
 # test_train.sh - `thinwire train` as a user runs it: sh test_train.sh PATH-TO-THINWIRE [MPIRUN]
 #
 # Replicas equal, the same parameters with threads and processes, a run that was killed and resumed
-# ends bitwise like one that was not, damaged checkpoints are refused, a diverging run stops with a
-# hint, bad data and unwritable files get one clear line. Prints each failure; ends with their number.
+# ends bitwise like one that was not, damaged and mixed checkpoints are refused, a diverging run stops
+# with a hint, bad data and unwritable files get one clear line. Prints each failure; ends with their
+# number.
 
 # shellcheck source=tests/cli/shell.sh
 . "$(dirname "$0")/shell.sh"
@@ -117,16 +118,124 @@ trains $saving --resume
 grep -q "resumed at step $last" "$dir/err" || fail "resume: not said"
 same "killed and resumed" "$whole" "$(hash)"
 
-# ---- a damaged checkpoint is named, the one before it is used; it stays, and keeps no place of others
-mv "$dir/saved/$newest" "$dir/saved/step-900000000"
-printf X | dd of="$dir/saved/step-900000000/model.bin" bs=1 seek=1000 conv=notrunc 2>/dev/null
+# ---- a checkpoint with a damaged file is named, the one before it is used
+cp -R "$dir/saved" "$dir/good"
+printf X | dd of="$dir/saved/$newest/model.bin" bs=1 seek=1000 conv=notrunc 2>/dev/null
 # shellcheck disable=SC2086
 trains $saving --resume
-grep -q "step-900000000' is not used: does not match its checksum" "$dir/err" || fail "damage unsaid"
+grep -q "$newest' is not used: .*model.bin' does not match the manifest" "$dir/err" || fail "damage unsaid"
 grep -q "resumed at step $((last + 10))" "$dir/err" || fail "the one before was not used"
 same "after damage" "$whole" "$(hash)"
+
+# ---- one of a later step stays, and keeps no place of others
+cp -R "$dir/saved/$newest" "$dir/saved/step-900000000"
+# shellcheck disable=SC2086
+trains $saving --resume
+grep -q "step-900000000' is not used: it was saved at step $((last + 20))" "$dir/err" ||
+    fail "another step: unsaid"
 same "what is kept" "$before $newest step-900000000" "$(cd "$dir/saved" && echo *)"
 rm -r "$dir/saved/step-900000000"
+
+# ---- a checkpoint is one thing: a file of another step, run or rank, or one that is no file
+other="--ranks 2 --scheme oktopk --checkpoint $dir/other --every 10 --lr 0.04 --steps $((last + 20))"
+# shellcheck disable=SC2086
+trains $other
+mixed() { # mixed WHAT: the checkpoint at $dir/saved/$newest is named, the one before it used
+    # shellcheck disable=SC2086
+    trains $saving --resume
+    grep -q "$newest' is not used" "$dir/err" || fail "$1: used"
+    grep -q "resumed at step $((last + 10))" "$dir/err" || fail "$1: the one before was not used"
+    same "$1" "$whole" "$(hash)"
+}
+refill() { # the good checkpoints again
+    rm -r "$dir/saved"
+    cp -R "$dir/good" "$dir/saved"
+}
+refill
+cp "$dir/saved/$before/model.bin" "$dir/saved/$newest"
+mixed "the model of another step"
+refill
+cp "$dir/saved/$before"/*.state "$dir/saved/$newest"
+mixed "the states of another step"
+refill
+cp "$dir/saved/$before"/rank-1.bin "$dir/saved/$newest/rank-0.bin"
+cp "$dir/saved/$before"/rank-0.bin "$dir/saved/$newest/rank-1.bin"
+cp "$dir/saved/$before"/model.bin "$dir/saved/$before"/*.state "$dir/saved/$newest"
+mixed "all but the manifest of another step"
+refill
+cp "$dir/saved/$before/manifest" "$dir/saved/$newest"
+mixed "the manifest of another step"
+refill
+cp "$dir/other/$newest"/*.state "$dir/saved/$newest"
+mixed "the states of another run"
+refill
+rm "$dir/saved/$newest/manifest"
+mixed "no manifest"
+for file in model.bin rank-1.bin rank-1.state manifest; do
+    refill
+    rm "$dir/saved/$newest/$file"
+    mkfifo "$dir/saved/$newest/$file"
+    mixed "$file: a pipe"
+    refill
+    rm "$dir/saved/$newest/$file"
+    mkdir -p "$dir/saved/$newest/$file/deeper"
+    mixed "$file: a directory"
+    refill
+    rm "$dir/saved/$newest/$file"
+    ln -s /dev/zero "$dir/saved/$newest/$file"
+    mixed "$file: a device"
+done
+refill
+rm -r "$dir/saved/$newest"
+echo text >"$dir/saved/$newest"
+mixed "a file where the directory should be"
+
+# ---- what lies where a checkpoint is written is neither followed nor in the way
+mkdir "$dir/victim"
+echo kept >"$dir/victim/file"
+for kind in link file directory; do
+    refill
+    rm -r "$dir/saved/$newest"
+    part="$dir/saved/$newest.part"
+    case $kind in
+    link) ln -s "$dir/victim" "$part" ;;
+    file) echo text >"$part" ;;
+    directory) mkdir -p "$part/model.bin/deeper" && echo text >"$part/.hidden" ;;
+    esac
+    # shellcheck disable=SC2086
+    trains $saving --resume
+    same "a $kind in the way" "$whole" "$(hash)"
+    [ -f "$dir/saved/$newest/manifest" ] || fail "a $kind in the way: no checkpoint"
+    same "what is kept" "$before $newest" "$(cd "$dir/saved" && echo *)"
+done
+same "behind a link" kept "$(cat "$dir/victim/file")"
+refill
+
+# ---- another seed is another run
+# shellcheck disable=SC2086
+train $saving --seed 2 --resume
+grep -q "is of a run with another model, optimiser or seed" "$dir/err" || fail "another seed: unsaid"
+[ $status -eq 1 ] || fail "another seed: status $status"
+
+# ---- AdamW goes on too, and three ranks' checkpoint goes on with two: the same each time
+adamw="--scheme topka --optimizer adamw --lr 0.002 --every 10"
+# shellcheck disable=SC2086
+trains $adamw --ranks 3 --steps 20
+whole=$(hash)
+# shellcheck disable=SC2086
+trains $adamw --ranks 3 --steps 10 --checkpoint "$dir/adamw"
+cp -R "$dir/adamw" "$dir/again"
+for copy in adamw again; do
+    # shellcheck disable=SC2086
+    trains $adamw --ranks 2 --steps 20 --checkpoint "$dir/$copy" --resume
+    grep -q "resumed at step 10" "$dir/err" || fail "three ranks' by two: not resumed"
+    hash
+done >"$dir/hashes"
+same "three ranks' checkpoint by two" "$(sed -n 1p "$dir/hashes")" "$(sed -n 2p "$dir/hashes")"
+rm -r "$dir/adamw/step-000000020"
+# shellcheck disable=SC2086
+trains $adamw --ranks 3 --steps 20 --checkpoint "$dir/adamw" --resume
+same "AdamW, resumed" "$whole" "$(hash)"
 
 # ---- another run's checkpoints are not mixed with this one's, nor is its log written over
 echo kept >"$dir/log"
@@ -188,6 +297,7 @@ fails 1 "28x28x1.* has 28x20x1" --data "$dir/narrow" --steps 2
 fails 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
 fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
+fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 100
 fails 2 "sparse scheme" --scheme dense --momentum-correction
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
 fails 2 "leave it out" --optimizer adamw-before --snapshots 2
