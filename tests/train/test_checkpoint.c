@@ -177,6 +177,12 @@ static int save(ranks *r, int rank, void *context) {
     return checkpoint_save(w);
 }
 
+/* One step more for residuals. */
+static int step_and_save(ranks *r, int rank, void *context) {
+    TW_TRY(fill_residuals(&((job *)context)->workers[rank]));
+    return save(r, rank, context);
+}
+
 static int begin(ranks *r, int rank, void *context) {
     job *j = context;
     (void)r;
@@ -322,6 +328,7 @@ static void seal(manifest *m) {
 static void test_forged_manifest(void **state) {
     (void)state;
     const int64_t huge = (int64_t)1 << 62, negative = -1, two = 2, more = STEP + 1;
+    const int64_t none = 0, wraps = ((int64_t)1 << 60) + 2;
     const double nan_64 = NAN, endless = INFINITY;
     const struct {
         const char *what;
@@ -343,6 +350,9 @@ static void test_forged_manifest(void **state) {
         {"carries: 2", offsetof(manifest, carries), &two, "cannot be"},
         {"elapsed: NaN", offsetof(manifest, elapsed), &nan_64, "cannot be"},
         {"elapsed: infinite", offsetof(manifest, elapsed), &endless, "cannot be"},
+        {"no ranks", offsetof(manifest, nranks), &none, "not a whole manifest"},
+        {"ranks whose digests wrap to two's", offsetof(manifest, nranks), &wraps,
+         "not a whole manifest"},
     };
     job old, fresh, twin;
     rank_digests *digests;
@@ -404,7 +414,70 @@ static void test_forged_vectors(void **state) {
         free(bytes);
         free(forged);
     }
+    size_t size;
+    char *bytes = read_saved("model.bin", &size);
+    check_scene("forged model.bin: shorter");
+    write_saved("model.bin", bytes, size - sizeof(float));
+    seal(&m);
+    refuse(&fresh, &twin, "truncated, or of another model");
+    free(bytes);
     free(digests);
+    job_close(&twin);
+    job_close(&fresh);
+    job_close(&old);
+}
+
+/* Files that are whole, and of another checkpoint. */
+static void test_other_files(void **state) {
+    (void)state;
+    job old, fresh, twin;
+    char *bytes[FILES];
+    size_t sizes[FILES];
+    open_saved(&old, 2);
+    job_open(&fresh, 2);
+    job_open(&twin, 2);
+    for (int i = 0; i < FILES; i++)
+        bytes[i] = read_saved(files[i], &sizes[i]);
+    for (int rank = 0; rank < 2; rank++) {
+        old.workers[rank].step = STEP + 1;
+        old.workers[rank].model->values[0] += 1.0f;
+        old.workers[rank].carry[0] += 1.0f;
+    }
+    ranks_run(&old.transports, step_and_save, &old);
+    ranks_ok(&old.transports);
+    for (int i = 0; i < FILES; i++) {
+        char later[PATH];
+        check_scene("%s of another checkpoint", files[i]);
+        snprintf(later, sizeof later, "%s/saved/step-%09d/%s", directory, STEP + 1, files[i]);
+        check_int("rename", rename(later, saved_path(files[i])), 0);
+        snprintf(later, sizeof later, "%s/saved/step-%09d", directory, STEP + 1);
+        (void)nftw(later, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+        refuse(&fresh, &twin, i == 0 ? "saved at step 41" : "");
+        write_saved(files[i], bytes[i], sizes[i]);
+        ranks_run(&old.transports, step_and_save, &old);
+        ranks_ok(&old.transports);
+    }
+    for (int i = 0; i < FILES; i++)
+        free(bytes[i]);
+    job_close(&twin);
+    job_close(&fresh);
+    job_close(&old);
+}
+
+/* Of the three ranks that saved, two go on: nobody takes rank-2.bin, but it is checked. */
+static void test_file_of_nobody(void **state) {
+    (void)state;
+    job old, fresh, twin;
+    size_t size;
+    check_scene("rank-2.bin is damaged");
+    open_saved(&old, 3);
+    job_open(&fresh, 2);
+    job_open(&twin, 2);
+    char *bytes = read_saved("rank-2.bin", &size);
+    bytes[size / 2] ^= 1;
+    write_saved("rank-2.bin", bytes, size);
+    refuse(&fresh, &twin, "rank-2.bin' does not match the manifest");
+    free(bytes);
     job_close(&twin);
     job_close(&fresh);
     job_close(&old);
@@ -433,6 +506,18 @@ static void test_other_directory(void **state) {
     check_scene("rank 1 sees none");
     snprintf(fresh.checkpoints[1], PATH, "%s/nowhere", directory);
     refuse(&fresh, &twin, "another rank");
+    check_scene("rank 1 sees one more");
+    char link[PATH + 40], extra[PATH + 40];
+    (void)nftw(moved, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    snprintf(link, sizeof link, "%s/step-%09d", moved, STEP);
+    snprintf(extra, sizeof extra, "%s/step-%09d", moved, STEP + 10);
+    check_int("mkdir", mkdir(moved, 0700), 0);
+    check_int("mkdir", mkdir(extra, 0700), 0);
+    check_int("symlink", symlink(saved_path(""), link), 0);
+    snprintf(fresh.checkpoints[1], PATH, "%s", moved);
+    ranks_run(&fresh.transports, begin, &fresh);
+    ranks_ok(&fresh.transports);
+    check_contains(fresh.note, "resumed at step 40");
     (void)nftw(moved, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     job_close(&twin);
     job_close(&fresh);
@@ -482,6 +567,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume),          cmocka_unit_test(test_damage),
         cmocka_unit_test(test_forged_manifest), cmocka_unit_test(test_forged_vectors),
+        cmocka_unit_test(test_other_files),     cmocka_unit_test(test_file_of_nobody),
         cmocka_unit_test(test_other_directory), cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
