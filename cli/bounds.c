@@ -8,14 +8,13 @@
  * left behind rather than as a difference, so that small ratios keep their digits and k = n gives
  * exactly 0. Of a zero vector nothing is left behind: its ratio is 0 by definition.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "bench/gradients.h"
 #include "cli.h"
 #include "json.h"
@@ -79,26 +78,19 @@ static int parse(bounds_settings *settings, int argc, char **argv) {
 }
 
 /* The file's size, checked, becomes u's. */
-static int read_size(const char *path, FILE *file, vector *u) {
-    struct stat status;
-    if (fstat(fileno(file), &status) != 0)
-        return error_report("%s: %s", path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return error_report("%s: not a regular file", path);
-    int64_t bytes = status.st_size;
-    if (bytes == 0 || bytes % VALUE_BYTES != 0) {
-        return error_report("%s: %" PRId64 " bytes; raw float32 has a positive multiple of 4", path,
-                            bytes);
-    }
-    u->n = bytes / VALUE_BYTES;
-    if (u->n > INT32_MAX)
-        return error_report("%s: %" PRId64 " values; at most 2147483647 are accepted", path, u->n);
+static int take_size(const char *path, size_t bytes, vector *u) {
+    if (bytes == 0 || bytes % VALUE_BYTES != 0)
+        return error_report("%s: %zu bytes; raw float32 has a positive multiple of 4", path, bytes);
+    if (bytes / VALUE_BYTES > INT32_MAX)
+        return error_report("%s: %zu values; at most 2147483647 are accepted", path,
+                            bytes / VALUE_BYTES);
+    u->n = (int64_t)(bytes / VALUE_BYTES);
     return STATUS_OK;
 }
 
 /* Bytes in file order become values in place, on any byte order of the machine; finite ones only. */
-static int read_values(const char *path, FILE *file, vector *u) {
-    TW_TRY(read_size(path, file, u));
+static int read_values(const char *path, FILE *file, size_t size, vector *u) {
+    TW_TRY(take_size(path, size, u));
     u->values = vector_alloc(u->n, sizeof *u->values);
     if (u->values == NULL)
         return error_report("%s: not enough memory for %" PRId64 " values", path, u->n);
@@ -120,10 +112,11 @@ static int read_values(const char *path, FILE *file, vector *u) {
 /* Raw little-endian float32, as numpy's tofile writes it. Regular files only: their size says
  * beforehand whether the vector fits. */
 static int read_vector(const char *path, vector *u) {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return error_report("%s: %s", path, strerror(errno));
-    int status = read_values(path, file, u);
+    FILE *file = NULL;
+    size_t size = 0;
+    if (tw__file_open(path, &file, &size) != TW_OK)
+        return error_report("%s", tw_last_error());
+    int status = read_values(path, file, size, u);
     fclose(file);
     return status;
 }

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli.h"
 
 /* Run gnuplot with one argument and the files in place of stdin, stdout and stderr. Returns 0, or
@@ -110,43 +111,6 @@ static int refuse(const char *path, int error) {
     return error_report("report: %s: cannot write: %s", path, strerror(error));
 }
 
-/* Returns 0 or an errno; closes the file in either case. */
-static int fill(int file, const char *text, size_t size) {
-    /* What mkstemp made is for its owner alone; a page is for whoever may read a new file here. */
-    mode_t mask = umask(0);
-    (void)umask(mask);
-    int error = fchmod(file, 0666 & ~mask) == 0 ? 0 : errno;
-    while (size > 0 && error == 0) {
-        ssize_t written = write(file, text, size);
-        if (written < 0 && errno != EINTR) {
-            error = errno;
-        } else if (written > 0) {
-            text += written;
-            size -= (size_t)written;
-        }
-    }
-    if (error == 0 && fsync(file) != 0 && errno != EINVAL) /* some file systems cannot */
-        error = errno;
-    if (close(file) != 0 && error == 0)
-        error = errno;
-    return error;
-}
-
-/* Write to a temporary file next to path, then rename it. Returns 0 or an errno. */
-static int replace(const char *path, const char *text, size_t size) {
-    char *temporary = NULL;
-    if (asprintf(&temporary, "%s.XXXXXX", path) < 0)
-        return ENOMEM;
-    int file = mkstemp(temporary);
-    int error = file >= 0 ? fill(file, text, size) : errno;
-    if (file >= 0 && error == 0 && rename(temporary, path) != 0)
-        error = errno;
-    if (file >= 0 && error != 0)
-        (void)unlink(temporary);
-    free(temporary);
-    return error;
-}
-
 int plot_write_file(const char *path, const char *text, size_t size) {
     if (strcmp(path, "-") == 0)
         return fwrite(text, 1, size, stdout) == size ? STATUS_OK : refuse(path, errno);
@@ -155,7 +119,12 @@ int plot_write_file(const char *path, const char *text, size_t size) {
     if (exists && !S_ISREG(before.st_mode))
         return error_report("report: %s: not an ordinary file; give the name of one, or -", path);
     char *target = exists ? realpath(path, NULL) : strdup(path); /* a link stays a link */
-    int error = target != NULL ? replace(target, text, size) : errno;
+    tw__output out;
+    if (target == NULL)
+        return refuse(path, errno);
+    int error = tw__output_open(&out, target);
+    if (error == TW_OK)
+        error = tw__output_close(&out, tw__output_put(&out, text, size));
     free(target);
-    return error == 0 ? STATUS_OK : refuse(path, error);
+    return error == TW_OK ? STATUS_OK : error_report("report: %s", tw_last_error());
 }

@@ -265,6 +265,13 @@ fi
 : >"$dir/empty"
 run bounds --file "$dir/empty"
 [ $status -ne 0 ] || fail "bounds of an empty file: status 0"
+mkfifo "$dir/pipe"
+for file in "$dir/pipe" "$dir" /dev/zero; do
+    timeout 10 "$thinwire" bounds --file "$file" >"$dir/out" 2>"$dir/err"
+    status=$?
+    [ $status -eq 1 ] || fail "bounds of $file: status $status, expected 1"
+    grep -q "not an ordinary file" "$dir/err" || fail "bounds of $file: not said"
+done
 run bounds --file "$dir/missing"
 [ $status -ne 0 ] || fail "bounds of a missing file: status 0"
 printf '\000\000\300\177' >"$dir/nan"

@@ -377,7 +377,7 @@ cmp -s "$dir/page.html" "$dir/first.html" || fail "a failed report touched the p
 
 # ---- places that cannot be written
 
-refused 1 "cannot write" report "$dir/dense.jsonl" --out "$dir/nowhere/page.html"
+refused 1 "cannot be written" report "$dir/dense.jsonl" --out "$dir/nowhere/page.html"
 refused 1 "not an ordinary file" report "$dir/dense.jsonl" --out "$dir/empty"
 refused 1 "not an ordinary file" report "$dir/dense.jsonl" --out /dev/null
 [ -c /dev/null ] || fail "/dev/null was replaced"
@@ -391,7 +391,7 @@ run report "$dir/dense.jsonl" --out "$dir/link.html"
 )
 status=$?
 [ $status -eq 1 ] || fail "full disk: status $status, expected 1"
-grep -qF "cannot write" "$dir/err" || fail "full disk: no reason given"
+grep -qF "cannot be written" "$dir/err" || fail "full disk: no reason given"
 cmp -s "$dir/page.html" "$dir/first.html" || fail "half a page replaced a good one"
 [ "$(find "$dir" -name 'page.html.*' | wc -l)" -eq 0 ] || fail "a temporary file was left behind"
 
