@@ -86,8 +86,8 @@ class _Worker(threading.Thread):
     def _begin(self, jobs):
         pieces = [piece for job in jobs for piece in zip(job.numbers, job.grads)]
         try:
-            if jobs[0].used is not None:
-                used = self.engine.used_anywhere([used for job in jobs for used in job.used])
+            if jobs[0].used is not None:    # DDP would discard the sum of what no rank has used
+                used = self.engine.transport.union([used for job in jobs for used in job.used])
                 pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
             for number, grad in pieces:
                 self.engine.begin(number, grad)
@@ -149,6 +149,11 @@ def trained(model):
     return named
 
 
+def may_be_unused(model):
+    """Whether a backward pass may leave parameters out."""
+    return model.find_unused_parameters or model.static_graph
+
+
 class State:
     """Returned by compress(): the hook's state, and the user's view of the engine."""
 
@@ -156,8 +161,7 @@ class State:
         self._numbers = {id(parameter): number for number, (_, parameter) in enumerate(named)}
         self.parameters = [parameter for _, parameter in named]     # keeps their ids unique
         self.engine = engine
-        may_be_unused = model.find_unused_parameters or model.static_graph
-        self._usage = _Usage(self.parameters) if may_be_unused else None
+        self._usage = _Usage(self.parameters) if may_be_unused(model) else None
         self._worker = _Worker(self.engine)
         self._looked = engine.groups.is_adaptive is not None    # for the optimizer of the model
         self._finalizer = weakref.finalize(self, _shut_down, self._worker, self._usage)
@@ -265,7 +269,14 @@ def attach(model, named, **options):
         raise StateError("the model is compressed already; call compress, or make an optimizer of "
                          "thinwire, once for each DistributedDataParallel")
     _check_dense(model.module)
-    state = State(model, named, Engine(named, model.process_group, **options))
+    engine = Engine(named, model.process_group, **options)
+    try:
+        if may_be_unused(model):
+            engine.transport.prepare_union()
+        state = State(model, named, engine)
+    except BaseException:       # perhaps on this rank only: the others must not wait for it
+        engine.close()
+        raise
     try:
         model.register_comm_hook(state, _hook)
     except RuntimeError as error:

@@ -293,14 +293,6 @@ class Engine:
                              "gradients already; accumulate under no_sync(), or call "
                              "optimizer.zero_grad() to drop the step")
 
-    def used_anywhere(self, used):
-        """For each parameter, whether any rank used it: equal on all ranks. A parameter that no
-        rank used keeps its residual, since DDP would discard the sum."""
-        used = torch.tensor(used, dtype=torch.int64, device="cpu")
-        if self.transport.nranks > 1:
-            self.transport.sum(used)
-        return used.tolist()
-
     # ---- statistics and state
 
     def stats(self):

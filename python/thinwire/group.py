@@ -102,6 +102,13 @@ class Transport:
         check(lib.tw_transport_info(self.handle, None, None, None, traffic))
         return {name: getattr(traffic, name) for name, _ in traffic._fields_}
 
+    def prepare_union(self):
+        """Makes union() possible. Collective."""
+
+    def union(self, used):
+        """Whether any rank says so, for each of a list. Collective."""
+        return used
+
     def abort(self):
         """Lets other ranks that wait for this one fail at once, if the transport can."""
 

@@ -6,31 +6,39 @@ script's init_process_group made. Every rank listens, publishes its address in t
 to the ranks below it and accepts the ranks above it. Then the C library takes over the sockets, and
 no Python runs for a message.
 
-A rank's address is that of the interface that GLOO_SOCKET_IFNAME names, as for gloo. Without it,
-the address that routes to MASTER_ADDR comes first, then the one that routes to other networks.
+A rank listens on the interface that GLOO_SOCKET_IFNAME names, as gloo does. Without it, on the one
+that routes to MASTER_ADDR.
 """
+import contextlib
 import ctypes
+import errno
 import fcntl
 import json
+import math
 import os
 import secrets
+import selectors
 import socket
 import struct
+import threading
 import time
-from datetime import timedelta
 
 import torch.distributed as dist
 
-from .errors import ParamError, StateError, TransportError
+from .errors import ParamError, StateError, TimeoutError, TransportError
 from .group import Transport, alone
 from .library import check, lib
 
 SIOCGIFADDR = 0x8915
 OTHER_NETWORK = "192.0.2.1"     # reserved for documentation: nothing is sent to it
-HANDSHAKE_SECONDS = 5.0         # to wait for the other rank in one handshake
-ACK = b"y"
+HANDSHAKE_SECONDS = 5.0         # that one handshake may take
+MOST_STRANGERS = 64             # handshakes with others than ranks; the oldest gives way
+ACK, READY = b"y", b"r"
+_LOOK = 0.02            # seconds between looks at what the store's thread has read
+_SLOWEST_LOOK = 0.1     # seconds between looks at the store, after a while
+_PAUSE = 0.05           # seconds before an attempt is repeated
 _HELLO = struct.Struct("!32sII")    # the job's secret, the rank that connects, the rank it wants
-_opened = {}                # ranks of a group: how many transports they have made
+_last = {}              # ranks of a group: the secret of their last meeting
 
 
 # ---- addresses
@@ -57,13 +65,20 @@ def _address_towards(host):
 
 
 def _own_addresses():
-    """Addresses at which others may reach this rank, the likeliest first."""
+    """Addresses of this rank on the job's network, the likeliest first. MASTER_ADDR tells which
+    network that is, unless it is missing, or a name that is a loopback address on its own host."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         return [_address_of(interface)]
-    found = [_address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1")),
-             _address_towards(OTHER_NETWORK), "127.0.0.1"]
+    master = os.environ.get("MASTER_ADDR", "")
+    found = [_address_towards(master or "127.0.0.1")]
+    if found[0] is None or _is_loopback(found[0]) and not _is_loopback(master):
+        found += [_address_towards(OTHER_NETWORK), "127.0.0.1"]
     return list(dict.fromkeys(address for address in found if address is not None))
+
+
+def _is_loopback(host):
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _own_host():
@@ -77,127 +92,333 @@ def _own_host():
         return next((one for one in addresses if not one.startswith("127.")), addresses[0])
 
 
-def _listen(nranks):
-    """Listens on the interface of GLOO_SOCKET_IFNAME, or on all."""
-    if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return socket.create_server((_own_addresses()[0], 0), backlog=nranks)
+def _listen(address, nranks):
+    family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
     try:
-        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=nranks,
-                                    dualstack_ipv6=True)
-    except (OSError, ValueError):       # no IPv6
-        return socket.create_server(("", 0), backlog=nranks)
+        listener.bind(where)
+        listener.listen(max(nranks, 128))
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 # ---- connections
 
-class _Rendezvous:
-    """All ranks of a job connect to each other. Collective."""
+class _StoreThread(threading.Thread):
+    """Publishes this rank's contact in the store and follows those of the ranks below. A contact
+    says where a rank listens; that of rank 0 has the secret of the meeting too. A thread, since a
+    store whose host is stopped does not answer. It asks with add(), which never waits for a key."""
 
-    def __init__(self, store, rank, nranks, timeout):
-        self.store, self.rank, self.nranks = store, rank, nranks
+    def __init__(self, store, rank, contact):
+        super().__init__(daemon=True, name="thinwire store")
+        self.store, self.rank, self.contact = store, rank, contact
+        self.contacts, self.versions = {}, {}     # by rank
+        self.error, self.ended = None, threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            self.store.set(f"rank{self.rank}", json.dumps(self.contact))
+            for counter in (f"version{self.rank}", "changes"):
+                self.store.add(counter, 1)
+            pause, seen = 0.01, None
+            while not self.ended.wait(pause):
+                changes = self.store.add("changes", 0)
+                pause = 0.01 if changes != seen else min(2 * pause, _SLOWEST_LOOK)
+                if changes != seen:
+                    self._read()
+                seen = changes
+        except Exception as error:      # the meeting raises it
+            self.error = error
+
+    def _read(self):
+        for peer in range(self.rank):
+            version = self.store.add(f"version{peer}", 0)
+            if version != self.versions.get(peer, 0):
+                self.versions[peer] = version
+                self.contacts[peer] = json.loads(self.store.get(f"rank{peer}"))
+
+    def end(self):
+        self.ended.set()
+        self.join(_PAUSE)       # it may be stuck
+
+
+class _Handshakes:
+    """Sockets in use, served side by side. Each has a generator, which yields the event that it
+    waits for. An OSError in it closes the socket."""
+
+    def __init__(self):
+        self.selector = selectors.DefaultSelector()
+        self.running = {}       # {socket: (generator, deadline)}, the oldest first
+
+    def add(self, one, steps, deadline):
+        one.setblocking(False)
+        self.running[one] = steps, deadline
+        self.selector.register(one, selectors.EVENT_READ)
+        self._advance(one)
+
+    def _advance(self, one):
+        try:
+            self.selector.modify(one, next(self.running[one][0]))
+        except StopIteration:
+            self.release(one)
+        except OSError:
+            self.drop(one)
+
+    def extend(self, one, deadline):
+        self.running[one] = self.running[one][0], deadline
+
+    def serve(self, seconds):
+        """Waits for events and handles them. Drops what is past its deadline."""
+        for key, _ in self.selector.select(seconds):
+            if key.fileobj in self.running:         # not dropped by another one's step
+                self._advance(key.fileobj)
+        now = time.monotonic()
+        for one in [one for one, (_, deadline) in self.running.items() if deadline <= now]:
+            self.drop(one)
+
+    def release(self, one):
+        """Forgets a socket, which stays open."""
+        if self.running.pop(one, None) is not None:
+            self.selector.unregister(one)
+
+    def drop(self, one):
+        self.release(one)
+        one.close()
+
+    def close(self):
+        for one in list(self.running):
+            self.drop(one)
+        self.selector.close()
+
+
+class _Rendezvous:
+    """All ranks of a job connect to each other. Collective.
+
+    Rank 0 makes a secret for each meeting and publishes it with its address. A rank that starts
+    again, or in place of another, publishes a new address and meets those that still wait. Ranks
+    that are connected to all others tell them so. The meeting is over when all have said it.
+
+    last: the secret of the meeting before, which is over.
+    """
+
+    def __init__(self, store, rank, nranks, timeout, last=None):
+        self.store, self.rank, self.nranks, self.last = store, rank, nranks, last
         self.deadline, self.timeout = time.monotonic() + timeout, timeout
+        self.secret = secrets.token_hex(16) if rank == 0 else None
+        self.handshakes = _Handshakes()
+        self.attempts = {}         # by rank: sockets, contact, time of its beginning
         self.sockets = {}       # by rank
-        if rank == 0:
-            store.set("secret", secrets.token_hex(16))
+        self.told, self.ready = set(), set()    # ranks that we told, or that told us
+        self.met = set()        # ranks that were connected once
+        self.strangers = {}     # accepted sockets before the end of their handshake, oldest first
+        self.errors = {}        # by rank: why its last attempt failed
 
     def connect_all(self):
         """Returns {rank: socket} of all other ranks."""
+        reader, at = None, []
         try:
-            with _listen(self.nranks) as listener:
-                port = listener.getsockname()[1]
-                self.store.set(f"rank{self.rank}", json.dumps([port, _own_addresses()]))
-                self.secret = self._read("secret", 0)
-                for peer in range(self.rank):
-                    self.sockets[peer] = self._connect(peer)
-                while len(self.sockets) < self.nranks - 1:
-                    self._accept(listener)
+            for address in _own_addresses():
+                listener = _listen(address, self.nranks)
+                at.append(listener.getsockname()[:2])
+                self.handshakes.add(listener, self._accept(listener), math.inf)
+            reader = _StoreThread(self.store, self.rank, {"at": at, "secret": self.secret})
+            while len(self.ready) < self.nranks - 1:
+                self._check(reader)
+                self._follow(reader.contacts)
+                self.handshakes.serve(_LOOK)
+                self._tell()
         except BaseException:
-            for one in self.sockets.values():
-                one.close()
+            for peer in list(self.sockets):
+                self._lose(peer)
             raise
+        finally:
+            for one in self.sockets.values():
+                self.handshakes.release(one)
+            self.handshakes.close()
+            if reader is not None:
+                reader.end()
         return self.sockets
 
-    def _left(self):
-        return max(0.01, self.deadline - time.monotonic())
+    def _check(self, reader):
+        if reader.error is not None:
+            raise TransportError("the store of the process group failed: "
+                                 f"{_first_line(reader.error)}")
+        if time.monotonic() < self.deadline:
+            return
+        others = set(range(self.nranks)) - {self.rank}
+        missing = others - self.met or others - set(self.sockets) or others - self.ready
+        if 0 in missing:        # without its secret the others cannot meet
+            missing = {0}
+        names = ", ".join(map(str, sorted(missing)))
+        tried = "".join(f" {error}." for peer, error in self.errors.items() if peer in missing)
+        raise TimeoutError(f"no answer within {self.timeout:g} s from rank {names}; is it stopped "
+                           "or dead?" + (f"{tried} GLOO_SOCKET_IFNAME names the network interface "
+                                         "to use" if tried else ""))
 
-    def _read(self, key, peer):
-        """The value that a peer has stored. Waits no longer than our deadline; the timeout of the
-        script's store stays as it is."""
+    # ---- the ranks below
+
+    def _follow(self, contacts):
+        """Connects to the ranks below, where they are now. While rank 0 is connected its secret is
+        valid, even if it has published the next one: then this meeting is nearly over."""
+        if self.rank > 0 and 0 not in self.sockets:
+            secret = contacts[0]["secret"] if 0 in contacts else None
+            if secret != self.secret and secret != self.last:
+                self._begin_again(secret)
+        for peer in range(self.rank):
+            if self.secret is not None and peer not in self.sockets and peer in contacts:
+                self._attempt(peer, contacts[peer])
+
+    def _begin_again(self, secret):
+        """Rank 0 has started a new meeting."""
+        for peer in list(self.sockets):
+            self._lose(peer)
+        for peer in list(self.attempts):
+            self._end_attempts(peer)
+        for one in list(self.strangers):
+            self.handshakes.drop(one)
+        self.secret = secret
+
+    def _attempt(self, peer, contact):
+        """Tries all addresses of a peer side by side, again if its contact changes."""
+        sockets, before, since = self.attempts.get(peer, ((), None, 0.0))
+        waits = any(one in self.handshakes.running for one in sockets)
+        if contact is before and (waits or time.monotonic() - since < _PAUSE):
+            return
+        self._end_attempts(peer)
+        self.attempts[peer] = sockets, _, _ = [], contact, time.monotonic()
+        for address, port in contact["at"]:
+            try:
+                where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+                one = socket.socket(*where[:2])
+            except OSError as error:
+                self._note(peer, (address, port), error)
+                continue
+            sockets.append(one)
+            self.handshakes.add(one, self._connect(one, where[4], peer),
+                                time.monotonic() + HANDSHAKE_SECONDS)
+
+    def _end_attempts(self, peer, but=None):
+        for one in self.attempts.pop(peer, ((),))[0]:
+            if one is not but:
+                self.handshakes.drop(one)
+
+    def _note(self, peer, where, error):
+        self.errors[peer] = f"Rank {peer} at {where[0]}, port {where[1]}: {error.strerror}"
+
+    def _connect(self, one, where, peer):
         try:
-            self.store.wait([key], timedelta(seconds=self._left()))
-            return self.store.get(key)
-        except RuntimeError as error:
-            raise TransportError(f"rank {peer} has not come within {self.timeout:g} s; is it "
-                                 f"stopped or dead? {str(error).strip().splitlines()[0]}")
-
-    def _connect(self, peer):
-        """Tries all addresses of a peer until one handshake succeeds."""
-        port, addresses = json.loads(self._read(f"rank{peer}", peer))
-        error = None
-        while time.monotonic() < self.deadline:
-            for address in addresses:
-                try:
-                    return self._handshake((address, port), peer)
-                except OSError as failure:
-                    error = failure
-            time.sleep(0.05)
-        raise TransportError(f"rank {peer} cannot be reached at {' or '.join(addresses)}, port "
-                             f"{port}, within {self.timeout:g} s: {error}. GLOO_SOCKET_IFNAME "
-                             "names the network interface to use")
-
-    def _handshake(self, address, peer):
-        """One attempt. A peer that is busy with others answers a later one."""
-        new = socket.create_connection(address, timeout=min(HANDSHAKE_SECONDS, self._left()))
-        try:
-            new.sendall(_HELLO.pack(self.secret, self.rank, peer))
-            if new.recv(1) != ACK:
-                raise ConnectionError("another program answers at this address")
-            new.sendall(ACK)        # the peer keeps this attempt, and no earlier one
-            return new
-        except BaseException:
-            new.close()
+            error = one.connect_ex(where)
+            if error == errno.EINPROGRESS:
+                yield selectors.EVENT_WRITE
+                error = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+            one.sendall(_HELLO.pack(self.secret.encode(), self.rank, peer))
+            if (yield from _receive(one, 1)) != ACK:
+                raise ConnectionError(errno.EPROTO, "another program answers")
+            one.sendall(ACK)        # the peer keeps this attempt, and no other
+        except OSError as error:
+            self._note(peer, where, error)
             raise
+        self._end_attempts(peer, but=one)
+        yield from self._keep(peer, one)
+
+    # ---- the ranks above
 
     def _accept(self, listener):
-        """Accepts one of the ranks above this one."""
-        listener.settimeout(self._left())
-        try:
-            new, _ = listener.accept()
-        except OSError:
-            new = None
-        if time.monotonic() >= self.deadline:
-            if new is not None:
-                new.close()
-            missing = sorted(set(range(self.rank + 1, self.nranks)) - set(self.sockets))
-            raise TransportError(f"nothing came from rank {', '.join(map(str, missing))} within "
-                                 f"{self.timeout:g} s; is it stopped or dead?")
-        if new is not None:
-            self._identify(new)
+        while True:
+            yield selectors.EVENT_READ
+            try:
+                new = listener.accept()[0]
+            except (BlockingIOError, ConnectionError):
+                continue
+            except OSError:         # no descriptor is free
+                time.sleep(_PAUSE)
+                continue
+            if len(self.strangers) == self.nranks + MOST_STRANGERS:
+                self.handshakes.drop(self.strangers.pop(next(iter(self.strangers))))
+            self.strangers[new] = new
+            self.handshakes.add(new, self._identify(new), time.monotonic() + HANDSHAKE_SECONDS)
 
     def _identify(self, new):
         """Keeps a connection from a rank of this job; closes all others."""
         try:
-            new.settimeout(min(HANDSHAKE_SECONDS, self._left()))
-            secret, peer, wanted = _HELLO.unpack(_receive(new, _HELLO.size))
-            known = secret == self.secret and wanted == self.rank < peer < self.nranks
-            if not known or peer in self.sockets:
+            secret, peer, wanted = _HELLO.unpack((yield from _receive(new, _HELLO.size)))
+            if self.secret is None or secret != self.secret.encode() \
+                    or not wanted == self.rank < peer < self.nranks:
                 raise ConnectionError("not a rank that is expected")
             new.sendall(ACK)
-            if new.recv(1) != ACK:
+            if (yield from _receive(new, 1)) != ACK:
                 raise ConnectionError("the peer gave this attempt up and will try again")
-            self.sockets[peer] = new
+        finally:
+            self.strangers.pop(new, None)
+        yield from self._keep(peer, new)
+
+    # ---- all ranks
+
+    def _keep(self, peer, one):
+        """Replaces an earlier connection of the peer. Waits until the peer is ready."""
+        self._lose(peer)
+        self.sockets[peer] = one
+        self.met.add(peer)
+        self.handshakes.extend(one, math.inf)
+        try:
+            if (yield from _receive(one, 1)) != READY:
+                raise ConnectionError("not a rank of this job")
         except OSError:
-            new.close()
+            self._lose(peer)
+            raise
+        self.ready.add(peer)
+
+    def _lose(self, peer):
+        if peer in self.sockets:
+            self.handshakes.drop(self.sockets.pop(peer))
+            self.told.discard(peer)
+            self.ready.discard(peer)
+
+    def _tell(self):
+        """Tells the others once this rank is connected to all."""
+        if len(self.sockets) < self.nranks - 1:
+            return
+        for peer in set(self.sockets) - self.told:
+            try:
+                self.sockets[peer].sendall(READY)
+                self.told.add(peer)
+            except OSError:
+                self._lose(peer)
 
 
 def _receive(connection, size):
+    """A step of a handshake: bytes from a socket that does not block."""
+    data = b""
+    while len(data) < size:
+        yield selectors.EVENT_READ
+        try:
+            part = connection.recv(size - len(data))
+        except BlockingIOError:
+            continue
+        if not part:
+            raise ConnectionError(errno.ECONNRESET, "the connection was closed")
+        data += part
+    return data
+
+
+def _receive_now(connection, size):
     data = b""
     while len(data) < size:
         part = connection.recv(size - len(data))
         if not part:
-            raise ConnectionError("the connection was closed")
+            raise ConnectionError(errno.ECONNRESET, "the connection was closed")
         data += part
     return data
+
+
+def _first_line(error):
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _tcp_store(host, port, is_master):
@@ -238,10 +459,11 @@ class ProcessGroupTransport(Transport):
     def __init__(self, group, timeout):
         rank, nranks = dist.get_rank(group), dist.get_world_size(group)
         key = "-".join(map(str, ranks_of(group)))
-        _opened[key] = _opened.get(key, 0) + 1
-        self.store = dist.PrefixStore(f"thinwire/{key}/{_opened[key]}", _store_for(group))
-        self.timeout, self.gloo = timeout, None
-        self.sockets = _Rendezvous(self.store, rank, nranks, timeout).connect_all()
+        self.store = dist.PrefixStore(f"thinwire/{key}", _store_for(group))
+        meeting = _Rendezvous(self.store, rank, nranks, timeout, _last.get(key))
+        self.timeout, self.flags = timeout, {}
+        self.sockets = meeting.connect_all()
+        self.secret = _last[key] = meeting.secret
         try:
             super().__init__(self._make(rank, nranks))
         except BaseException:
@@ -266,30 +488,35 @@ class ProcessGroupTransport(Transport):
             copy.detach()
         return handle
 
-    def sum(self, counts):
-        """Replaces a small tensor on the host by its sum over all ranks. Collective."""
-        try:
-            if self.gloo is None:
-                self.gloo = dist.ProcessGroupGloo(self.store, self.rank, self.nranks,
-                                                  timedelta(seconds=self.timeout))
-            self.gloo.allreduce([counts]).wait()
-        except RuntimeError as error:
-            time.sleep(0.1)         # a dead rank's connections close a little later
-            gone = ", ".join(str(peer) for peer in self.sockets if self._is_gone(peer)) or "unknown"
-            raise TransportError(f"cannot sum over ranks; gone are: {gone}. "
-                                 f"{str(error).strip().splitlines()[0]}")
+    def prepare_union(self):
+        """Connects the ranks for union(). Collective."""
+        store = dist.PrefixStore(self.secret, self.store)
+        self.flags = _Rendezvous(store, self.rank, self.nranks, self.timeout).connect_all()
 
-    def _is_gone(self, peer):
-        try:
-            return not self.sockets[peer].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+    def union(self, used):
+        """Whether any rank says so, for each of a list. Collective."""
+        mine, deadline, late = bytes(used), time.monotonic() + self.timeout, []
+        result = int.from_bytes(mine, "big")
+        for one in self.flags.values():
+            one.settimeout(self.timeout)
+            with contextlib.suppress(OSError):      # then nothing comes from it
+                one.sendall(mine)
+        for peer, one in self.flags.items():
+            one.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                result |= int.from_bytes(_receive_now(one, len(mine)), "big")
+            except socket.timeout:
+                late.append(str(peer))
+            except OSError as error:
+                raise TransportError(f"rank {peer} has left or is dead: {error.strerror}")
+        if late:
+            raise TimeoutError(f"no answer within {self.timeout:g} s from rank {', '.join(late)}; "
+                               "is it stopped or dead?")
+        return list(result.to_bytes(len(mine), "big"))
 
     def abort(self):
         """Shuts all connections down: calls that wait for this rank, or on it, fail at once."""
-        for one in self.sockets.values():
+        for one in (*self.sockets.values(), *self.flags.values()):
             try:
                 one.shutdown(socket.SHUT_RDWR)
             except OSError:     # the peer was first
@@ -300,7 +527,7 @@ class ProcessGroupTransport(Transport):
         self._close_sockets()
 
     def _close_sockets(self):
-        for one in self.sockets.values():
+        for one in (*self.sockets.values(), *self.flags.values()):
             one.close()
 
 
