@@ -8,6 +8,7 @@ finished its own work for the step.
 import functools
 import queue
 import threading
+import warnings
 import weakref
 
 import torch
@@ -21,6 +22,7 @@ from .library import LARGEST
 from .schedule import is_trained_adaptively
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
+_STUCK_SECONDS = 5.0    # after which a step that was aborted counts as stuck
 _compressed = weakref.WeakSet()     # models. An attribute would keep them from being pickled
 
 
@@ -46,6 +48,7 @@ class _Worker(threading.Thread):
         self.jobs, self.waiting = queue.SimpleQueue(), []
         self.error = None       # the next backward() raises it
         self.good = True        # no bucket of this step was refused
+        self.left = False       # this rank has left the group
         self.start()
 
     def run(self):
@@ -55,10 +58,25 @@ class _Worker(threading.Thread):
                 return
             self.waiting.append(job)
             if job.last or not self.engine.as_a_whole:
-                self._run_waiting()
+                jobs, self.waiting = self.waiting, []
+                try:
+                    self._run(jobs)
+                except Exception as error:      # of the device
+                    self._fail(jobs, error)
 
-    def _run_waiting(self):
-        jobs, self.waiting = self.waiting, []
+    def leave(self):
+        """After an error of this rank only: the others must not wait for it."""
+        self.left = True
+        self.engine.transport.abort()
+
+    def _fail(self, jobs, error):
+        self.leave()
+        self.error = self.error or error
+        for job in jobs:
+            if not job.future.done():
+                job.future.set_exception(self.error)
+
+    def _run(self, jobs):
         stream = self.engine.stream
         with torch.cuda.stream(stream):     # None: no effect
             for job in jobs:
@@ -91,8 +109,8 @@ class _Worker(threading.Thread):
                 pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
             for number, grad in pieces:
                 self.engine.begin(number, grad)
-        except Exception:               # on this rank only: the others must not wait for it
-            self.engine.transport.abort()
+        except Exception:
+            self.leave()
             raise
 
 
@@ -121,14 +139,19 @@ class _Usage:
 
 
 def _shut_down(worker, usage):
+    """Frees everything, unless the worker is stuck: it would use what was freed. The process may
+    end all the same, since the worker is a daemon."""
     if usage is not None:
         usage.close()
     worker.jobs.put(None)
     worker.join(0.2)
     if worker.is_alive():
         worker.engine.transport.abort()     # ends a step that waits for others
-        worker.join()
-    worker.engine.close()
+        worker.join(_STUCK_SECONDS)
+    if worker.is_alive():
+        warnings.warn("thinwire: a step does not end; its memory is not freed", stacklevel=2)
+    else:
+        worker.engine.close()
 
 
 def _check_dense(module):
@@ -207,7 +230,11 @@ class State:
             self._raise()       # an error of an earlier pass that was cut short
         numbers = [self._number(parameter) for parameter in bucket.parameters()]
         used = self._usage.take(numbers) if self._usage is not None else None
-        job = _Job(numbers, used, bucket, self.engine.device)
+        try:
+            job = _Job(numbers, used, bucket, self.engine.device)
+        except Exception:
+            self._worker.leave()
+            raise
         self._worker.jobs.put(job)
         if job.last and not self._raise_after_backward(job.future):
             return job.future.then(self._checked)
@@ -235,7 +262,7 @@ class State:
         script's group: with a rank missing that would wait for the script's timeout and name no
         rank."""
         last.wait()
-        if isinstance(self._worker.error, _GONE):
+        if self._worker.left or isinstance(self._worker.error, _GONE):
             self._raise()
         _queue_callback(self._after_ddp)
 

@@ -218,6 +218,55 @@ def test_rank_stops_with_unused_parameters():
         assert seconds < 2.3, seconds
 
 
+class BadStream:
+    """A CUDA stream after an error of the device."""
+
+    def wait_event(self, _):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+class BadFuture(torch.futures.Future):
+    """Cannot record an event for a tensor."""
+
+    def set_result(self, value):
+        if isinstance(value, torch.Tensor):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        super().set_result(value)
+
+
+def spoil(state, where):
+    if where == "wait_event":
+        state.engine.stream = BadStream()
+    elif where == "set_result":
+        torch.futures.Future = BadFuture
+    else:
+        state.engine.device = BadStream()       # the hook itself cannot ask it for its type
+
+
+def device_fails(rank, nranks, where, unused):
+    """On rank 1 only. Its script gets the error, and the others do not wait for their timeout."""
+    network = DDP(model(), find_unused_parameters=unused, bucket_cap_mb=0.001)
+    state = thinwire.compress(network, density=0.05, timeout=60.0, whole_model=False)
+    loss(network, rank, 0).backward()
+    now, begin = loss(network, rank, 1), time.monotonic()
+    if rank == 1:
+        spoil(state, where)
+        refused(Exception, "has no attribute" if where == "hook" else "device-side assert",
+                now.backward)
+    else:
+        refused(thinwire.TransportError, "1", now.backward)
+    assert time.monotonic() - begin < 10
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"failed{rank}", "")      # no rank ends before the other has failed too
+    store.wait([f"failed{1 - rank}"])
+
+
+def test_device_fails():
+    for where in ("wait_event", "set_result", "hook"):
+        for unused in (False, True):
+            run(device_fails, 2, where, unused)
+
+
 class Checkpointed(torch.nn.Module):
     """The backward pass of the last layer runs inside that of the model."""
 
@@ -328,6 +377,30 @@ def test_processes_end_cleanly():
             assert "thinwire" not in errors and "terminate" not in errors, errors
 
 
+STUCK = """
+import sys, threading, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+sys.path.insert(0, {here!r})
+from ranks import model
+import thinwire
+from thinwire import ddp
+ddp._STUCK_SECONDS = 0.3
+dist.init_process_group("gloo", {store!r}, rank=0, world_size=1)
+state = thinwire.compress(DDP(model()))
+state.engine.check_used = lambda: time.sleep(1000)
+state._worker.jobs.put(type("Job", (), dict(last=True)))
+"""
+
+
+def test_stuck_step_lets_the_process_end():
+    with tempfile.TemporaryDirectory() as folder:
+        script = STUCK.format(here=os.path.dirname(os.path.abspath(__file__)),
+                              store=f"file://{folder}/store")
+        ended = subprocess.run([sys.executable, "-c", script], text=True, timeout=30,
+                               stderr=subprocess.PIPE)
+        assert ended.returncode == 0 and "a step does not end" in ended.stderr, ended.stderr
+
+
 def stays_away(rank, nranks):
     """Rank 1 does not call compress()."""
     network = DDP(model())
@@ -349,4 +422,5 @@ if __name__ == "__main__":
           test_rank_dies, test_rank_dies_before_a_union, test_rank_stops,
           test_rank_stops_with_unused_parameters, test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
-          test_processes_end_cleanly, test_rank_stays_away])
+          test_processes_end_cleanly, test_device_fails, test_stuck_step_lets_the_process_end,
+          test_rank_stays_away])
