@@ -210,9 +210,10 @@ class _Rendezvous:
         self.deadline, self.timeout = time.monotonic() + timeout, timeout
         self.secret = secrets.token_hex(16) if rank == 0 else None
         self.handshakes = _Handshakes()
-        self.attempts = {}         # by rank: sockets, contact, time of its beginning
+        self.attempts = {}      # by rank: sockets, contact, time of its beginning
         self.sockets = {}       # by rank
         self.told, self.ready = set(), set()    # ranks that we told, or that told us
+        self.closed = {}        # by rank that told us: when it closed its connection
         self.met = set()        # ranks that were connected once
         self.strangers = {}     # accepted sockets before the end of their handshake, oldest first
         self.errors = {}        # by rank: why its last attempt failed
@@ -228,6 +229,7 @@ class _Rendezvous:
             reader = _StoreThread(self.store, self.rank, {"at": at, "secret": self.secret})
             while len(self.ready) < self.nranks - 1:
                 self._check(reader)
+                self._lose_closed()
                 self._follow(reader.contacts)
                 self.handshakes.serve(_LOOK)
                 self._tell()
@@ -373,8 +375,19 @@ class _Rendezvous:
             self._lose(peer)
             raise
         self.ready.add(peer)
+        yield selectors.EVENT_READ      # for this rank the meeting is over, or it gave up
+        if _is_closed(one):
+            self.closed[peer] = time.monotonic()
+
+    def _lose_closed(self):
+        """Forgets ranks that have closed their connection. If their meeting is over, so is ours as
+        soon as the last words of the others are here: they get some time."""
+        for peer, since in list(self.closed.items()):
+            if time.monotonic() - since > _PAUSE:
+                self._lose(peer)
 
     def _lose(self, peer):
+        self.closed.pop(peer, None)
         if peer in self.sockets:
             self.handshakes.drop(self.sockets.pop(peer))
             self.told.discard(peer)
@@ -405,6 +418,15 @@ def _receive(connection, size):
             raise ConnectionError(errno.ECONNRESET, "the connection was closed")
         data += part
     return data
+
+
+def _is_closed(connection):
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _receive_now(connection, size):

@@ -265,6 +265,30 @@ def test_rank_comes_again():
         check_sockets([ranks[rank].end() for rank in range(3)])
 
 
+def test_rank_0_gives_up_after_all_are_connected():
+    """Rank 2 is connected but does not say so, and leaves. Rank 0 gives up and begins a new
+    meeting. Rank 1 comes to it."""
+    store = dist.HashStore()
+    first, second = Rank(store, 0, 3, 0.5), Rank(store, 1, 3)
+    secret = contact_of(store, 0)["secret"].encode()
+    clients = []
+    for peer in range(2):
+        answer = b""
+        while answer != ACK:        # rank 1 may not have read the secret yet
+            one = socket.create_connection(("127.0.0.1", port_of(store, peer)))
+            with contextlib.suppress(OSError):
+                one.sendall(_HELLO.pack(secret, 2, peer))
+                answer = one.recv(1)
+        one.sendall(ACK)
+        clients.append(one)
+    assert [one.recv(1) for one in clients] == [READY] * 2
+    assert is_late(first.end(), 2), first.result
+    for one in clients:
+        one.close()
+    ranks = [Rank(store, 0, 3), second, Rank(store, 2, 3)]
+    check_sockets([rank.end() for rank in ranks])
+
+
 def test_stale_keys():
     """Rank 0 of an earlier job has left an address, at which a program accepts and says nothing.
     The new rank 0 comes later."""
@@ -367,7 +391,8 @@ def test_tcp_store():
 if __name__ == "__main__":
     main([test_all_connect, test_strangers, test_busy_port, test_absent, test_rank_that_left,
           test_silent_strangers, test_one_deadline_for_a_hello, test_job_interface_only,
-          test_no_descriptor_left, test_replacement, test_rank_comes_again, test_stale_keys,
-          test_stuck_store, test_one_rank_fails_before_the_meeting,
+          test_no_descriptor_left, test_replacement, test_rank_comes_again,
+          test_rank_0_gives_up_after_all_are_connected, test_stale_keys, test_stuck_store,
+          test_one_rank_fails_before_the_meeting,
           test_script_keeps_its_store_timeout, test_wrong_interface, test_unknown_host_name,
           test_tcp_store])
