@@ -106,10 +106,11 @@ void tw__background_end(tw_group *g) {
 int tw__background_busy(tw_group *g, int tensor) {
     if (!g->worker.running)
         return 0;
+    int first = tensor == TW_ALL ? 0 : tensor, end = tensor == TW_ALL ? g->ntensors : tensor + 1;
     int busy = 0;
     pthread_mutex_lock(&g->worker.mutex);
-    for (int t = 0; t < g->ntensors && !busy; t++)
-        busy = (tensor == TW_ALL || tensor == t) && g->tensors[t].progress != TW__IDLE;
+    for (int t = first; t < end && !busy; t++)
+        busy = g->tensors[t].progress != TW__IDLE;
     pthread_mutex_unlock(&g->worker.mutex);
     return busy;
 }

@@ -146,11 +146,12 @@ static int check_dense(const tw_select_params *p) {
 /* A group uses one device at most, beside the host. */
 static int check_device(const tw_group *g, const tw__tensor *t) {
     TW_TRY(t->backend->check_device(t->params.ordinal));
-    for (int i = 0; i < g->ntensors && t->backend->resident_k > 0; i++)
-        if (g->tensors[i].backend == t->backend &&
-            g->tensors[i].params.ordinal != t->params.ordinal)
-            return tw__fail(TW_ERR_PARAM, "ordinal: %d; tensor %d of this group lies on %s %d",
-                            t->params.ordinal, i, t->backend->name, g->tensors[i].params.ordinal);
+    if (t->backend->resident_k == 0 || g->backend != t->backend)
+        return TW_OK;
+    int ordinal = g->tensors[g->leading].params.ordinal;
+    if (ordinal != t->params.ordinal)
+        return tw__fail(TW_ERR_PARAM, "ordinal: %d; tensor %d of this group lies on %s %d",
+                        t->params.ordinal, g->leading, t->backend->name, ordinal);
     return TW_OK;
 }
 
@@ -158,18 +159,25 @@ static int check_device(const tw_group *g, const tw__tensor *t) {
  * between devices; nor with `auto`, whose predictions are the CPU's. */
 static int stays_on_device(const tw_group *g) {
     void *context;
-    int64_t entries = 0;
-    if (g->automatic || g->backend->resident_k == 0 ||
+    if (g->automatic || g->backend->resident_k == 0 || g->on_backend < g->ntensors ||
         !tw__has_backend(g->exchange->backends, g->backend->device) ||
         (g->wire != NULL && !tw__has_backend(g->wire->backends, g->backend->device)))
         return 0;
-    for (int t = 0; t < g->ntensors; t++) {
-        if (g->tensors[t].backend != g->backend)
-            return 0;
-        entries += tw__k_at(&g->tensors[t].params, g->tensors[t].n, INT64_MAX);
-    }
     return tw__transport_device_exchange(g->transport, &context) != NULL ||
-           entries >= g->backend->resident_k * g->ntensors;
+           g->entries >= g->backend->resident_k * g->ntensors;
+}
+
+/* A device's backend takes the place of the host's. */
+static void append(tw_group *g, const tw__tensor *t) {
+    if (g->backend == NULL || (g->backend != t->backend && t->backend->resident_k > 0)) {
+        g->backend = t->backend;
+        g->leading = g->ntensors;
+        g->on_backend = 0;
+    }
+    g->on_backend += t->backend == g->backend;
+    g->entries += tw__k_at(&t->params, t->n, INT64_MAX);
+    g->tensors[g->ntensors++] = *t;
+    g->resident = stays_on_device(g);
 }
 
 int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
@@ -194,10 +202,7 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
                         "with feedback, and without momentum and AdamW; give scheme \"dense\"");
     if (tensor != NULL)
         *tensor = g->ntensors;
-    if (g->backend == NULL || t.backend->resident_k > 0)
-        g->backend = t.backend;
-    g->tensors[g->ntensors++] = t;
-    g->resident = stays_on_device(g);
+    append(g, &t);
     return TW_OK;
 }
 

@@ -122,6 +122,9 @@ struct tw_group {
     tw__plans plans; /* once it is open: the plans to choose from, or the one that it has */
     tw__probe probe;
     const tw__backend *backend; /* of its tensors; where some lie on a device, the device's */
+    int leading;                /* the first tensor on it */
+    int on_backend;             /* tensors on it */
+    int64_t entries;            /* that all tensors select in a step, after warm-up */
     tw__stream *stream;         /* of the backend */
     int resident;               /* lists stay in the device's memory during an exchange */
     tw__device_transport *device_transport; /* moves them between ranks; NULL unless resident */

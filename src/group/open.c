@@ -226,16 +226,8 @@ static int open_workspace(tw_group *g) {
     return g->resident ? open_device_lists(g) : TW_OK;
 }
 
-/* The stream of the device that some tensors lie on. */
-static int open_stream(tw_group *g) {
-    int first = 0;
-    while (g->tensors[first].backend != g->backend)
-        first++;
-    return g->backend->stream_create(&g->stream, g->tensors[first].params.ordinal);
-}
-
 static int open_all(tw_group *g) {
-    TW_TRY(open_stream(g));
+    TW_TRY(g->backend->stream_create(&g->stream, g->tensors[g->leading].params.ordinal));
     TW_TRY(open_buckets(g));
     TW_TRY(open_workspace(g));
     for (int t = 0; t < g->ntensors; t++)
