@@ -81,12 +81,15 @@ int64_t tw__fair_share(int64_t k, int64_t m, int64_t of) {
     return most < k ? most : k;
 }
 
-/* 14 messages hold at most twice the k entries that all are about: position 0 may have two clients
- * in every part. To these come the roundings and roots of every segment's share, which are largest
- * when all messages and segments are alike. */
+/* Up to 14 messages hold at most twice the k entries that all are about: position 0 may have two
+ * clients in every part. To these come the roundings and roots of every segment's share, which are
+ * largest when all messages and segments are alike. No message has more than k: of many small
+ * segments that is less. */
 int64_t tw__level_receives(const tw__shape *s) {
-    const int64_t messages = 2 * (TW__PARTS - 1), each = messages * s->nsegments;
-    return 2 * s->k + 4 * each + 3 * (root_of(each * (2 * s->k + each)) + 1);
+    int64_t parts = s->nranks < TW__PARTS ? s->nranks : TW__PARTS, messages = 2 * (parts - 1);
+    int64_t each = messages * s->nsegments;
+    int64_t most = 2 * s->k + 4 * each + 3 * (root_of(each * (2 * s->k + each)) + 1);
+    return most < messages * s->k ? most : messages * s->k;
 }
 
 /* Entries that a rank sends and receives at most, in both rounds of a level. */
