@@ -117,11 +117,14 @@ typedef struct tw__backend {
     int (*copy)(tw__stream *stream, void *to, const void *from, size_t bytes); /* any to any */
 
     /* ---- fold and select: one selector's state */
+    /* *scratch: bytes of host memory that it needs within calls, beside *memory. Selectors that are
+     * never called at the same time can share them. */
     int (*selector_memory)(int64_t n, const tw_select_params *params,
-                           const struct tw__method *method, tw_memory *memory);
-    /* stream: the group's, or NULL to work on params->stream. On error nothing is left. */
+                           const struct tw__method *method, tw_memory *memory, size_t *scratch);
+    /* params outlive the state. stream: the group's, or NULL to work on params->stream. scratch:
+     * that of the group, from tw__reserve, or NULL: it takes its own. On error nothing is left. */
     int (*selector_create)(void **state, int64_t n, const tw_select_params *params,
-                           const struct tw__method *method, tw__stream *stream);
+                           const struct tw__method *method, tw__stream *stream, void *scratch);
     void (*selector_free)(void *state);
     /* acc = gradient + residual, and the selection, whose count is -1 until `wait`, or known at
      * once. Errors: TW_ERR_NUMBER with info->bad_index, nothing changed; TW_ERR_DEVICE. */

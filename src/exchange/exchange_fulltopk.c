@@ -56,7 +56,7 @@ static tw_cost cost(double n, double k, double nranks) {
 }
 
 static int holds(const tw__segment *s) {
-    return s->selector->params.feedback != TW_FEEDBACK_OFF;
+    return s->selector->params->feedback != TW_FEEDBACK_OFF;
 }
 
 static int any_holds(const tw__job *job) {

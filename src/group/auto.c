@@ -195,7 +195,7 @@ void tw__auto_predict(tw_group *g) {
             g->members[i] = first + i;
             g->tensors[first + i].leader = first;
         }
-        predict_all(g, &g->tensors[first].tuner, g->members, count);
+        predict_all(g, &g->tuners[first], g->members, count);
     }
 }
 
@@ -209,9 +209,9 @@ static int warms_up(const tw_group *g, const int *members, int count) {
 }
 
 const tw__plan *tw__auto_begin(tw_group *g, const int *members, int count) {
-    tw__tuner *tuner = &g->tensors[members[0]].tuner;
     if (!g->automatic)
         return &g->plans.at[0];
+    tw__tuner *tuner = &g->tuners[members[0]];
     if (tuner->count != count || warms_up(g, members, count))
         predict_all(g, tuner, members, count);
     for (int i = 0; i < count; i++)
@@ -221,12 +221,12 @@ const tw__plan *tw__auto_begin(tw_group *g, const int *members, int count) {
 }
 
 double tw__auto_pending(const tw_group *g, const int *members) {
-    const tw__tuner *tuner = &g->tensors[members[0]].tuner;
-    return g->automatic && tuner->last >= 0 ? tuner->seconds : -1.0;
+    const tw__tuner *tuner = g->automatic ? &g->tuners[members[0]] : NULL;
+    return tuner != NULL && tuner->last >= 0 ? tuner->seconds : -1.0;
 }
 
 void tw__auto_note(tw_group *g, const int *members, const tw__plan *plan, double seconds) {
-    tw__tuner *tuner = &g->tensors[members[0]].tuner;
+    tw__tuner *tuner = &g->tuners[members[0]];
     assert(plan >= g->plans.at && plan < g->plans.at + g->plans.count);
     tuner->last = (int)(plan - g->plans.at);
     tuner->seconds = seconds;
@@ -254,11 +254,11 @@ static int next_plan(const tw_group *g, const tw__tuner *tuner) {
 
 /* A step that was under way when the plan changed does not count. */
 void tw__auto_learn(tw_group *g, const int *members, double slowest) {
-    tw__tuner *tuner = &g->tensors[members[0]].tuner;
+    if (!g->automatic || g->tuners[members[0]].last < 0)
+        return;
+    tw__tuner *tuner = &g->tuners[members[0]];
     int plan = tuner->last;
     tuner->last = -1;
-    if (!g->automatic || plan < 0)
-        return;
     assert(plan < g->plans.count && slowest >= 0.0);
     tw__trial *trial = &tuner->trials[plan];
     trial->steps++;
@@ -314,7 +314,7 @@ static void compare_with_dense(tw_choice *c) {
 }
 
 static void fill_choice(const tw_group *g, const tw__tensor *t, tw_choice *c) {
-    const tw__tuner *tuner = &g->tensors[t->leader].tuner;
+    const tw__tuner *tuner = &g->tuners[t->leader];
     const tw__trial *now = &tuner->trials[tuner->now];
     const tw__plan *plan = &g->plans.at[tuner->now];
     *c = (tw_choice){.select = t->method->name,

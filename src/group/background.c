@@ -19,6 +19,31 @@
 
 /* ---- the thread */
 
+/* Keeps the text of the last error for so many tensors. Returns where, or -1. */
+static int note_failure(tw_group *g, int tensors) {
+    int at = 0;
+    while (at < TW__FAILURES && g->worker.failures[at].tensors > 0)
+        at++;
+    if (at == TW__FAILURES)
+        return -1;
+    g->worker.failures[at].tensors = tensors;
+    snprintf(g->worker.failures[at].text, TW__TEXT, "%s", tw_last_error());
+    return at;
+}
+
+/* The status of a finished tensor, with the text of its error. */
+static int tell_status(tw_group *g, const tw__tensor *t) {
+    if (t->status == TW_OK)
+        return TW_OK;
+    if (t->failure < 0)
+        return tw__fail(t->status, "%s",
+                        g->broken != TW_OK ? g->broken_text : tw_error_text(t->status));
+    tw__failure *failure = &g->worker.failures[t->failure];
+    assert(failure->tensors > 0);
+    failure->tensors--;
+    return tw__fail(t->status, "%s", failure->text);
+}
+
 /* Runs the tensors of one launch. Called with the mutex held; lets go of it meanwhile. */
 static void run_launch(tw_group *g, int64_t launch) {
     assert(launch < g->worker.launched);
@@ -37,12 +62,12 @@ static void run_launch(tw_group *g, int64_t launch) {
     else
         tw__fail(error, "an earlier bucket failed: %s", g->broken_text);
     pthread_mutex_lock(&g->worker.mutex);
+    int failure = error != TW_OK ? note_failure(g, count) : -1;
     for (int i = 0; i < count; i++) {
         tw__tensor *t = &g->tensors[g->members[i]];
         assert(t->progress == TW__LAUNCHED && !t->open);
         t->status = error;
-        if (error != TW_OK)
-            snprintf(t->text, sizeof t->text, "%s", tw_last_error());
+        t->failure = failure;
         t->progress = TW__FINISHED;
     }
 }
@@ -187,9 +212,7 @@ static int wait_one(tw_group *g, int tensor) {
     while (t->progress != TW__FINISHED)
         pthread_cond_wait(&g->worker.changed, &g->worker.mutex);
     t->progress = TW__IDLE;
-    if (t->status != TW_OK)
-        return tw__fail(t->status, "%s", t->text);
-    return TW_OK;
+    return tell_status(g, t);
 }
 
 /* All that were started; the next round begins with the first bucket. Returns the first error. */

@@ -45,8 +45,7 @@ typedef struct tw__tensor {
     uint32_t threshold;        /* oktopk: global threshold to reuse, 0 if none */
     uint32_t threshold_before; /* as it was when the step began */
     int bucket;
-    tw__tuner tuner; /* auto: of the steps that begin with this tensor */
-    int leader;      /* the tensor with which this one's steps begin */
+    int leader; /* auto: the tensor with which this one's steps begin */
 
     /* The step under way. */
     tw__progress progress;
@@ -62,8 +61,8 @@ typedef struct tw__tensor {
     const float *acc;  /* dense with a selector: [n] gradient and residual */
     void *staged_grad; /* dense: [n] of the type, the host's copy of a device's gradient; or NULL */
     float *staged_out; /* dense: [n] where sums wait for the way to out; or NULL */
-    int status;
-    char text[TW__TEXT]; /* of an error in the background */
+    int status;        /* of its last step in the background */
+    int failure;       /* of a failed one: where its text is; -1: nowhere */
     tw_step_info info;
 } tw__tensor;
 
@@ -80,6 +79,14 @@ typedef struct tw__launch {
     fenv_t environment; /* of the caller: the thread computes in it */
 } tw__launch;
 
+/* Why a launch failed, until all its tensors were waited for. Where more than these fail, the others
+ * are told their error's own text. */
+#define TW__FAILURES 64
+typedef struct tw__failure {
+    int tensors; /* that were not waited for; 0: this one is free */
+    char text[TW__TEXT];
+} tw__failure;
+
 #define TW__LEAST_BUCKET ((double)(64 << 10)) /* elements, when the group chooses */
 
 /* The thread that runs buckets, and what it shares with the caller: under the mutex. */
@@ -89,10 +96,11 @@ typedef struct tw__worker_thread {
     int ending;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    tw__launch *queue; /* [ntensors]: launch i is at i % ntensors */
-    int64_t launched;  /* launches so far */
-    int64_t done;      /* of these, begun by the thread */
-    int cursor;        /* the next bucket to launch */
+    tw__launch *queue;     /* [ntensors]: launch i is at i % ntensors */
+    tw__failure *failures; /* [TW__FAILURES] */
+    int64_t launched;      /* launches so far */
+    int64_t done;          /* of these, begun by the thread */
+    int cursor;            /* the next bucket to launch */
 } tw__worker_thread;
 
 /* Where lists may lie during an exchange. */
@@ -134,6 +142,7 @@ struct tw_group {
     tw__tensor *tensors; /* [ntensors] */
     int ntensors;
     int room;            /* tensors that fit */
+    tw__tuner *tuners;   /* [ntensors] of the steps that begin with a tensor; auto alone */
     tw__bucket *buckets; /* [nbuckets] */
     int nbuckets;
     int widest; /* tensors of the largest bucket */
@@ -143,7 +152,10 @@ struct tw_group {
     _Atomic int broken; /* the error that ended it, or TW_OK; set after its text */
     char *broken_text;  /* [TW__TEXT] */
 
+    void *results[2]; /* of tensors on the backend, and of the CPU's where that is another */
+
     /* Workspace of a step. */
+    void *scratch; /* that all selectors use, one at a time */
     tw__workspace workspace;
     void *host_memory;        /* bookkeeping */
     tw__list_memory lists[2]; /* TW__HOST_LISTS, TW__DEVICE_LISTS: none unless resident */

@@ -30,6 +30,8 @@ static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
 
 /* ---- memory */
 
+#define CACHE_LINE ((size_t)64)
+
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
@@ -48,13 +50,38 @@ static tw__workspace step_memory(const tw_group *g, const tw__plans *plans,
     return most;
 }
 
-static size_t result_memory(const tw_group *g, const tw__plans *plans) {
+/* Results of all tensors on a backend lie end to end. Indices begin on a cache line, and so do values:
+ * each take so many bytes. */
+static size_t result_half(const tw_group *g, const tw__plans *plans, const tw__tensor *t) {
+    size_t bytes = sizeof(float) * (size_t)tw__allreduce_applied(g, plans, t);
+    return (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+}
+
+static size_t result_memory(const tw_group *g, const tw__plans *plans, const tw__backend *backend) {
     size_t bytes = 0;
-    for (int t = 0; t < g->ntensors; t++) {
-        size_t applied = (size_t)tw__allreduce_applied(g, plans, &g->tensors[t]);
-        bytes += tw__footprint(applied * sizeof(int32_t)) + tw__footprint(applied * sizeof(float));
-    }
+    for (int t = 0; t < g->ntensors; t++)
+        if (g->tensors[t].backend == backend)
+            bytes += 2 * result_half(g, plans, &g->tensors[t]);
     return bytes;
+}
+
+static int open_results(tw_group *g, const tw__backend *backend, void **memory) {
+    size_t bytes = result_memory(g, &g->plans, backend), used = 0;
+    if (bytes == 0)
+        return TW_OK;
+    TW_TRY(backend->alloc(g->stream, memory, bytes));
+    for (int i = 0; i < g->ntensors; i++) {
+        tw__tensor *t = &g->tensors[i];
+        size_t half = result_half(g, &g->plans, t);
+        if (t->backend != backend)
+            continue;
+        t->result.cap = tw__allreduce_applied(g, &g->plans, t);
+        t->result.idx = (void *)((char *)*memory + used);
+        t->result.val = (void *)((char *)*memory + used + half);
+        used += 2 * half;
+    }
+    assert(used == bytes);
+    return TW_OK;
 }
 
 /* Whether a tensor with a selector may travel whole. */
@@ -83,14 +110,19 @@ static size_t dense_memory(const tw_group *g, const tw__plans *plans) {
     return bytes;
 }
 
-static int add_selectors(const tw_group *g, tw_memory *memory) {
+/* Bytes of all selectors, without scratch; and of the scratch that they share. */
+static int selectors_memory(const tw_group *g, tw_memory *memory, size_t *scratch) {
+    *memory = (tw_memory){0};
+    *scratch = 0;
     for (int t = 0; t < g->ntensors && !tw__group_is_dense(g); t++) {
         tw_memory one;
-        TW_TRY(tw_selector_memory(g->tensors[t].n, &g->tensors[t].params, &one));
+        size_t bytes;
+        TW_TRY(tw__selector_memory(g->tensors[t].n, &g->tensors[t].params, &one, &bytes));
         memory->residual += one.residual;
         memory->moments += one.moments;
         memory->undo += one.undo;
         memory->workspace += one.workspace;
+        *scratch = larger(*scratch, bytes);
     }
     return TW_OK;
 }
@@ -117,6 +149,16 @@ static size_t workspace_bytes(const tw_group *g, const tw__workspace *space) {
     return bytes;
 }
 
+/* What each tensor and bucket has, and what the members of a step have. */
+static size_t bookkeeping_bytes(const tw_group *g, int widest) {
+    size_t tensor = sizeof *g->buckets + sizeof *g->worker.queue;
+    size_t member = sizeof *g->members + 2 * (sizeof *g->segments + sizeof *g->owners);
+    if (g->automatic)
+        tensor += sizeof *g->tuners;
+    return (size_t)g->ntensors * tensor + (size_t)widest * member +
+           TW__FAILURES * sizeof *g->worker.failures + TW__TEXT;
+}
+
 int tw_group_memory(const tw_group *g, tw_memory *memory) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(memory, "memory");
@@ -126,15 +168,18 @@ int tw_group_memory(const tw_group *g, tw_memory *memory) {
     if (buckets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d buckets", g->ntensors);
     int widest;
+    size_t scratch;
     tw__plans plans;
     int nbuckets = count_buckets(g, buckets, &widest);
     tw__auto_plans(g, &plans);
-    *memory = (tw_memory){0};
     tw__workspace space = step_memory(g, &plans, buckets, nbuckets);
-    memory->workspace = workspace_bytes(g, &space) + result_memory(g, &plans) +
-                        tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g, &plans);
     free(buckets);
-    TW_TRY(add_selectors(g, memory));
+    TW_TRY(selectors_memory(g, memory, &scratch));
+    memory->workspace += workspace_bytes(g, &space) + bookkeeping_bytes(g, widest) +
+                         tw__footprint(scratch) + result_memory(g, &plans, g->backend) +
+                         tw__footprint(tw__agree_memory(g->nranks)) + dense_memory(g, &plans);
+    if (g->backend != &tw__backend_cpu)
+        memory->workspace += result_memory(g, &plans, &tw__backend_cpu);
     memory->total = memory->residual + memory->moments + memory->undo + memory->workspace;
     return TW_OK;
 }
@@ -154,14 +199,24 @@ static int open_tensor(tw_group *g, tw__tensor *t) {
     assert(t->selector == NULL && t->staged_out == NULL);
     if (tw__group_is_dense(g))
         return is_staged(g, t) ? open_staging(g, t) : TW_OK;
-    TW_TRY(tw__selector_create(&t->selector, t->n, &t->params, g->stream));
+    TW_TRY(tw__selector_create(&t->selector, t->n, &t->params, g->stream, g->scratch));
     if (dense_at_times(g, &g->plans) &&
         (t->staged_out = t->backend->host_alloc(g->stream, sizeof(float) * (size_t)t->n)) == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %lld dense sums", (long long)t->n);
-    t->result.cap = tw__allreduce_applied(g, &g->plans, t);
-    size_t cap = (size_t)t->result.cap;
-    TW_TRY(t->backend->alloc(g->stream, (void **)&t->result.idx, cap * sizeof(int32_t)));
-    return t->backend->alloc(g->stream, (void **)&t->result.val, cap * sizeof(float));
+    return TW_OK;
+}
+
+static int open_tensors(tw_group *g) {
+    tw_memory memory;
+    size_t scratch;
+    TW_TRY(selectors_memory(g, &memory, &scratch));
+    if ((g->scratch = tw__reserve(scratch)) == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of scratch", scratch);
+    for (int t = 0; t < g->ntensors; t++)
+        TW_TRY(open_tensor(g, &g->tensors[t]));
+    TW_TRY(open_results(g, g->backend, &g->results[0]));
+    return g->backend == &tw__backend_cpu ? TW_OK
+                                          : open_results(g, &tw__backend_cpu, &g->results[1]);
 }
 
 static int open_buckets(tw_group *g) {
@@ -173,6 +228,8 @@ static int open_buckets(tw_group *g) {
     for (int b = 0; b < g->nbuckets; b++)
         for (int t = 0; t < g->buckets[b].count; t++)
             g->tensors[g->buckets[b].first + t].bucket = b;
+    if (g->automatic && (g->tuners = calloc((size_t)g->ntensors, sizeof *g->tuners)) == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to choose for %d tensors", g->ntensors);
     return TW_OK;
 }
 
@@ -218,9 +275,10 @@ static int open_workspace(tw_group *g) {
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
     g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
     g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
+    g->worker.failures = calloc(TW__FAILURES, sizeof *g->worker.failures);
     g->broken_text = calloc(1, TW__TEXT);
     if (g->host_memory == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
-        g->worker.queue == NULL || g->broken_text == NULL)
+        g->worker.queue == NULL || g->worker.failures == NULL || g->broken_text == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of workspace", g->workspace.host);
     TW_TRY(open_host_lists(g));
     return g->resident ? open_device_lists(g) : TW_OK;
@@ -230,8 +288,7 @@ static int open_all(tw_group *g) {
     TW_TRY(g->backend->stream_create(&g->stream, g->tensors[g->leading].params.ordinal));
     TW_TRY(open_buckets(g));
     TW_TRY(open_workspace(g));
-    for (int t = 0; t < g->ntensors; t++)
-        TW_TRY(open_tensor(g, &g->tensors[t]));
+    TW_TRY(open_tensors(g));
     tw__auto_predict(g);
     return TW_OK;
 }
@@ -256,8 +313,6 @@ int tw_group_open(tw_group *g) {
 static void free_tensor(tw__tensor *t) {
     const tw__backend *backend = t->backend;
     tw_selector_free(t->selector);
-    backend->free(t->result.idx);
-    backend->free(t->result.val);
     backend->host_free(t->staged_grad);
     backend->host_free(t->staged_out);
     backend->event_free(t->ready);
@@ -270,11 +325,16 @@ void tw_group_free(tw_group *g) {
     for (int t = 0; t < g->ntensors; t++)
         free_tensor(&g->tensors[t]);
     free_lists(g);
+    if (g->ntensors > 0)
+        g->backend->free(g->results[0]);
+    tw__backend_cpu.free(g->results[1]);
     if (g->stream != NULL)
         g->backend->stream_free(g->stream);
     tw__transport_release(g->transport);
-    void *const parts[] = {g->buckets,  g->tensors, g->agree,        g->host_memory, g->members,
-                           g->segments, g->owners,  g->worker.queue, g->broken_text, g};
+    void *const parts[] = {g->buckets, g->tensors,      g->tuners,      g->worker.failures,
+                           g->agree,   g->host_memory,  g->members,     g->segments,
+                           g->owners,  g->worker.queue, g->broken_text, g->scratch,
+                           g};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
 }

@@ -187,11 +187,13 @@ static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_
 
 /* ---- load: apply */
 
-static int reset_tensor(tw__tensor *t, int64_t steps, uint32_t threshold) {
+static int reset_tensor(tw_group *g, int tensor, int64_t steps, uint32_t threshold) {
+    tw__tensor *t = &g->tensors[tensor];
     t->steps = steps;
     t->threshold = threshold;
     t->has_result = 0;
-    t->tuner.count = 0; /* auto begins anew */
+    if (g->automatic)
+        g->tuners[tensor].count = 0; /* begin anew */
     t->info = (tw_step_info){.step = steps};
     return t->selector != NULL ? tw__selector_reset(t->selector, steps) : TW_OK;
 }
@@ -222,8 +224,7 @@ static int set_tensor(tw__tensor *t, const tw__state_head *head, const char *dat
 static int apply(tw_group *g, const tw__state *states, int nstates, const common *chosen) {
     int learned = nstates == 1 && chosen->saved == g->nranks;
     for (int t = 0; t < g->ntensors; t++)
-        TW_TRY(
-            reset_tensor(&g->tensors[t], chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]));
+        TW_TRY(reset_tensor(g, t, chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]));
     return nstates > 0 ? tw__state_each(g, states, set_tensor, &learned) : TW_OK;
 }
 

@@ -32,7 +32,7 @@ static float corrected(tw__cpu_selector *s) {
     float threshold = estimate(s);
     double k = (double)s->now.k;
     int64_t most = 4 * s->now.k / 3; /* more is too many, however many */
-    for (int round = 0; round < s->params.gaussian_rounds; round++) {
+    for (int round = 0; round < s->params->gaussian_rounds; round++) {
         double count = (double)tw__candidates_count(s, tw__threshold(threshold), most);
         if (count < 2.0 * k / 3.0)
             threshold *= 0.5f;

@@ -34,7 +34,7 @@ static int64_t sweep(uint64_t *marks, int64_t n, int others, int32_t *idx) {
 
 static void choose(tw__cpu_selector *s) {
     int others = 2 * s->now.k > s->n;
-    uint64_t key = tw__random(s->params.seed, (uint64_t)s->now.step);
+    uint64_t key = tw__random(s->params->seed, (uint64_t)s->now.step);
     mark(s->marks, s->n, others ? s->n - s->now.k : s->now.k, key);
     s->chosen.count = sweep(s->marks, s->n, others, s->chosen.idx);
     tw__feedback_gather(s, &s->chosen);

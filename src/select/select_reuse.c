@@ -9,7 +9,7 @@
 
 static int due(const tw__cpu_selector *s) {
     return s->now.k_changed || s->learned.threshold == 0.0f ||
-           s->learned.age >= s->params.reuse_period;
+           s->learned.age >= s->params->reuse_period;
 }
 
 static uint32_t guess(tw__cpu_selector *s) {
@@ -26,10 +26,10 @@ static void choose_exactly(tw__cpu_selector *s) {
 static void nudge(tw__cpu_selector *s) {
     float count = (float)s->chosen.count, k = (float)s->now.k;
     float factor = 1.0f;
-    if (count < s->params.reuse_low * k)
-        factor -= s->params.reuse_nudge;
-    else if (count > s->params.reuse_high * k)
-        factor += s->params.reuse_nudge;
+    if (count < s->params->reuse_low * k)
+        factor -= s->params->reuse_nudge;
+    else if (count > s->params->reuse_high * k)
+        factor += s->params->reuse_nudge;
     s->learned.threshold *= factor;
     if (s->learned.guess != 0) /* it is, after loading what another backend saved */
         s->learned.guess = tw__threshold(tw__from_bits(s->learned.guess) * factor);

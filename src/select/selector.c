@@ -15,48 +15,78 @@
 
 /* ---- create and free */
 
-int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory) {
-    TW_REQUIRE(params, "params");
-    TW_REQUIRE(memory, "memory");
+/* A selector without a group has its parameters beside it. */
+typedef struct standalone {
+    tw_selector selector; /* first: tw_selector_free frees both */
+    tw_select_params params;
+} standalone;
+
+int tw__selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory,
+                        size_t *scratch) {
     tw_select_params p = *params;
     const tw__method *method = NULL;
     const tw__backend *backend = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method, &backend));
-    TW_TRY(backend->selector_memory(n, &p, method, memory));
-    memory->workspace += tw__footprint(sizeof(tw_selector));
+    TW_TRY(backend->selector_memory(n, &p, method, memory, scratch));
+    memory->workspace += sizeof(tw_selector);
+    return TW_OK;
+}
+
+int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory) {
+    size_t scratch = 0;
+    TW_REQUIRE(params, "params");
+    TW_REQUIRE(memory, "memory");
+    TW_TRY(tw__selector_memory(n, params, memory, &scratch));
+    memory->workspace += sizeof(tw_select_params) + (scratch > 0 ? tw__footprint(scratch) : 0);
     memory->total = memory->residual + memory->moments + memory->undo + memory->workspace;
     return TW_OK;
 }
 
+static int fill(tw_selector *s, int64_t n, const tw_select_params *params, const tw__method *method,
+                const tw__backend *backend, tw__stream *stream, void *scratch) {
+    *s = (tw_selector){.backend = backend,
+                       .params = params,
+                       .method = method,
+                       .n = n,
+                       .rate = params->rate,
+                       .info.bad_index = -1};
+    return backend->selector_create(&s->state, n, params, method, stream, scratch);
+}
+
+/* The selector, or nothing is left of it. */
+static int hand_out(tw_selector **selector, tw_selector *s, int error) {
+    *selector = error == TW_OK ? s : NULL;
+    if (error != TW_OK)
+        free(s);
+    return error;
+}
+
 int tw__selector_create(tw_selector **selector, int64_t n, const tw_select_params *params,
-                        tw__stream *stream) {
+                        tw__stream *stream, void *scratch) {
     tw_select_params p = *params;
     const tw__method *method = NULL;
     const tw__backend *backend = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method, &backend));
-    tw_selector *s = tw__alloc(sizeof *s);
+    tw_selector *s = malloc(sizeof *s);
     if (s == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
-    *s = (tw_selector){.backend = backend,
-                       .params = p,
-                       .method = method,
-                       .n = n,
-                       .rate = p.rate,
-                       .info.bad_index = -1};
-    int error = backend->selector_create(&s->state, n, &p, method, stream);
-    if (error != TW_OK) {
-        free(s);
-        return error;
-    }
-    *selector = s;
-    return TW_OK;
+    return hand_out(selector, s, fill(s, n, params, method, backend, stream, scratch));
 }
 
 int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params) {
+    const tw__method *method = NULL;
+    const tw__backend *backend = NULL;
     TW_REQUIRE(selector, "selector");
     *selector = NULL;
     TW_REQUIRE(params, "params");
-    return tw__selector_create(selector, n, params, NULL);
+    tw_select_params p = *params;
+    TW_TRY(tw__params_resolve(&p, n, &method, &backend));
+    standalone *s = malloc(sizeof *s);
+    if (s == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
+    s->params = p;
+    return hand_out(selector, &s->selector,
+                    fill(&s->selector, n, &s->params, method, backend, NULL, NULL));
 }
 
 void tw_selector_free(tw_selector *s) {
@@ -69,7 +99,7 @@ void tw_selector_free(tw_selector *s) {
 /* ---- one step */
 
 static int has_feedback(const tw_selector *s) {
-    return s->params.feedback == TW_FEEDBACK_ON;
+    return s->params->feedback == TW_FEEDBACK_ON;
 }
 
 /* With feedback a step must be ended before anything else; without, the next one ends it. */
@@ -87,7 +117,7 @@ static int check_open(const tw_selector *s) {
 }
 
 static int64_t k_at(const tw_selector *s, int64_t step) {
-    return s->k > 0 ? s->k : tw__k_at(&s->params, s->n, step);
+    return s->k > 0 ? s->k : tw__k_at(s->params, s->n, step);
 }
 
 int64_t tw__selector_k(const tw_selector *s) {
@@ -95,7 +125,7 @@ int64_t tw__selector_k(const tw_selector *s) {
 }
 
 static int k_changes_before(const tw_selector *s, int64_t step) {
-    return step > 0 && step <= s->params.warmup_steps;
+    return step > 0 && step <= s->params->warmup_steps;
 }
 
 /* The same on every machine, which pow() does not promise. */
@@ -107,7 +137,7 @@ static double power(double base, int64_t exponent) {
 }
 
 static tw__adamw adamw_at(const tw_selector *s) {
-    const tw_select_params *p = &s->params;
+    const tw_select_params *p = s->params;
     int64_t t = s->moment_steps + 1;
     return (tw__adamw){.beta1 = (float)p->beta1,
                        .fresh1 = (float)(1.0 - p->beta1),
@@ -194,7 +224,7 @@ int tw_selector_undo(tw_selector *s, const void *grad) {
 int tw_selector_set_rate(tw_selector *s, double rate) {
     TW_REQUIRE(s, "selector");
     TW_TRY(check_closed(s));
-    TW_TRY(tw__check_rate(&s->params, rate));
+    TW_TRY(tw__check_rate(s->params, rate));
     s->rate = rate;
     return TW_OK;
 }
@@ -202,7 +232,7 @@ int tw_selector_set_rate(tw_selector *s, double rate) {
 int tw__selector_set_density(tw_selector *s, double density, double factor) {
     int64_t k = 0;
     TW_TRY(check_closed(s));
-    TW_TRY(tw__k_from_caller(&s->params, s->n, density, factor, &k));
+    TW_TRY(tw__k_from_caller(s->params, s->n, density, factor, &k));
     s->k = k;
     return TW_OK;
 }
@@ -224,7 +254,7 @@ int tw__selector_fold(tw_selector *s, const void *grad, const float **acc) {
 
 /* What was learned about sums of many steps does not fit the next ones. */
 int tw__selector_close_whole(tw_selector *s) {
-    assert(s->open && s->params.momentum == 0.0f && s->params.before == TW_BEFORE_NOTHING);
+    assert(s->open && s->params->momentum == 0.0f && s->params->before == TW_BEFORE_NOTHING);
     TW_TRY(s->backend->reset(s->state));
     end_step(s);
     return TW_OK;

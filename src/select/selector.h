@@ -19,8 +19,8 @@ struct tw__method;
 
 struct tw_selector {
     const tw__backend *backend;
-    void *state;             /* the backend's */
-    tw_select_params params; /* with defaults filled in */
+    void *state;                    /* the backend's */
+    const tw_select_params *params; /* with defaults filled in; outlive the selector */
     const struct tw__method *method;
     int64_t n;
     int64_t step;         /* steps committed (without feedback: run) */
@@ -55,9 +55,13 @@ int tw__params_resolve(tw_select_params *params, int64_t n, const struct tw__met
 
 /* ---- selector.c: for groups and exchanges */
 
-/* As tw_selector_create, working on a group's stream. */
+/* As tw_selector_create, for a group: params are resolved and outlive the selector, which works on
+ * the group's stream and in its scratch. */
 int tw__selector_create(tw_selector **selector, int64_t n, const tw_select_params *params,
-                        tw__stream *stream);
+                        tw__stream *stream, void *scratch);
+/* Bytes that it takes, without scratch, and bytes of scratch. */
+int tw__selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory,
+                        size_t *scratch);
 /* For a step that sends all of acc: fold, and select nothing. *acc is there until the step ends.
  * tw__selector_close_whole ends it with a residual of zeros, or it is undone. With feedback, on
  * backends that have it. Errors: as tw_selector_run. */

@@ -17,58 +17,55 @@
 #include <sched.h>
 #include <stdlib.h>
 
-/* ---- memory: one list of all parts, for counting and for obtaining them */
+/* ---- memory: one list of all parts, for counting and for obtaining them
+ *
+ * Parts up to SMALL lie behind the selector in one block: with many small tensors, allocations of
+ * their own would take more than the parts. Scratch is another block. */
+
+#define SMALL ((size_t)4096)
 
 typedef struct supply {
     tw_memory bytes; /* that the parts take */
+    tw__arena block; /* the selector and its small parts */
     int counting;    /* nothing is obtained */
     size_t missing;  /* bytes that could not be had */
 } supply;
 
 /* Memory for count things, NULL for none. */
 static void *take(supply *m, size_t *bytes, void *(*from)(size_t), int64_t count, size_t size) {
-    size_t wanted = (size_t)count * size;
+    size_t wanted = (size_t)count * size, used = m->block.used;
     if (count == 0)
         return NULL;
+    if (wanted <= SMALL) {
+        void *part = tw__arena_take(&m->block, count, size);
+        *bytes += m->block.used - used;
+        return part;
+    }
     *bytes += tw__footprint(wanted);
     void *memory = m->counting ? NULL : from(wanted);
     m->missing += memory == NULL ? wanted : 0;
     return memory;
 }
 
-static tw__entries take_entries(supply *m, void *(*from)(size_t), int64_t count) {
-    count += TW__SLACK;
-    return (tw__entries){.idx = take(m, &m->bytes.workspace, from, count, sizeof(int32_t)),
-                         .val = take(m, &m->bytes.workspace, from, count, sizeof(float)),
-                         .cap = count - TW__SLACK};
+static int64_t most_chosen(const tw__cpu_selector *s) {
+    int64_t usual = tw__at_most(TW__MOST * tw__k_max(s->params, s->n), s->n);
+    return s->method->unbounded ? s->n : usual;
 }
 
-/* A worker may have to hold all candidates but usually holds its share: only that is touched. */
-static void take_worker(supply *m, tw__worker *w, int64_t room, int64_t share) {
-    tw__entries *found = &w->collector.found;
-    *found = take_entries(m, tw__reserve, room);
-    if (found->idx != NULL && found->val != NULL) {
-        share = tw__at_most(share, room + TW__SLACK);
-        memset(found->idx, 0, (size_t)share * sizeof *found->idx);
-        memset(found->val, 0, (size_t)share * sizeof *found->val);
-    }
-    w->scratch = take(m, &m->bytes.workspace, tw__alloc, TW__BLOCK, sizeof(float));
-    w->keep = take(m, &m->bytes.workspace, tw__alloc, TW__BLOCK / 8, 1);
-    if (w->keep != NULL)
-        memset(w->keep, 0xff, (size_t)TW__BLOCK / 8);
+/* params, method and n are known. */
+static void measure(tw__cpu_selector *s) {
+    s->threads = (int16_t)s->params->threads;
+    s->chunks = (int32_t)tw__chunks(s->n);
+    s->sample_size = (int32_t)tw__sample_of(s->n, s->method->samples ? s->params->dgc_sample : 0.0);
+    s->chosen.cap = most_chosen(s);
 }
 
-/* n, params and method are known. */
 static void take_all(supply *m, tw__cpu_selector *s) {
-    const tw_select_params *p = &s->params;
+    const tw_select_params *p = s->params;
     int feedback = p->feedback == TW_FEEDBACK_ON;
-    int64_t n = s->n, usual = tw__at_most(TW__MOST * tw__k_max(p, n), n);
-    int64_t most = s->method->unbounded ? n : usual;
+    int64_t n = s->n, chosen = s->chosen.cap + TW__SLACK;
     int64_t second = p->before == TW_BEFORE_ADAMW ? n : 0;
     int64_t first = p->momentum != 0.0f ? n : second;
-    s->threads = p->threads;
-    s->chunks = tw__chunks(n);
-    s->sample_size = tw__sample_of(n, s->method->samples ? p->dgc_sample : 0.0);
     int64_t log = feedback ? n + s->chunks * TW__LANES : 0;
     s->residual = take(m, &m->bytes.residual, tw__alloc, feedback ? n : 0, sizeof(float));
     for (int copy = 0; copy < 2; copy++) {
@@ -79,73 +76,149 @@ static void take_all(supply *m, tw__cpu_selector *s) {
     s->near = take(m, &m->bytes.undo, tw__reserve, log, 1);
     s->far = take(m, &m->bytes.undo, tw__reserve, log, sizeof(float));
     size_t *workspace = &m->bytes.workspace;
-    s->owner = take(m, workspace, tw__alloc, s->chunks, 1);
-    s->end = take(m, workspace, tw__alloc, s->chunks, sizeof(int64_t));
-    s->sums = take(m, workspace, tw__alloc, s->chunks, sizeof(tw__sums));
-    s->sample = take(m, workspace, tw__alloc, s->sample_size, sizeof(uint32_t));
     s->marks =
         take(m, workspace, tw__alloc, s->method->wants_marks ? n / 64 + 1 : 0, sizeof(uint64_t));
-    s->chosen = take_entries(m, tw__alloc, most);
-    s->workers = take(m, workspace, tw__alloc, s->threads, sizeof(tw__worker));
+    s->chosen.idx = take(m, workspace, tw__alloc, chosen, sizeof(int32_t));
+    s->chosen.val = take(m, workspace, tw__alloc, chosen, sizeof(float));
+}
+
+/* ---- scratch */
+
+/* A worker may have to hold all candidates. */
+static tw__entries take_found(tw__arena *arena, int64_t room) {
+    return (tw__entries){.idx = tw__arena_take(arena, room + TW__SLACK, sizeof(int32_t)),
+                         .val = tw__arena_take(arena, room + TW__SLACK, sizeof(float)),
+                         .cap = room};
+}
+
+/* Where everything lies in scratch; NULL: only how much it is. Returns the bytes. */
+static size_t place_scratch(tw__cpu_selector *s, void *scratch) {
+    tw__arena arena = {scratch, 0};
+    int64_t room = tw__at_most(s->chosen.cap + TW__BLOCK, s->n);
+    s->workers = tw__arena_take(&arena, s->threads, sizeof(tw__worker));
+    s->owner = tw__arena_take(&arena, s->chunks, 1);
+    s->end = tw__arena_take(&arena, s->chunks, sizeof(int64_t));
+    s->sums = tw__arena_take(&arena, s->chunks, sizeof(tw__sums));
+    s->sample = tw__arena_take(&arena, s->sample_size, sizeof(uint32_t));
     for (int i = 0; i < s->threads; i++) {
-        tw__worker counted, *w = s->workers != NULL ? &s->workers[i] : &counted;
-        if (s->workers != NULL || m->counting)
-            take_worker(m, w, tw__at_most(most + TW__BLOCK, n), usual / s->threads / 2 + TW__BLOCK);
+        float *converted = tw__arena_take(&arena, TW__BLOCK, sizeof(float));
+        uint8_t *keep = tw__arena_take(&arena, TW__BLOCK / 8, 1);
+        tw__entries found = take_found(&arena, room);
+        if (scratch == NULL)
+            continue;
+        memset(keep, 0xff, (size_t)TW__BLOCK / 8);
+        s->workers[i] = (tw__worker){.collector.found = found, .scratch = converted, .keep = keep};
+    }
+    return arena.used;
+}
+
+/* The steps that follow touch no page for the first time. A worker usually holds its share of the
+ * candidates. */
+static void touch_scratch(tw__cpu_selector *s) {
+    int64_t usual = tw__at_most(TW__MOST * tw__k_max(s->params, s->n), s->n);
+    memset(s->owner, 0, (size_t)s->chunks);
+    memset(s->end, 0, (size_t)s->chunks * sizeof *s->end);
+    memset(s->sums, 0, (size_t)s->chunks * sizeof *s->sums);
+    memset(s->sample, 0, (size_t)s->sample_size * sizeof *s->sample);
+    for (int i = 0; i < s->threads; i++) {
+        const tw__worker *w = &s->workers[i];
+        const tw__entries *found = &w->collector.found;
+        size_t share = (size_t)tw__at_most(usual / s->threads / 2 + TW__BLOCK, found->cap);
+        memset(found->idx, 0, share * sizeof *found->idx);
+        memset(found->val, 0, share * sizeof *found->val);
+        memset(w->scratch, 0, (size_t)TW__BLOCK * sizeof *w->scratch);
     }
 }
 
+/* A call that needs scratch begins: others may have used it since. */
+static void begin_call(tw__cpu_selector *s) {
+    (void)place_scratch(s, s->workers);
+}
+
 static int selector_memory(int64_t n, const tw_select_params *params, const tw__method *method,
-                           tw_memory *memory) {
+                           tw_memory *memory, size_t *scratch) {
     const tw__kernels *kernels = NULL;
-    tw__cpu_selector s = {.params = *params, .method = method, .n = n};
-    supply all = {.bytes.workspace = tw__footprint(sizeof s), .counting = 1};
+    tw__cpu_selector s = {.params = params, .method = method, .n = n};
+    supply all = {.counting = 1};
     TW_TRY(tw__kernels_choose(&kernels));
+    measure(&s);
+    (void)take(&all, &all.bytes.workspace, tw__alloc, 1, sizeof s);
     take_all(&all, &s);
+    *scratch = place_scratch(&s, NULL);
     *memory = all.bytes;
     return TW_OK;
 }
 
 /* ---- create and free */
 
+static void free_part(const tw__cpu_selector *s, void *part) {
+    uintptr_t block = (uintptr_t)s, at = (uintptr_t)part;
+    if (at - block >= s->block)
+        free(part);
+}
+
 static void selector_free(void *state) {
     tw__cpu_selector *s = state;
     if (s == NULL)
         return;
-    for (int i = 0; s->workers != NULL && i < s->threads; i++) {
-        free(s->workers[i].collector.found.idx);
-        free(s->workers[i].collector.found.val);
-        free(s->workers[i].scratch);
-        free(s->workers[i].keep);
-    }
-    void *const parts[] = {
-        s->workers,  s->chosen.idx, s->chosen.val, s->marks,    s->sample, s->sums,
-        s->end,      s->owner,      s->near,       s->far,      s->lossy,  s->first[0],
-        s->first[1], s->second[0],  s->second[1],  s->residual, s};
+    void *const parts[] = {s->chosen.idx, s->chosen.val, s->marks,
+                           s->near,       s->far,        s->lossy,
+                           s->first[0],   s->first[1],   s->second[0],
+                           s->second[1],  s->residual,   s->owns_scratch ? s->workers : NULL};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        free(parts[i]);
+        free_part(s, parts[i]);
+    free(s);
     tw__pool_release();
 }
 
+/* The selector at the head of its block, without parts. */
+static tw__cpu_selector *create_block(const tw__cpu_selector *model) {
+    tw__cpu_selector counted = *model;
+    supply all = {.counting = 1};
+    (void)take(&all, &all.bytes.workspace, tw__alloc, 1, sizeof counted);
+    take_all(&all, &counted);
+    tw__cpu_selector *s = tw__alloc(all.block.used);
+    if (s == NULL)
+        return NULL;
+    *s = *model;
+    s->block = (uint32_t)all.block.used;
+    return s;
+}
+
+static int fill_block(tw__cpu_selector *s, void *scratch) {
+    supply all = {.block = {(char *)s, 0}};
+    size_t bytes = place_scratch(s, NULL);
+    (void)take(&all, &all.bytes.workspace, tw__alloc, 1, sizeof *s);
+    take_all(&all, s);
+    assert(all.block.used == s->block);
+    void *own = scratch == NULL ? tw__reserve(bytes) : NULL;
+    all.missing += scratch == NULL && own == NULL ? bytes : 0;
+    s->owns_scratch = own != NULL;
+    s->workers = own;
+    if (all.missing > 0)
+        return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
+    (void)place_scratch(s, own != NULL ? own : scratch);
+    touch_scratch(s);
+    tw__feedback_leave(s, 0);
+    return TW_OK;
+}
+
 static int selector_create(void **state, int64_t n, const tw_select_params *params,
-                           const tw__method *method, tw__stream *stream) {
+                           const tw__method *method, tw__stream *stream, void *scratch) {
     const tw__kernels *kernels = NULL;
-    supply all = {0};
     (void)stream;
     TW_TRY(tw__kernels_choose(&kernels));
-    tw__cpu_selector *s = tw__alloc(sizeof *s);
+    tw__cpu_selector model = {.params = params, .method = method, .kernels = kernels, .n = n};
+    measure(&model);
+    tw__cpu_selector *s = create_block(&model);
     if (s == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", sizeof *s);
-    s->params = *params;
-    s->method = method;
-    s->kernels = kernels;
-    s->n = n;
+        return tw__fail(TW_ERR_MEMORY, "no memory for a selector of %lld elements", (long long)n);
     tw__pool_retain(params->threads);
-    take_all(&all, s);
-    if (all.missing > 0) {
+    int error = fill_block(s, scratch);
+    if (error != TW_OK) {
         selector_free(s);
-        return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
+        return error;
     }
-    tw__feedback_leave(s, 0);
     *state = s;
     return TW_OK;
 }
@@ -156,6 +229,7 @@ static int selector_create(void **state, int64_t n, const tw_select_params *para
 static int fold(tw__cpu_selector *s, const void *grad, const tw__select_step *step,
                 uint32_t (*guess)(tw__cpu_selector *), tw_select_info *info) {
     assert(step->k >= 1 && step->k <= s->n);
+    begin_call(s);
     s->now = *step;
     s->grad = grad;
     s->before = s->learned;
@@ -254,6 +328,7 @@ static int selector_commit(void *state, const int32_t *idx, int64_t count) {
 static void selector_undo(void *state, const void *grad) {
     tw__cpu_selector *s = state;
     if (s->residual != NULL) {
+        begin_call(s);
         s->grad = grad;
         tw__feedback_unfold(s);
         tw__feedback_leave(s, 0);
@@ -315,7 +390,7 @@ static void settle_residual(tw__cpu_selector *s, const tw__outcome *o) {
         while (seen < applied->count && applied->at[seen].idx < kept->at[i].idx)
             seen++;
         int gone = sent && seen < applied->count && applied->at[seen].idx == kept->at[i].idx;
-        if (gone && s->params.momentum != 0.0f)
+        if (gone && s->params->momentum != 0.0f)
             s->first[1][index] = 0.0f;
         at += sent; /* it does not leave after all */
     }

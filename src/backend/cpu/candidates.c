@@ -85,7 +85,7 @@ static int64_t take_sample(tw__cpu_selector *s, int after) {
     if (!after)
         tw__feedback_settle(s);
     int64_t part = s->n / runs;
-    uint64_t key = tw__random(s->params.seed, (uint64_t)s->now.step);
+    uint64_t key = tw__random(s->params->seed, (uint64_t)s->now.step);
     int64_t count = 0;
     for (int64_t run = 0; run < runs; run++) {
         float values[SAMPLE_RUN];

@@ -36,12 +36,15 @@ typedef struct tw__worker {
 } tw__worker;
 
 typedef struct tw__cpu_selector {
-    tw_select_params params; /* with defaults filled in */
+    const tw_select_params *params; /* the selector's */
     const struct tw__method *method;
     const tw__kernels *kernels;
     int64_t n;
-    int64_t chunks;
-    int threads;
+    int32_t chunks;
+    int32_t sample_size;
+    int16_t threads;
+    int16_t owns_scratch; /* else it is the group's */
+    uint32_t block;       /* bytes of this struct and of the parts that follow it */
 
     /* State between steps. */
     float *residual; /* [n], holds acc while a step is open; NULL without feedback */
@@ -62,15 +65,15 @@ typedef struct tw__cpu_selector {
     int8_t *near;       /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
     float *far;         /* undo log: likewise */
 
-    /* Workspace. */
-    tw__worker *workers; /* [threads] */
+    uint64_t *marks;    /* [n/64] bits, all zero between calls; random alone */
+    tw__entries chosen; /* the selection */
+
+    /* Scratch, valid within a call: the selectors of a group share it. */
+    tw__worker *workers; /* [threads]: scratch begins with them */
     uint8_t *owner;      /* [chunks]: the worker that did the chunk */
     int64_t *end;        /* [chunks]: its number of candidates after it */
     tw__sums *sums;      /* [chunks] */
     uint32_t *sample;    /* [sample_size] magnitude bits of elements */
-    int64_t sample_size;
-    uint64_t *marks;    /* [n/64] bits, all zero; random alone */
-    tw__entries chosen; /* the selection */
 } tw__cpu_selector;
 
 /* ---- feedback.c */

@@ -27,13 +27,13 @@ static int64_t chunk_end(const tw__cpu_selector *s, int64_t chunk) {
 static const void *scaled_gradient(const tw__cpu_selector *s, float *scratch, int64_t lo,
                                    int64_t len) {
     const char *grad = s->grad;
-    if (s->params.type == TW_F32 && s->scale == 1.0f)
+    if (s->params->type == TW_F32 && s->scale == 1.0f)
         return grad + 4 * lo;
-    if (s->params.type == TW_F32) {
+    if (s->params->type == TW_F32) {
         s->kernels->scale(scratch, grad + 4 * lo, s->scale, len);
         return scratch;
     }
-    if (s->params.type == TW_F16)
+    if (s->params->type == TW_F16)
         s->kernels->widen_f16(scratch, grad + 2 * lo, len);
     else
         s->kernels->widen_bf16(scratch, grad + 2 * lo, len);
@@ -58,13 +58,13 @@ static const void *source(const tw__cpu_selector *s, float *scratch, int64_t lo,
     if (s->first[0] == NULL)
         return grad;
     float *next = s->first[1] + lo;
-    s->kernels->decay(next, s->first[0] + lo, grad, s->params.momentum, len);
+    s->kernels->decay(next, s->first[0] + lo, grad, s->params->momentum, len);
     return next;
 }
 
 /* The entries that leave the velocity, from *leaving on and below `end`. AdamW's moments stay. */
 static void clear_velocity(tw__cpu_selector *s, const int32_t *leaving, int64_t end) {
-    for (; s->params.momentum != 0.0f && *leaving < end; leaving++)
+    for (; s->params->momentum != 0.0f && *leaving < end; leaving++)
         s->first[0][*leaving] = 0.0f;
 }
 
@@ -344,7 +344,7 @@ void tw__feedback_peek(tw__cpu_selector *s, int64_t lo, int64_t len, int after, 
 }
 
 tw__sums tw__feedback_sums(const tw__cpu_selector *s) {
-    assert(s->method->wants_sums || s->params.clip_norm != 0.0f);
+    assert(s->method->wants_sums || s->params->clip_norm != 0.0f);
     tw__sums total = {0};
     for (int64_t chunk = 0; chunk < s->chunks; chunk++) {
         total.sum += s->sums[chunk].sum;
@@ -356,13 +356,13 @@ tw__sums tw__feedback_sums(const tw__cpu_selector *s) {
 
 void tw__feedback_clip(tw__cpu_selector *s) {
     s->scale = 1.0f;
-    if (s->params.clip_norm == 0.0f)
+    if (s->params->clip_norm == 0.0f)
         return;
     tw__pool_run(s->threads, s->chunks, square_chunk, s);
     double norm = sqrt(tw__feedback_sums(s).square);
     /* A norm that is not finite leaves the scale alone: the pass will find and name the element. */
-    if (isfinite(norm) && norm > s->params.clip_norm)
-        s->scale = (float)(s->params.clip_norm / norm);
+    if (isfinite(norm) && norm > s->params->clip_norm)
+        s->scale = (float)(s->params->clip_norm / norm);
 }
 
 /* ---- the bare pass sum += add, the floor of every selection: the same kernels, chunks and threads */

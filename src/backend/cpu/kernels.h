@@ -23,7 +23,7 @@
 #define TW__INFINITY_BITS 0x7f800000u
 
 /* Free places that an append may write behind its last entry: vectors are stored whole. */
-#define TW__SLACK 64
+#define TW__SLACK TW__LANES
 #define TW__WORD 64 /* elements whose bits a kernel looks at together */
 
 TW__HOST_DEVICE static inline uint32_t tw__to_bits(float x) {

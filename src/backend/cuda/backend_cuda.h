@@ -55,9 +55,9 @@ int tw__cuda_batch_begin(tw__stream *s);
 int tw__cuda_batch_end(tw__stream *s);
 int tw__cuda_batch_seconds(tw__stream *s, double *seconds);
 int tw__cuda_selector_memory(int64_t n, const tw_select_params *params,
-                             const struct tw__method *method, tw_memory *memory);
+                             const struct tw__method *method, tw_memory *memory, size_t *scratch);
 int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *params,
-                             const struct tw__method *method, tw__stream *stream);
+                             const struct tw__method *method, tw__stream *stream, void *scratch);
 void tw__cuda_selector_free(void *state);
 int tw__cuda_run(void *state, const void *grad, const tw__select_step *step, tw_sparse *sparse,
                  tw_select_info *info);

@@ -88,9 +88,10 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
 }
 
 int tw__cuda_selector_memory(int64_t n, const tw_select_params *params,
-                             const struct tw__method *method, tw_memory *memory) {
+                             const struct tw__method *method, tw_memory *memory, size_t *scratch) {
     tw__cuda_selector none = {};
     (void)method;
+    *scratch = 0;
     (void)supply(&none, extents_of(n, tw__k_max(params, n), *params), *params, true, memory);
     return TW_OK;
 }
@@ -131,9 +132,9 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
 }
 
 int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *params,
-                             const struct tw__method *method, tw__stream *stream) {
+                             const struct tw__method *method, tw__stream *stream, void *scratch) {
     int64_t k_max = tw__k_max(params, n);
-    (void)method;
+    (void)method, (void)scratch;
     TW_TRY(tw__cuda_check_device(params->ordinal));
     Guard guard(params->ordinal);
     TW_TRY(failure(guard.error, "ordinal"));
