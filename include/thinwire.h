@@ -511,8 +511,9 @@ TW_API void tw_group_free(tw_group *group);
 
 /* Sum the gradient of one tensor over all ranks. Collective.
  *   grad [n] of the tensor's type. Do not change it during the call.
- *   out  [n] floats: the mean (or the sum) of the applied entries, 0 elsewhere. May be grad itself
- *        if its type is f32, but not the gradient of another tensor. NULL: the result is read with
+ *   out  [n] floats: the mean (or the sum) of the applied entries, 0 elsewhere. It must be grad
+ *        itself, if its type is f32, or must not overlap with grad. Nor may it overlap with grad or
+ *        out of another tensor in progress; this is not checked. NULL: the result is read with
  *        tw_group_result; "dense" and "auto" do not accept NULL.
  * All ranks get bitwise the same result. The residuals keep what was not applied. Sums are taken in
  * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
@@ -521,6 +522,7 @@ TW_API void tw_group_free(tw_group *group);
  * bit as before:
  *   TW_ERR_NUMBER    a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL      a pointer is NULL on some rank
+ *   TW_ERR_PARAM     grad and out overlap in part on some rank
  *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
  *   TW_ERR_MISMATCH  ranks have set different rates or densities: the text begins with "rate:" or
  *                    "density:". Set them alike and repeat the step

@@ -240,6 +240,11 @@ static int explain(const step_record *record, int rank, const char *own) {
     if (record->error == TW_ERR_NULL)
         return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense or auto, is NULL",
                         rank, record->tensor);
+    if (record->error == TW_ERR_PARAM)
+        return tw__fail(TW_ERR_PARAM,
+                        "rank %d, tensor %d: grad and out overlap; let out be grad itself, if that "
+                        "is f32, or memory apart from it",
+                        rank, record->tensor);
     return tw__fail(tw__known_error(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
                     own != NULL ? own : tw_error_text(tw__known_error(record->error)));
 }
@@ -295,7 +300,8 @@ static int compare_steps(tw__step *s, int error, double *slowest) {
     for (int r = 0; r < g->nranks; r++)
         if (records[r].error != TW_OK) {
             int e = records[r].error;
-            s->refused = e == TW_ERR_NUMBER || e == TW_ERR_NULL || e == TW_ERR_DEVICE;
+            s->refused =
+                e == TW_ERR_NUMBER || e == TW_ERR_NULL || e == TW_ERR_PARAM || e == TW_ERR_DEVICE;
             return explain(&records[r], r, r == g->rank ? own : NULL);
         }
     s->refused = 1;

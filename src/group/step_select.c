@@ -6,6 +6,15 @@
 #include <math.h>
 #include <stdio.h>
 
+/* Out may be the gradient itself, if elements are of one size, or lie apart from it. */
+static int overlaps(const tw__tensor *t) {
+    uintptr_t out = (uintptr_t)t->out, grad = (uintptr_t)t->grad;
+    if (t->out == NULL || (tw__out_is_grad(t) && t->params.type == TW_F32))
+        return 0;
+    return out < grad + tw__element_size(t) * (size_t)t->n &&
+           grad < out + sizeof(float) * (size_t)t->n;
+}
+
 /* What the caller gave can be used. The device's work from here on comes after what made the
  * gradient. */
 static int prepare(const tw__step *s, tw__tensor *t) {
@@ -13,6 +22,8 @@ static int prepare(const tw__step *s, tw__tensor *t) {
     const tw__backend *b = t->backend;
     if (t->grad == NULL || ((tw__is_dense(s->plan) || g->automatic) && t->out == NULL))
         return TW_ERR_NULL;
+    if (overlaps(t))
+        return TW_ERR_PARAM;
     if (t->marked != TW_OK)
         return tw__fail(t->marked, "stream: it cannot be followed; give a stream of device %d",
                         t->params.ordinal);

@@ -1,9 +1,10 @@
-/* test_group_bad_steps.c - NaN, infinity, sums that overflow, and NULL on one rank
+/* test_group_bad_steps.c - NaN, infinity, sums that overflow, NULL and overlaps on one rank
  *
  * All ranks must refuse the step, with a text that names the rank, and nothing may change: a group
  * that went through bad steps is compared bit by bit with one that did not.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ranks.h"
@@ -280,6 +281,45 @@ static void test_null_on_one_rank(void **state) {
         }
 }
 
+/* Out that overlaps with the gradient, by one element at its end or its begin, or that is a gradient of
+ * 16 bits, is refused on all ranks. Out that only touches it is not. */
+static void test_overlap_on_one_rank(void **state) {
+    (void)state;
+    enum { BYTES = 16 * N };
+    static const struct {
+        int type, at, refused; /* bytes from the gradient to out */
+    } cases[] = {
+        {TW_F32, 4 * N - 4, 1},  {TW_F32, 4 - 4 * N, 1}, {TW_F32, 4, 1},
+        {TW_F32, 4 * N, 0},      {TW_F32, -4 * N, 0},    {TW_F32, 0, 0},
+        {TW_F16, 0, 1},          {TW_F16, 2 * N - 2, 1}, {TW_BF16, 2 * N, 0},
+        {TW_BF16, 2 - 4 * N, 1}, {TW_F16, -4 * N, 0},
+    };
+    char *memory = check_alloc(BYTES, 1);
+    for (int e = 0; e < check_exchanges(); e++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            pair p;
+            tw_group_params params = params_of(check_exchange(e), 0);
+            params.select.type = cases[i].type;
+            check_scene("%s, type %d: out %d bytes behind the gradient on rank 2",
+                        check_exchange(e), cases[i].type, cases[i].at);
+            pair_open(&p, &params); /* gradients of zeros, of any type */
+            memset(memory, 0, BYTES);
+            float *grad = p.grads[2], *out = p.outs[2];
+            p.grads[2] = (void *)(memory + BYTES / 2);
+            p.outs[2] = (void *)(memory + BYTES / 2 + cases[i].at);
+            ranks_allreduce(&p.tried, 0, (void *const *)p.grads, p.outs);
+            ranks_error(&p.tried, cases[i].refused ? TW_ERR_PARAM : TW_OK);
+            if (cases[i].refused)
+                ranks_say(&p.tried, "rank 2, tensor 0: grad and out overlap");
+            p.grads[2] = grad;
+            p.outs[2] = out;
+            ranks_allreduce(&p.tried, 0, (void *const *)p.grads, p.outs);
+            ranks_ok(&p.tried);
+            pair_close(&p);
+        }
+    free(memory);
+}
+
 /* The result of dense goes to out and nowhere else. */
 static void test_dense_needs_out(void **state) {
     (void)state;
@@ -299,10 +339,11 @@ static void test_dense_needs_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_numbers),        cmocka_unit_test(test_bad_first_of_two),
-        cmocka_unit_test(test_several_bad),        cmocka_unit_test(test_sum_overflows),
-        cmocka_unit_test(test_residual_overflows), cmocka_unit_test(test_dropped_sum_overflows),
-        cmocka_unit_test(test_null_on_one_rank),   cmocka_unit_test(test_dense_needs_out),
+        cmocka_unit_test(test_bad_numbers),         cmocka_unit_test(test_bad_first_of_two),
+        cmocka_unit_test(test_several_bad),         cmocka_unit_test(test_sum_overflows),
+        cmocka_unit_test(test_residual_overflows),  cmocka_unit_test(test_dropped_sum_overflows),
+        cmocka_unit_test(test_null_on_one_rank),    cmocka_unit_test(test_dense_needs_out),
+        cmocka_unit_test(test_overlap_on_one_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
