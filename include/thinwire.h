@@ -47,6 +47,8 @@
  *     alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT. Calls without
  *     the mark do not wait for other ranks.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
+ *   - Machines. Sizes are computed in size_t, which must have 64 bits: 32-bit machines are refused
+ *     when the library is built.
  *   - Bad numbers. A step is refused on all ranks if a gradient holds NaN or infinity, or a sum
  *     overflows. A refused step changes nothing: no residual, no moment, no step counter.
  *   - Reproducibility. A selection depends on inputs, parameters and seed only. The number of

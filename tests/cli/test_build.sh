@@ -3,6 +3,7 @@
 #
 # - asserts are in debug and sanitized builds, and in no other
 # - THINWIRE_CUDA=OFF holds, even if an earlier configure has found nvcc
+# - a 32-bit machine is refused
 # - `make` and `make install` install no packages: they name the command that does
 set -eu
 sources=$(cd "$1" && pwd)
@@ -13,6 +14,12 @@ configure() { # OPTIONS...
     cmake -S "$sources" -B "$dir/build" -DTHINWIRE_TESTS=OFF -DTHINWIRE_MPI=OFF "$@" >"$dir/log" 2>&1 ||
         { cat "$dir/log" && fail "cmake $*"; }
 }
+
+# ---- 32 bits: CMake is told the size of a pointer instead of looking itself
+
+! cmake -S "$sources" -B "$dir/narrow" -DCMAKE_C_ABI_COMPILED=TRUE -DCMAKE_SIZEOF_VOID_P=4 \
+    >"$dir/log" 2>&1 || fail "a 32-bit machine was accepted"
+grep -q 'needs a 64-bit machine' "$dir/log" || { cat "$dir/log" && fail "wrong reason"; }
 
 # ---- asserts: compile one file that holds one, with the command that CMake wrote for it, and look for
 # the call that a failed assert makes
