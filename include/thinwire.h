@@ -265,6 +265,8 @@ typedef struct tw_select_params {
  *   32 * k per thread   address space, of which all threads together touch about 16 * k
  *   n / 250             samples; method "dgc": n / 25, "random": n / 8
  * Method "gaussian_published": 8 * n for results and 8 * n per thread, instead of 32 * k.
+ * The tensors of a group share what is per thread, and samples: the largest tensor counts. Beside
+ * its residual, undo log and results, a small tensor takes 2 kB.
  * On a GPU it is 64 * k + n / 2. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n]; 0 without feedback */

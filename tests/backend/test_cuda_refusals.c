@@ -4,6 +4,7 @@
  * outputs are bit for bit as before, and the next step is the CPU's, whose group never saw the bad
  * one. An argument: tests of this name alone. */
 #include <math.h>
+#include <time.h>
 
 #include "cuda_runs.h"
 
@@ -155,6 +156,26 @@ static void test_no_such_gpu(void **state) {
     tw_transport_free(transport);
 }
 
+/* ---- many tensors */
+
+/* Each is added in constant time: 10,000 of them take milliseconds. */
+static void test_add_many(void **state) {
+    (void)state;
+    enum { MANY = 10000 };
+    tw_transport *transport;
+    tw_group *group;
+    tw_group_params params = params_of("oktopk", 0.05);
+    params.select.device = TW_CUDA;
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    const clock_t begin = clock();
+    for (int t = 0; t < MANY; t++)
+        check_ok(tw_group_add(group, 100, NULL, NULL));
+    check_between("CPU seconds", (int64_t)((clock() - begin) / CLOCKS_PER_SEC), 0, 0);
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
 int main(int argc, char **argv) {
     if (gpu_missing())
         return 0;
@@ -162,6 +183,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_bad_memory),
         cmocka_unit_test(test_no_such_gpu),
+        cmocka_unit_test(test_add_many),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

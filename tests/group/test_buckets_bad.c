@@ -194,6 +194,37 @@ static void test_two_launches(void **state) {
     ranks_close(&r);
 }
 
+/* More failed launches than the group keeps texts of: every tensor has its error, and the texts that
+ * were read make room for others. */
+static void test_many_failures(void **state) {
+    (void)state;
+    enum { TENSORS = 80, TEXTS = 64 };
+    tw_transport *transport;
+    tw_group *group;
+    tw_group_params params = ranks_params("allgather", 1);
+    const float bad = NAN;
+    params.bucket = 1;
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    for (int t = 0; t < TENSORS; t++)
+        check_ok(tw_group_add(group, 1, NULL, NULL));
+    check_ok(tw_group_open(group));
+    for (int round = 0; round < 2; round++) {
+        for (int t = 0; t < TENSORS; t++)
+            check_ok(tw_allreduce_start(group, t, &bad, NULL));
+        check_error(tw_allreduce_wait(group, TENSORS - 1), TW_ERR_NUMBER);
+        for (int t = 0; t < TENSORS - 1; t++) {
+            char name[16];
+            snprintf(name, sizeof name, "tensor %d:", t);
+            check_scene("failure of %s round %d", name, round);
+            check_error(tw_allreduce_wait(group, t), TW_ERR_NUMBER);
+            check_contains(tw_last_error(), t < TEXTS ? name : "NaN");
+        }
+    }
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
 static int start_and_free(ranks *r, int rank, void *context) {
@@ -289,6 +320,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bad_bucket_leaves_no_trace),
         cmocka_unit_test(test_null_gradient),
         cmocka_unit_test(test_two_launches),
+        cmocka_unit_test(test_many_failures),
         cmocka_unit_test(test_free_in_flight),
         cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
