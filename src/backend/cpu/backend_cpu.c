@@ -409,8 +409,10 @@ static void selector_clear(void *state, float *out, int64_t first, int64_t count
 static void deliver(tw__cpu_selector *s, const tw__outcome *o) {
     char *out = o->placed < o->result.count ? (char *)o->out : NULL; /* of any alignment */
     for (int64_t lo = o->cleared; o->out != NULL && lo < s->n; lo += TW__CLEARED_AT_ONCE) {
-        selector_clear(s, o->out, lo, tw__at_most(TW__CLEARED_AT_ONCE, s->n - lo));
-        sched_yield(); /* on a shared core, ranks that still wait for entries come first */
+        int64_t count = tw__at_most(TW__CLEARED_AT_ONCE, s->n - lo);
+        selector_clear(s, o->out, lo, count);
+        if (count == TW__CLEARED_AT_ONCE)
+            sched_yield(); /* on a shared core, ranks that still wait for entries come first */
     }
     for (int64_t i = 0; i < o->result.count; i++) {
         int64_t index = o->result.at[i].idx - o->base;

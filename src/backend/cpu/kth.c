@@ -1,11 +1,11 @@
 /* kth.c - the exact k-th largest magnitude, without sorting
  *
- * Few values: radix selection, three histograms over 11, 10 and 10 of the 31 bits. Many: first a
- * bracket from a sample (Floyd and Rivest, 1975) that contains the answer nearly always; one loop
- * counts what is above it and copies out what is inside, a few per cent, for the radix selection.
- * Where the bracket missed, as it does when many values tie, radix selection does all. Among the
- * 190,000 candidates of n = 14.7 M at density 0.01: 0.06 ms against 0.9 ms for radix selection
- * alone. */
+ * Up to 256 values: a search for the answer's bits from the top, by counting. Few: radix selection,
+ * three histograms over 11, 10 and 10 of the 31 bits. Many: first a bracket from a sample (Floyd and
+ * Rivest, 1975) that contains the answer nearly always; one loop counts what is above it and copies
+ * out what is inside, a few per cent, for the radix selection. Where the bracket missed, as it does
+ * when many values tie, radix selection does all. Among the 190,000 candidates of n = 14.7 M at
+ * density 0.01: 0.06 ms against 0.9 ms for radix selection alone. */
 #include "backend/cpu/kth.h"
 
 #include "backend/extent.h"
@@ -44,8 +44,40 @@ static void histogram(const values *s, int digit, uint32_t prefix, uint32_t *bin
     }
 }
 
+/* Up to so many values are compared with the answer bit by bit: 100 values take 0.43 us instead of
+ * 1.35, 256 values 0.9 instead of 1.5. Histograms must be cleared and walked whatever the number. */
+#define FEW 256
+
+/* The compiler turns this into vector code, which compares signed numbers. */
+static int64_t count_from(const int32_t *bits, int64_t len, int32_t least) {
+    int32_t count = 0;
+    for (int64_t i = 0; i < len; i++)
+        count += bits[i] >= least;
+    return count;
+}
+
+static tw__kth select_few(const values *parts, int count, int64_t rank) {
+    int32_t bits[FEW], answer = 0;
+    int64_t len = 0;
+    for (int p = 0; p < count; p++)
+        for (int64_t i = 0; i < parts[p].len; i++)
+            bits[len++] = (int32_t)magnitude_at(&parts[p], i);
+    for (int32_t bit = 1 << 30; bit > 0; bit >>= 1)
+        if (count_from(bits, len, answer | bit) >= rank)
+            answer |= bit;
+    int64_t reaching = count_from(bits, len, answer), equal = 0;
+    for (int64_t i = 0; i < len; i++)
+        equal += bits[i] == answer;
+    return (tw__kth){(uint32_t)answer, reaching - equal, equal};
+}
+
 static tw__kth radix_select(const values *parts, int count, int64_t rank) {
     tw__kth kth = {0};
+    int64_t len = 0;
+    for (int i = 0; i < count; i++)
+        len += parts[i].len;
+    if (len <= FEW)
+        return select_few(parts, count, rank);
     uint32_t prefix = 0;
     for (int digit = 0; digit < DIGITS; digit++) {
         uint32_t bins[0x800] = {0};
