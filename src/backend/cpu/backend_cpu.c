@@ -165,9 +165,11 @@ static void selector_free(void *state) {
                            s->near,       s->far,        s->lossy,
                            s->first[0],   s->first[1],   s->second[0],
                            s->second[1],  s->residual,   s->owns_scratch ? s->workers : NULL};
+    /* The analyzer takes a part of the block for the block. NOLINTBEGIN(clang-analyzer-unix.Malloc) */
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free_part(s, parts[i]);
     free(s);
+    /* NOLINTEND(clang-analyzer-unix.Malloc) */
     tw__pool_release();
 }
 
