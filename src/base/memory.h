@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-_Static_assert(sizeof(size_t) >= 8, "sizes are computed without a check for overflow");
+static_assert(sizeof(size_t) >= 8, "sizes are computed without a check for overflow");
 
 /* Two cache lines, as CPUs fetch them in pairs. A power of two. */
 #define TW__ALIGNMENT 128
