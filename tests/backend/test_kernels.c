@@ -1,12 +1,15 @@
 /* test_kernels.c - kernels from inside, where their results do not show it all
  *
  * What kernels compute is compared through selections and messages, by the tests that run with each
- * kind of them. Here is what they must leave alone. */
+ * kind of them. Here is what they must leave alone, and the k-th magnitude, which falls back where its
+ * sample misleads it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/kth.h"
+#include "backend/extent.h"
 
 enum { GUARD = 64, GUARD_BYTE = 0xa5 };
 
@@ -41,7 +44,60 @@ static void test_clear(void **state) {
     free(memory);
 }
 
+/* ---- The k-th magnitude ------------------------------------------------------------------------ */
+
+static void check_kth(tw__kth got, const float *val, int64_t n, int64_t rank) {
+    int64_t greater = 0, equal = 0;
+    for (int64_t i = 0; i < n; i++) {
+        greater += tw__magnitude(val[i]) > got.bits;
+        equal += tw__magnitude(val[i]) == got.bits;
+    }
+    check_int("greater", got.greater, greater);
+    check_int("equal", got.equal, equal);
+    check_between("rank", rank, greater + 1, greater + equal);
+}
+
+/* The median of so many values: those inside the bracket are more than their buffer holds. */
+static void test_kth_of_many(void **state) {
+    (void)state;
+    const int64_t n = 255000;
+    const tw__kernels *kernels;
+    check_kernels_or_skip();
+    check_ok(tw__kernels_choose(&kernels));
+    float *val = check_alloc(n, sizeof *val);
+    for (int trial = 0; trial < 8; trial++) {
+        check_scene("%lld values, trial %d", (long long)n, trial);
+        oracle_fill(val, n, DATA_GAUSS, (uint64_t)trial);
+        check_kth(tw__kth_of_values(kernels, val, n, n / 2), val, n, n / 2);
+    }
+    free(val);
+}
+
+/* Samples that put the answer just above the bracket, in it, and just below it. */
+static void test_kth_beside_bracket(void **state) {
+    (void)state;
+    enum { N = 4 * TW__SAMPLE + 1000, ROOM = 100, MIDDLE = 700 };
+    uint32_t bits[TW__SAMPLE], scratch[ROOM + TW__SLACK];
+    const tw__kth_sample sample = {bits, TW__SAMPLE, scratch, ROOM};
+    const tw__kernels *kernels;
+    check_kernels_or_skip();
+    check_ok(tw__kernels_choose(&kernels));
+    float *val = check_alloc(N, sizeof *val);
+    for (int64_t i = 0; i < N; i++)
+        val[i] = (float)(N - i);
+    for (int64_t i = 0; i < TW__SAMPLE; i++)
+        bits[i] = tw__magnitude(val[MIDDLE]);
+    const tw__kth_part part = {val, N};
+    for (int64_t rank = MIDDLE - 1; rank <= MIDDLE + 3; rank++) { /* MIDDLE values are above */
+        check_scene("rank %lld", (long long)rank);
+        check_kth(tw__kth_of_parts(kernels, &part, 1, &sample, rank), val, N, rank);
+    }
+    free(val);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_clear)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_clear),
+                                       cmocka_unit_test(test_kth_of_many),
+                                       cmocka_unit_test(test_kth_beside_bracket)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,8 +293,9 @@ static void test_warmup(void **state) {
     for (int step = 0; step < 30; step++) {
         tw_step_info info;
         ledger_step(&book, &r, step, &info);
-        if (step <= 6)
-            check_true(choice_of(&r, 0, 0).measured == 0.0);
+        tw_choice choice = choice_of(&r, 0, 0);
+        for (int i = 0; i < choice.ncandidates && step <= 6; i++)
+            check_true(choice.candidates[i].measured == 0.0);
     }
     check_true(choice_of(&r, 0, 0).settled);
     ledger_check(&book, &r);

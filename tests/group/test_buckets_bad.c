@@ -8,6 +8,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -313,6 +314,82 @@ static void test_absent(void **state) {
     workload_gradients_free(grads, FEW);
 }
 
+/* Every tensor's error, where rank 1 starts nothing. */
+typedef struct texts {
+    workload *w;
+    char of[RANKS][FEW][256];
+} texts;
+
+static int each_without_rank_1(ranks *r, int rank, void *context) {
+    texts *s = context;
+    int error = rank == 1 ? TW_OK : workload_start(s->w, rank);
+    for (int i = 0; i < FEW && rank != 1 && !error; i++) {
+        if (tw_allreduce_wait(r->groups[rank], i) != TW_ERR_TIMEOUT)
+            return TW_ERR_STATE;
+        snprintf(s->of[rank][i], sizeof s->of[rank][i], "%s", tw_last_error());
+    }
+    return error;
+}
+
+/* The first bucket waits for rank 1 in vain. The others are not tried, and say why. */
+static void test_buckets_after_a_break(void **state) {
+    (void)state;
+    int64_t sizes[FEW];
+    workload w;
+    tw_group_params params = workload_params("oktopk", 300);
+    params.timeout = 0.4;
+    for (int i = 0; i < FEW; i++)
+        sizes[i] = 100;
+    float ***grads = workload_gradients(sizes, FEW);
+    workload_open(&w, &params, sizes, FEW, grads);
+    for (int rank = 0; rank < RANKS; rank++)
+        for (int i = 0; i < FEW; i++)
+            w.order[rank][i] = i;
+    texts s = {.w = &w};
+    ranks_run(&w.r, each_without_rank_1, &s);
+    ranks_ok(&w.r);
+    for (int rank = 0; rank < RANKS; rank++)
+        for (int i = 0; i < FEW && rank != 1; i++) {
+            check_scene("rank %d, tensor %d: %s", rank, i, s.of[rank][i]);
+            check_int("not tried", strstr(s.of[rank][i], "an earlier bucket failed") != NULL,
+                      i >= 3);
+        }
+    workload_close(&w);
+    workload_gradients_free(grads, FEW);
+}
+
+/* Tensors 0 and 2, each a part of its bucket: rank 0 waits for the first before it starts the second,
+ * the others wait once. The next round begins with the first bucket on all of them. */
+static int wait_unevenly(ranks *r, int rank, void *context) {
+    static const float grad[100] = {1.0f};
+    static float out[RANKS][4][100];
+    tw_group *group = r->groups[rank];
+    const int tensors[] = {0, 2, 0, 1, 2, 3};
+    int error = TW_OK;
+    (void)context;
+    for (int i = 0; i < 6 && !error; i++) {
+        error = tw_allreduce_start(group, tensors[i], grad, out[rank][tensors[i]]);
+        if (i == 0 && rank == 0 && !error)
+            error = tw_allreduce_wait(group, 0);
+        if ((i == 1 || i == 5) && !error)
+            error = tw_allreduce_wait(group, TW_ALL);
+    }
+    return error;
+}
+
+static void test_uneven_waits(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t sizes[4] = {100, 100, 100, 100};
+    tw_group_params params = workload_params("oktopk", 200);
+    params.timeout = 5.0;
+    check_scene("uneven waits, then a full round");
+    ranks_open(&r, RANKS, &params, sizes, 4);
+    ranks_run(&r, wait_unevenly, NULL);
+    ranks_ok(&r);
+    ranks_close(&r);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_order),
@@ -324,6 +401,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_free_in_flight),
         cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_buckets_after_a_break),
+        cmocka_unit_test(test_uneven_waits),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -45,9 +45,21 @@ static void test_params(void **state) {
     REFUSE(global, -1, TW_ERR_PARAM, "global");
     REFUSE(timeout, -1.0, TW_ERR_PARAM, "timeout");
     REFUSE(timeout, (double)NAN, TW_ERR_PARAM, "timeout");
+    REFUSE(timeout, 1.1e9, TW_ERR_PARAM, "timeout");
     REFUSE(bucket, -1, TW_ERR_PARAM, "bucket");
+    REFUSE(bucket, (int64_t)INT32_MAX + 1, TW_ERR_PARAM, "bucket");
+    REFUSE(count, 3, TW_ERR_PARAM, "count");
     REFUSE(reserved[0], 1, TW_ERR_PARAM, "reserved");
     REFUSE(reserved[7], 1, TW_ERR_PARAM, "reserved");
+}
+
+/* Entries per rank can be counted only where the exchange is known. */
+static void test_count_with_auto(void **state) {
+    (void)state;
+    tw_group_params params = ranks_params(NULL, K);
+    params.scheme = "auto";
+    params.count = TW_COUNT_PER_RANK;
+    refuse(&params, TW_ERR_PARAM, "count: TW_COUNT_PER_RANK needs a fixed exchange");
 }
 
 /* A text that refuses a name lists all that are accepted. */
@@ -295,6 +307,28 @@ static void test_mismatch_of_shape(void **state) {
     refuse_mismatch(&m, "density");
 }
 
+static int one_with_another_tensor(ranks *r, int rank, void *context) {
+    const int *odd = context;
+    float x[N] = {1.0f};
+    return tw_allreduce(r->groups[rank], rank == *odd, x, x);
+}
+
+/* One rank is at another tensor than the others. */
+static void test_mismatch_of_tensors(void **state) {
+    (void)state;
+    const int64_t sizes[2] = {N, N};
+    const tw_group_params params = ranks_params(NULL, K);
+    for (int odd = 1; odd < RANKS; odd++) {
+        ranks r;
+        check_scene("rank %d exchanges another tensor", odd);
+        ranks_open(&r, RANKS, &params, sizes, 2);
+        ranks_run(&r, one_with_another_tensor, &odd);
+        ranks_error(&r, TW_ERR_MISMATCH);
+        ranks_say(&r, "rank %d exchanges other tensors", odd);
+        ranks_close(&r);
+    }
+}
+
 /* Timeout, threads and seed may differ. */
 static void test_allowed_differences(void **state) {
     (void)state;
@@ -314,6 +348,7 @@ static void test_allowed_differences(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_params),
+        cmocka_unit_test(test_count_with_auto),
         cmocka_unit_test(test_accepted_names),
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_null),
@@ -321,6 +356,7 @@ int main(void) {
         cmocka_unit_test(test_tensor_numbers),
         cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_mismatch_of_shape),
+        cmocka_unit_test(test_mismatch_of_tensors),
         cmocka_unit_test(test_allowed_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -229,17 +229,19 @@ static void test_residual_overflows(void **state) {
 }
 
 /* What a rank drops overflows with what its residual holds want. */
-static void drop_at(const char *exchange, int dropper) {
+static void drop_at(const char *exchange, const char *wire, int dropper, float dropped) {
     ranks r;
     const int64_t n = 8;
     tw_group_params params = params_of(exchange, 0);
     params.select.k = 1;
+    params.wire = wire;
     float **grads = rows_alloc(RANKS, n), **before = rows_alloc(RANKS, n);
-    check_scene("%s: a dropped sum overflows with the residual", exchange);
+    check_scene("%s, %s: a dropped sum of %g overflows with the residual", exchange, wire,
+                (double)dropped);
     ranks_open(&r, RANKS, &params, &n, 1);
     grads[dropper][3] = 3.3e38f; /* stays in the list; 3.2e38 at 5 stays behind */
     grads[dropper][5] = 3.2e38f;
-    grads[1][5] = 3e38f; /* is dropped by that rank */
+    grads[1][5] = dropped; /* by that rank */
     ranks_allreduce(&r, 0, (void *const *)grads, NULL);
     ranks_error(&r, TW_ERR_NUMBER);
     ranks_check_residuals(&r, 0, before, n);
@@ -254,8 +256,11 @@ static void drop_at(const char *exchange, int dropper) {
 /* gtopk merges at rank 0; in butterfly the rank that owns a range drops its sums. */
 static void test_dropped_sum_overflows(void **state) {
     (void)state;
-    drop_at("gtopk", 0);
-    drop_at("butterfly", 5 * RANKS / 8);
+    for (int w = 0; w < check_wires(); w++) {
+        drop_at("gtopk", check_wire(w), 0, 3e38f);
+        drop_at("butterfly", check_wire(w), 5 * RANKS / 8, 3e38f);
+        drop_at("butterfly", check_wire(w), 5 * RANKS / 8, 1e38f);
+    }
 }
 
 /* ---- NULL on one rank ------------------------------------------------------------------------ */

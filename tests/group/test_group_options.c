@@ -134,6 +134,33 @@ static void test_settings_differ(void **state) {
     check_setting(1, (setting){tw_group_set_density, 0.4, 0.5, 3}, "density");
 }
 
+/* TW_ALL means the tensors that have such a setting: one with AdamW, one with a density of the
+ * caller, one with neither. */
+static void test_settings_of_some(void **state) {
+    (void)state;
+    tw_group_params params = ranks_params("allgather", K);
+    tw_select_params adamw = params.select, warm = params.select;
+    tw_transport *transport;
+    tw_group *group;
+    set_adamw(&adamw);
+    warm.k = 0;
+    warm.density = 0.01;
+    warm.warmup = TW_WARMUP_CALLER;
+    warm.warmup_density = 0.5;
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_add(group, N, &adamw, NULL));
+    check_ok(tw_group_add(group, N, &warm, NULL));
+    check_ok(tw_group_open(group));
+    check_ok(tw_group_set_rate(group, TW_ALL, 0.5));
+    check_ok(tw_group_set_density(group, TW_ALL, 0.25));
+    check_error(tw_group_set_rate(group, 0, 0.5), TW_ERR_PARAM);
+    check_error(tw_group_set_density(group, 1, 0.25), TW_ERR_PARAM);
+    tw_group_free(group);
+    tw_transport_free(transport);
+}
+
 /* The density that was set is that of the step, and information tells it. */
 static void test_density_by_caller(void **state) {
     (void)state;
@@ -389,6 +416,7 @@ int main(void) {
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_settings_differ),
+        cmocka_unit_test(test_settings_of_some),
         cmocka_unit_test(test_density_by_caller),
         cmocka_unit_test(test_bad_settings),
         cmocka_unit_test(test_count_per_rank),

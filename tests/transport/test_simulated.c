@@ -229,11 +229,13 @@ static void conserve_on_hosts(int nranks, int host_ranks, const char *wire, int6
     free(given);
 }
 
-/* Equal hosts, a smaller last host, hosts with more ranks than a butterfly level. */
+/* Equal hosts, a smaller last host (also the second of two, with more than one rank), hosts with more
+ * ranks than a butterfly level. */
 static void test_hosts_conserve(void **state) {
     (void)state;
-    static const int hosts[][2] = {{4, 2}, {6, 2}, {6, 3}, {7, 3}, {12, 4}, {15, 5}, {20, 10}};
-    for (int i = 0; i < 7; i++) {
+    static const int hosts[][2] = {{4, 2}, {6, 2}, {6, 3},  {7, 3},  {5, 3},
+                                   {6, 4}, {8, 5}, {12, 4}, {15, 5}, {20, 10}};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         conserve_on_hosts(hosts[i][0], hosts[i][1], "raw", 2003, 100);
         conserve_on_hosts(hosts[i][0], hosts[i][1], "bf16", 2003, 100);
         conserve_on_hosts(hosts[i][0], hosts[i][1], "raw", 5, 2);

@@ -511,6 +511,73 @@ static void test_custom(void **state) {
     tw_transport_free(t);
 }
 
+/* A transport of rank 0 of 2 whose receives end in the reverse order of their start. */
+typedef struct reversed {
+    int sends;
+    int starts[2]; /* requests: what was received first, and second */
+    int started, looks;
+} reversed;
+
+static int reversed_send(void *context, int peer, int tag, const void *data, size_t bytes,
+                         void **request) {
+    (void)peer, (void)tag, (void)data, (void)bytes;
+    *request = &((reversed *)context)->sends;
+    return 0;
+}
+
+static int reversed_recv(void *context, int peer, int tag, void *data, size_t capacity,
+                         void **request) {
+    reversed *r = context;
+    (void)peer, (void)tag, (void)data, (void)capacity;
+    check_true(r->started < 2);
+    *request = &r->starts[r->started++];
+    return 0;
+}
+
+static int reversed_test(void *context, void *request, size_t *bytes) {
+    reversed *r = context;
+    if (request == &r->starts[0] && r->looks++ < 3)
+        return 0;
+    *bytes = 0;
+    return 1;
+}
+
+static void reversed_cancel(void *context, void *request) {
+    (void)context, (void)request;
+}
+
+/* A sender's messages are returned in the order of alltoalls, also where a later one is complete
+ * first. */
+static void test_complete_out_of_order(void **state) {
+    (void)state;
+    reversed r = {0};
+    const tw_transport_calls calls = {.name = "reversed",
+                                      .send = reversed_send,
+                                      .recv = reversed_recv,
+                                      .test = reversed_test,
+                                      .cancel = reversed_cancel};
+    char byte[2] = {0};
+    tw__buffer out[2][2] = {{{0}}}, in[2][2] = {{{0}}};
+    tw__message recvs[2][2] = {{{0}}};
+    tw__alltoall alltoalls[2] = {{0}};
+    tw_transport *t;
+    int which = 0, from = 0;
+    check_ok(tw_transport_custom(&t, &calls, &r, 0, 2));
+    for (int i = 0; i < 2; i++) {
+        out[i][1] = (tw__buffer){.data = byte, .bytes = 1};
+        in[i][1] = (tw__buffer){.data = byte + i, .capacity = 1};
+        check_ok(tw__alltoall_begin(&alltoalls[i], t, TW__PAYLOAD, out[i], in[i], recvs[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        check_ok(tw__alltoalls_next(alltoalls, 2, &which, &from));
+        check_int("alltoall", which, i);
+        check_int("from", from, 1);
+    }
+    check_ok(tw__alltoalls_next(alltoalls, 2, &(int){0}, &from));
+    check_int("no more", from, -1);
+    tw_transport_free(t);
+}
+
 static void test_bad_threads(void **state) {
     (void)state;
     tw_transport *transports[2] = {0};
@@ -547,9 +614,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_alltoall),      cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_sum),           cmocka_unit_test(test_allgather),
         cmocka_unit_test(test_bad_allgather), cmocka_unit_test(test_counters),
-        cmocka_unit_test(test_self),          cmocka_unit_test(test_custom),
-        cmocka_unit_test(test_bad_threads),   cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_self),          cmocka_unit_test(test_complete_out_of_order),
+        cmocka_unit_test(test_custom),        cmocka_unit_test(test_bad_threads),
+        cmocka_unit_test(test_overlap),       cmocka_unit_test(test_kinds),
     };
     for (int i = 0; tw__transport_row_at(i) != NULL && !failed; i++) {
         const tw__transport_row *row = tw__transport_row_at(i);

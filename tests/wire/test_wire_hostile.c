@@ -193,6 +193,25 @@ static void test_indices(void **state) {
     check_ok(decode(far, sizeof far, &distant, 2));
     far[8 + 24] = 0x80; /* a third one, long after the last entry */
     check_refused(&distant, "more indices than its 2 entries");
+    far[8 + 24] = 0;
+    far[8 + 8] = 1; /* the same in the next word */
+    check_refused(&distant, "more indices than its 2 entries");
+}
+
+/* The first index of a block repeats the last one of the block before. */
+static void test_block_edge(void **state) {
+    (void)state;
+    enum { COUNT = 130, EDGE = 128 };
+    uint8_t bytes[8 + 4 * COUNT + 2 * COUNT] = {1, 2, 32, 0, COUNT};
+    const sent_message l = {bytes, sizeof bytes, 0, 1000, COUNT};
+    check_kernels_or_skip();
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint32_t idx = 2 * i;
+        memcpy(bytes + 8 + 4 * (size_t)i, &idx, sizeof idx);
+    }
+    check_ok(decode(bytes, sizeof bytes, &l, COUNT));
+    memcpy(bytes + 8 + 4 * EDGE, bytes + 8 + 4 * (EDGE - 1), 4);
+    check_refused(&l, "indices that do not ascend within");
 }
 
 int main(void) {
@@ -200,6 +219,7 @@ int main(void) {
         cmocka_unit_test(test_length),         cmocka_unit_test(test_every_bit),
         cmocka_unit_test(test_random_changes), cmocka_unit_test(test_headers),
         cmocka_unit_test(test_words),          cmocka_unit_test(test_indices),
+        cmocka_unit_test(test_block_edge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
