@@ -303,6 +303,62 @@ static void test_warmup(void **state) {
     ledger_free(&book);
 }
 
+/* What a step took on the slowest rank, after all had agreed on it. */
+static double step_seconds(ranks *r, tw_step_info *info) {
+    double most = 0.0;
+    for (int rank = 0; rank < r->nranks; rank++) {
+        check_ok(tw_group_info(r->groups[rank], 0, info));
+        most = fmax(most, info->exchange_seconds + info->apply_seconds);
+    }
+    return most;
+}
+
+/* A measured time is the least of the plan's first three steps. Its fourth was under way when another
+ * plan was chosen, and does not count for either. Some gradients have fewer entries than k, so
+ * that times differ: the first step of all is slow, and the fourth of each plan is fast. */
+static void test_measured_times(void **state) {
+    (void)state;
+    enum { P = 4, STEPS = 40, SIZE = 20000 };
+    const int64_t n = SIZE;
+    tw_group_params params = auto_params(0.05);
+    tw_step_info infos[STEPS];
+    double seconds[STEPS];
+    int measured = 0;
+    ranks r;
+    params.select.feedback = TW_FEEDBACK_OFF;
+    float **grads = rows_alloc(P, n), **outs = rows_alloc(P, n);
+    open_over(&r, P, &gigabit, &params, &n, 1);
+    for (int step = 0; step < STEPS; step++) {
+        int fast = step == 1 || step == 2 || step % 4 == 3;
+        rows_fill(grads, P, n, DATA_SUMMABLE, step);
+        for (int rank = 0; rank < P && fast; rank++)
+            for (int64_t i = 0; i < n; i++)
+                grads[rank][i] *= (float)((i + rank) % 25 == 0);
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_ok(&r);
+        seconds[step] = step_seconds(&r, &infos[step]);
+    }
+    tw_choice choice = choice_of(&r, 0, 0);
+    for (int i = 0; i < choice.ncandidates; i++) {
+        const tw_candidate *c = &choice.candidates[i];
+        double least = INFINITY;
+        for (int step = 0, seen = 0; step < STEPS && seen < 3; step++)
+            if (strcmp(infos[step].exchange, c->exchange) == 0 &&
+                strcmp(infos[step].wire, c->wire) == 0) {
+                least = fmin(least, seconds[step]);
+                seen++;
+            }
+        check_scene("%s with %s: measured %.9g, least %.9g", c->exchange, c->wire, c->measured,
+                    least);
+        check_true(c->measured == 0.0 || fabs(c->measured - least) < 1e-6 * least);
+        measured += c->measured > 0.0;
+    }
+    check_between("plans tried", measured, 2, choice.ncandidates);
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(outs);
+}
+
 /* ---- Dense with residuals -------------------------------------------------------------------- */
 
 /* A dense step applies gradient and residual: nothing is kept. */
@@ -557,6 +613,7 @@ int main(void) {
         cmocka_unit_test(test_dense_is_faster),
         cmocka_unit_test(test_candidates),
         cmocka_unit_test(test_warmup),
+        cmocka_unit_test(test_measured_times),
         cmocka_unit_test(test_dense_takes_residuals_along),
         cmocka_unit_test(test_dense_refused),
         cmocka_unit_test(test_state),

@@ -263,6 +263,27 @@ static void test_dropped_sum_overflows(void **state) {
     }
 }
 
+/* A rank gets back what it sent itself, near the end of the range: its residual does not hold that
+ * twice, so nothing overflows. */
+static void test_dropped_own_entry(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t n = 8;
+    tw_group_params params = params_of("gtopk", 0);
+    params.select.k = 2;
+    float **grads = rows_alloc(RANKS, n), **want = rows_alloc(RANKS, n);
+    check_scene("a rank drops its own entry");
+    ranks_open(&r, RANKS, &params, &n, 1);
+    grads[0][3] = grads[1][7] = 3e38f;
+    grads[0][5] = want[0][5] = 2e38f;
+    ranks_allreduce(&r, 0, (void *const *)grads, NULL);
+    ranks_ok(&r);
+    ranks_check_residuals(&r, 0, want, n);
+    rows_free(grads);
+    rows_free(want);
+    ranks_close(&r);
+}
+
 /* ---- NULL on one rank ------------------------------------------------------------------------ */
 
 static void test_null_on_one_rank(void **state) {
@@ -348,7 +369,7 @@ int main(void) {
         cmocka_unit_test(test_several_bad),         cmocka_unit_test(test_sum_overflows),
         cmocka_unit_test(test_residual_overflows),  cmocka_unit_test(test_dropped_sum_overflows),
         cmocka_unit_test(test_null_on_one_rank),    cmocka_unit_test(test_dense_needs_out),
-        cmocka_unit_test(test_overlap_on_one_rank),
+        cmocka_unit_test(test_overlap_on_one_rank), cmocka_unit_test(test_dropped_own_entry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

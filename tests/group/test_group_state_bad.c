@@ -136,8 +136,8 @@ static void forge(char *bytes, int64_t size) {
 
 static void test_forged(void **state) {
     (void)state;
-    enum { HEADER = 40, HEAD = 72 };
-    const double nan_64 = NAN, minus = -1.0;
+    enum { HEADER = 40, HEAD = 88 };
+    const double nan_64 = NAN, minus = -1.0, infinite_64 = INFINITY;
     const float nan_32 = NAN, infinite = INFINITY;
     const int64_t negative = -1, most = INT64_MAX;
     const uint32_t bits = 0x7f800001u;
@@ -153,10 +153,15 @@ static void test_forged(void **state) {
         {"guess", HEADER + 28, &bits, 4},
         {"rank of the guess", HEADER + 32, &nan_64, 8},
         {"growth", HEADER + 40, &minus, 8},
+        {"growth: infinite", HEADER + 40, &infinite_64, 8},
         {"margin", HEADER + 48, &nan_64, 8},
         {"threshold", HEADER + 56, &nan_32, 4},
         {"age: negative", HEADER + 64, &negative, 8},
         {"age: too much", HEADER + 64, &most, 8},
+        {"last k: negative", HEADER + 72, &negative, 8},
+        {"last k: too large", HEADER + 72, &most, 8},
+        {"steps of moments: negative", HEADER + 80, &negative, 8},
+        {"steps of moments: too many", HEADER + 80, &most, 8},
         {"residual: NaN", HEADER + HEAD + 12, &nan_32, 4},
         {"velocity: infinite", HEADER + HEAD + 4 * 904 + 12, &infinite, 4},
     };
@@ -185,6 +190,31 @@ static void test_forged(void **state) {
     ranks_say(&v.r, "ranks or tensors that cannot be");
     free(bytes);
     damage_close(&v);
+}
+
+/* A second moment of AdamW is a mean of squares. */
+static void test_forged_second_moment(void **state) {
+    (void)state;
+    enum { HEADER = 40, HEAD = 88 };
+    const int64_t n = 64;
+    const float minus = -1.0f;
+    tw_group_params params = state_params("oktopk");
+    params.select.before = TW_BEFORE_ADAMW;
+    params.select.rate = 0.1;
+    ranks r;
+    int64_t size;
+    check_scene("a negative second moment");
+    ranks_open(&r, 1, &params, &n, 1);
+    state_save_all(&r, "adamw");
+    char *bytes = state_read(state_path("adamw", 0), &size);
+    memcpy(bytes + HEADER + HEAD + 2 * 4 * n + 12, &minus, sizeof minus);
+    forge(bytes, size);
+    state_write(state_path("adamw", 0), bytes, size);
+    state_load_all(&r, "adamw");
+    ranks_error(&r, TW_ERR_DAMAGED);
+    ranks_say(&r, "numbers that cannot be");
+    free(bytes);
+    ranks_close(&r);
 }
 
 /* ---- Files of other groups and other ranks --------------------------------------------------- */
@@ -244,6 +274,11 @@ static void test_other_groups(void **state) {
     other.select.before = TW_BEFORE_ADAMW;
     save_other(&other, state_sizes, STATE_TENSORS);
     refuse_other(&r, "AdamW");
+    check_scene("without feedback");
+    other = params;
+    other.select.feedback = TW_FEEDBACK_OFF;
+    save_other(&other, state_sizes, STATE_TENSORS);
+    refuse_other(&r, "feedback");
     state_steps(&r, 3, 5);
     ranks_close(&r);
 }
@@ -567,6 +602,7 @@ int main(void) {
         cmocka_unit_test(test_altered),
         cmocka_unit_test(test_nonsense),
         cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_forged_second_moment),
         cmocka_unit_test(test_other_groups),
         cmocka_unit_test(test_files_of_other_ranks),
         cmocka_unit_test(test_sums_that_overflow),

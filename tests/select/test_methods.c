@@ -171,6 +171,23 @@ static void test_dgc_counts(void **state) {
     check_counts("dgc", DATA_CONSTANT, k, (limits){k, k});
 }
 
+/* The sample's threshold is the magnitude of 2k entries: too many pass, but fewer than 4k. */
+static void test_dgc_ties(void **state) {
+    (void)state;
+    check_kernels_or_skip();
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.method = "dgc";
+    params.k = N / 50;
+    subject s;
+    subject_open(&s, N, &params);
+    check_scene("dgc, 2k entries of the same magnitude");
+    oracle_fill(s.grad, N, DATA_GAUSS, 1);
+    for (int64_t i = 0; i < N; i++)
+        s.grad[i] = i % 25 == 7 ? 1.0f : 0x1p-10f * s.grad[i];
+    check_int("count", subject_step(&s), s.k);
+    subject_close(&s);
+}
+
 static void test_redsync_counts(void **state) {
     (void)state;
     check_kernels_or_skip();
@@ -426,6 +443,7 @@ int main(void) {
         cmocka_unit_test(test_gaussian_counts),
         cmocka_unit_test(test_gaussian_does_not_starve),
         cmocka_unit_test(test_dgc_counts),
+        cmocka_unit_test(test_dgc_ties),
         cmocka_unit_test(test_redsync_counts),
         cmocka_unit_test(test_dgc_full_sample),
         cmocka_unit_test(test_gaussian_rule),

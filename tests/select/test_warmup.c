@@ -61,6 +61,35 @@ static void test_fall(void **state) {
     check_fall(&params, 0.25, 0.005);
 }
 
+/* "reuse" takes exactly k wherever k has changed, whatever the threshold before would give. */
+static void test_reuse(void **state) {
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.method = "reuse";
+    params.density = 0.01;
+    params.warmup_steps = 8;
+    tw_selector *selector = check_create(N, &params);
+    for (int step = 0; step <= params.warmup_steps; step++) {
+        check_scene("step %d", step);
+        (void)step_k(selector, N, (uint64_t)step); /* checks the count */
+    }
+    tw_selector_free(selector);
+}
+
+/* A warm-up that would begin below the density is none. */
+static void test_no_rise(void **state) {
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.density = 0.3; /* the default of warmup_density is 0.25 */
+    params.warmup_steps = 4;
+    tw_selector *selector = check_create(N, &params);
+    for (int step = 0; step < 6; step++) {
+        check_scene("step %d", step);
+        check_int("k", step_k(selector, N, (uint64_t)step), 3000);
+    }
+    tw_selector_free(selector);
+}
+
 /* The middle tells the shapes apart: the geometric mean, the mean, the mean; at a quarter linear has
  * lost a quarter, and a cosine less. */
 static void test_shapes(void **state) {
@@ -163,7 +192,8 @@ static void test_density_rounds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fall),           cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_fall),           cmocka_unit_test(test_no_rise),
+        cmocka_unit_test(test_reuse),          cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_by_caller),      cmocka_unit_test(test_undo_keeps_place),
         cmocka_unit_test(test_density_rounds),
     };
