@@ -159,6 +159,9 @@ static void test_words(void **state) {
     check_refused(&l, "expected were");
     l.bytes[2] = 25;
     check_refused(&l, "indices of width 25");
+    l.bytes[3] = 1; /* unused */
+    check_refused(&l, "version 1, format 0; this rank reads version 1");
+    l.bytes[3] = 0;
     l.bytes[1] = 250;
     check_refused(&l, "version 1, format 250; this rank reads version 1");
     l.bytes[0] = 2;
