@@ -1,4 +1,4 @@
-/* test_exchange_hostile.c - messages that no honest rank sends are refused; the error names the rank
+/* test_exchange_hostile.c - forged messages are refused, and the error names the rank that sent them
  *
  * Lengths and counts; test_wire_hostile.c has the contents of packed messages. The fuzzers see
  * crashes alone: a check that is missing need not lead to one. */

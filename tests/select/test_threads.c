@@ -186,12 +186,24 @@ static void test_fork(void **state) {
     free(grad);
 }
 
+/* Threads that would get no part of so short a vector take no memory. */
+static void test_too_many_threads(void **state) {
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    tw_memory one, many;
+    params.k = 10;
+    params.threads = 1;
+    check_ok(tw_selector_memory(1000, &params, &one));
+    params.threads = 8;
+    check_ok(tw_selector_memory(1000, &params, &many));
+    check_int("total", (int64_t)many.total, (int64_t)one.total);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_at_the_same_time),
-        cmocka_unit_test(test_churn),
-        cmocka_unit_test(test_last_error_is_per_thread),
-        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_at_the_same_time),         cmocka_unit_test(test_churn),
+        cmocka_unit_test(test_last_error_is_per_thread), cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_too_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
