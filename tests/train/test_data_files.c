@@ -103,6 +103,12 @@ static void test_damaged_idx(void **state) {
     size_t size;
     uint8_t *images = idx_images(TRAIN, &size);
     damage_idx(images_name, images, size, 16);
+    for (int at = 10; at <= 14; at += 4) { /* rows, columns: more than 1,024 */
+        check_scene("a side of 1,024 pixels and more, byte %d", at);
+        images[at] = 4;
+        refuse_replaced(images_name, images, size, "sides of 1 to 1024");
+        images[at] = 0;
+    }
     memset(images + 4, 0, 4); /* no images at all */
     refuse_replaced(images_name, images, 16, "nothing");
     free(images);
