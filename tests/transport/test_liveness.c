@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "transport/transport_internal.h"
 #include "transport_ranks.h"
 #include "thinwire_sim.h"
 
@@ -200,6 +201,32 @@ static void test_late(void **state) {
     run_ranks(3, 0, run_late, all);
 }
 
+/* Rank 1 sends a notice that is none: of an unknown kind, or cut off within its head. */
+static void run_unknown_notice(test_rank *m) {
+    static const tw__notice unknown = {.kind = 77};
+    const size_t bytes = m->seed == 0 ? sizeof unknown : 1;
+    void *request = NULL;
+    size_t sent;
+    int done = 0;
+    if (m->rank == 0) {
+        rank_check(m, await(m, 1, 20.0) == TW_ERR_PROTOCOL);
+        return;
+    }
+    tw_transport *t = m->transport;
+    rank_check(m, t->calls.send(t->context, 0, TW__TAG_LIVENESS, &unknown, bytes, &request) >= 0);
+    while (request != NULL && done == 0)
+        done = t->calls.test(t->context, request, &sent);
+    stay_away();
+}
+
+static void test_unknown_notice(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        run_ranks(2, seed, run_unknown_notice, all);
+        check_texts(2, 1, "liveness check: rank 1 sent ");
+    }
+}
+
 int main(int argc, char **argv) {
     ranks_on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
     const struct CMUnitTest tests[] = {
@@ -207,7 +234,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_short_deadline), cmocka_unit_test(test_alltoall),
         cmocka_unit_test(test_alone),          cmocka_unit_test(test_crossed),
         cmocka_unit_test(test_late),           cmocka_unit_test(test_reason),
-        cmocka_unit_test(test_full_ring),
+        cmocka_unit_test(test_full_ring),      cmocka_unit_test(test_unknown_notice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -578,6 +578,30 @@ static void test_complete_out_of_order(void **state) {
     tw_transport_free(t);
 }
 
+/* The caller's function gives the lowest rank of each host. A rank above the one asked for cannot be:
+ * that one is the first of its host then. */
+static int odd_host(void *context, int rank) {
+    const int *lowest = context;
+    return lowest[rank];
+}
+
+static void test_custom_hosts(void **state) {
+    (void)state;
+    int lowest[4] = {2, -1, 0, 1}, order[4], scratch[8] = {0};
+    const tw_transport_calls calls = {.name = "odd",
+                                      .send = send_nothing,
+                                      .recv = recv_explained,
+                                      .test = fail_quietly,
+                                      .cancel = cancel_nothing,
+                                      .host = odd_host};
+    tw_transport *t;
+    check_ok(tw_transport_custom(&t, &calls, lowest, 0, 4));
+    check_int("ranks of a host", tw__transport_hosts(t, order, scratch), 2);
+    for (int i = 0; i < 4; i++)
+        check_int("order", order[i], i);
+    tw_transport_free(t);
+}
+
 static void test_bad_threads(void **state) {
     (void)state;
     tw_transport *transports[2] = {0};
@@ -615,8 +639,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_sum),           cmocka_unit_test(test_allgather),
         cmocka_unit_test(test_bad_allgather), cmocka_unit_test(test_counters),
         cmocka_unit_test(test_self),          cmocka_unit_test(test_complete_out_of_order),
-        cmocka_unit_test(test_custom),        cmocka_unit_test(test_bad_threads),
-        cmocka_unit_test(test_overlap),       cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_custom_hosts),  cmocka_unit_test(test_custom),
+        cmocka_unit_test(test_bad_threads),   cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_kinds),
     };
     for (int i = 0; tw__transport_row_at(i) != NULL && !failed; i++) {
         const tw__transport_row *row = tw__transport_row_at(i);
