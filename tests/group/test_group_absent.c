@@ -54,6 +54,15 @@ static void check_broken(const ranks *r, const absence *a, double timeout) {
         }
 }
 
+/* The transport of a broken group serves no other. */
+static void check_failed_transport(ranks *r, const tw_group_params *params, int rank) {
+    tw_group *next = NULL;
+    tw_group_free(r->groups[rank]);
+    r->groups[rank] = NULL;
+    check_error(tw_group_create(&next, r->transports[rank], params), TW_ERR_STATE);
+    check_contains(tw_last_error(), "transport: has failed");
+}
+
 static void test_absent_in_step(void **state) {
     (void)state;
     const double timeout = 0.4;
@@ -75,6 +84,7 @@ static void test_absent_in_step(void **state) {
         check_absence(&r, &a, timeout);
         ranks_check_residuals(&r, 0, before, N);
         check_broken(&r, &a, timeout);
+        check_failed_transport(&r, &params, (a.absent + 1) % RANKS);
         rows_free(a.grads);
         rows_free(before);
         ranks_close(&r);
