@@ -45,7 +45,7 @@ check: ## release tests in 90 seconds; without the longest, sanitizers, MPICH an
 	$(MAKE) all
 	$(CTEST) build -LE slow
 
-test: ## install what is missing, run all tests, sanitizers, both MPIs and valgrind: 13 minutes
+test: ## install what is missing, run all tests, sanitizers, both MPIs and valgrind: 15 minutes
 	@scripts/install-deps build test
 	$(MAKE) test-release test-mpich test-asan test-tsan test-valgrind
 	@grep -hs '^SKIP' $(addsuffix /Testing/Temporary/LastTest.log,build build-mpich build-asan build-tsan) \
