@@ -543,8 +543,8 @@ TW_API void tw_group_free(tw_group *group);
  * This rank's residuals and moments are then as before the step, and out is undefined. Exception:
  * after TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be
  * asked for results, information and residuals, and can be saved and freed. Steps, settings and
- * loading return the error that broke it: so the next call tells on which side TW_ERR_MISMATCH and
- * TW_ERR_DEVICE stand.
+ * loading return the error that broke it. TW_ERR_MISMATCH and TW_ERR_DEVICE are in both lists: if
+ * the next step returns the error again, the group is broken.
  *
  * The ranks of a broken group may differ by one step of a tensor: a rank may have completed the step
  * in which the others failed. They never differ by more, because a step ends nowhere before all

@@ -110,7 +110,7 @@ static int average_moments(tw__tensor *t, const tw__state_head *head, const char
     const addition *a = context;
     if (head->moments < 2)
         return TW_OK;
-    size_t residual = head->has_residual ? tw__state_vector_bytes(t->n) : 0;
+    size_t residual = tw__state_vector_bytes(t->n); /* AdamW has feedback, so it is there */
     float *moments = (float *)(a->to->bytes + (data - a->from->bytes) + residual);
     int64_t many = (int64_t)(2 * tw__state_vector_bytes(t->n) / sizeof(float));
     a->kernels->scale(moments, moments, a->share, many);

@@ -226,9 +226,12 @@ typedef struct inspection {
 
 /* A right checksum says nothing of who made it: what a step could not bear is refused. */
 static int holds_negative(const char *vector, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        if (vector[4 * i + 3] & 0x80) /* the byte order was checked */
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, vector + 4 * i, sizeof bits);
+        if (bits >> 31 != 0)
             return 1;
+    }
     return 0;
 }
 

@@ -252,29 +252,24 @@ train resumed "$@" --checkpoint "$dir/saved" --resume
 [ "$(losses whole)" = "$(losses resumed)" ] || fail "resumed: other losses"
 grep -q 'continues from step 5' "$dir/out.0" || fail "resumed: from the beginning"
 
-# scripts/experiments stops runs whose time is over, here in their first test, and continues them. Takes long:
-# with THINWIRE_TEST_LONG=1 only.
-experiments() {
-    mkdir "$dir/data"
-    cp "$dir/text/train.txt" "$dir/data/tinyshakespeare.txt"
-    cat >"$dir/experiments" <<END
+# scripts/experiments stops runs whose time is over, here in their first test, and continues them.
+mkdir "$dir/data"
+cp "$dir/text/train.txt" "$dir/data/tinyshakespeare.txt"
+cat >"$dir/experiments" <<END
 export MPS=0 RANKS=2 DENSE_RANKS=1 JOBS=2 PYTHON=$python SECONDS_PER_RUN=100
 export MORE="--device cpu --size tiny --length 16 --warmup 0 --steps 6 --evaluate 2 --test-limit 300"
 exec "$examples/../scripts/experiments" "$dir/data" "$dir/logs" gpt-dense gpt-topka-0.01 >"$dir/out" 2>"$dir/err"
 END
-    SPARE=99 bash "$dir/experiments" || fail "experiments: failed"
-    grep -q 'experiments: stopped: gpt-' "$dir/err" || fail "experiments: not stopped"
-    bash "$dir/experiments" || fail "experiments: resuming failed"
-    for name in gpt-dense gpt-topka-0.01; do
-        grep -q 'continues from step 2' "$dir/logs/$name.txt" || fail "experiments: $name: not resumed"
-        "$python" "$dir/check.py" "$dir/logs/$name.jsonl" 2>"$dir/err" || fail "experiments: $name"
-        [ ! -e "$dir/logs/saved/$name" ] || fail "experiments: $name: its checkpoint is still there"
-    done
-    bash "$dir/experiments"
-    [ "$(grep -c ': complete$' "$dir/out")" -eq 2 ] || fail "experiments: a complete run begins again"
-}
-mkdir -p "$dir/logs"
-if [ -n "${THINWIRE_TEST_LONG:-}" ]; then experiments; fi
+SPARE=99 bash "$dir/experiments" || fail "experiments: failed"
+grep -q 'experiments: stopped: gpt-' "$dir/err" || fail "experiments: not stopped"
+bash "$dir/experiments" || fail "experiments: resuming failed"
+for name in gpt-dense gpt-topka-0.01; do
+    grep -q 'continues from step 2' "$dir/logs/$name.txt" || fail "experiments: $name: not resumed"
+    "$python" "$dir/check.py" "$dir/logs/$name.jsonl" 2>"$dir/err" || fail "experiments: $name"
+    [ ! -e "$dir/logs/saved/$name" ] || fail "experiments: $name: its checkpoint is still there"
+done
+bash "$dir/experiments"
+[ "$(grep -c ': complete$' "$dir/out")" -eq 2 ] || fail "experiments: a complete run begins again"
 
 if [ -e "$dir/sheets/test_batch.jpg" ]; then
     train sheets torch_cifar10.py --data "$dir/sheets" --model resnet20 --batch 50 --epochs 3 \
