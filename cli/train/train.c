@@ -118,6 +118,8 @@ static int check(const train_settings *s) {
     bool before = s->optimizer >= 0 && optimizer_is_before(optimizer_name(s->optimizer));
     if (before && strcmp(names_scheme(s->scheme), "dense") == 0)
         return error_usage("train: --optimizer adamw-before needs a sparse scheme; take adamw");
+    if (s->per_rank && strcmp(names_scheme(s->scheme), "auto") == 0)
+        return error_usage("train: --per-rank needs a fixed scheme; auto chooses its exchange");
     if (before && s->snapshot_every > 0)
         return error_usage("train: --snapshots shows gradient + residual, which adamw-before does "
                            "not select from; leave it out");

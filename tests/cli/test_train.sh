@@ -300,6 +300,7 @@ fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 100
 fails 2 "sparse scheme" --scheme dense --momentum-correction
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
+fails 2 "needs a fixed scheme" --scheme auto --per-rank
 fails 2 "leave it out" --optimizer adamw-before --snapshots 2
 fails 2 "not both" --steps 2 --epochs 2
 fails 2 "needs --checkpoint" --resume
