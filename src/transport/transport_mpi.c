@@ -257,15 +257,23 @@ static void free_context(mpi *m) {
     free(m);
 }
 
-/* After a failure the communicator is not freed: MPI_Comm_free is collective and could wait for a
- * rank that is gone. The job is about to end. */
+/* Messages that nobody will receive: another rank has failed, or sent its abort notice. */
+static int has_unmatched(const mpi *m) {
+    int found = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->comm, &found, MPI_STATUS_IGNORE);
+    return found;
+}
+
+/* After a failure, here or on another rank, the communicator is not freed: MPI_Comm_free is
+ * collective and could wait for a rank that is gone, and MPICH ends the process over messages
+ * without a receive. The job is about to end. */
 static void mpi_close(void *context) {
     mpi *m = context;
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized)
         MPI_Type_free(&m->word);
-    if (!finalized && !m->failed)
+    if (!finalized && !m->failed && !has_unmatched(m))
         MPI_Comm_free(&m->comm);
     free_context(m);
 }
