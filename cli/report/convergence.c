@@ -1,5 +1,5 @@
-/* convergence.c - training loss and test accuracy per step, per byte sent and per second; both per
- * step as pictures */
+/* convergence.c - training loss and test accuracy per step, per byte sent and per second; each as a
+ * picture */
 #include "report/page.h"
 
 #include <math.h>
@@ -100,12 +100,18 @@ void convergence_section(report_page *page) {
     page_plots_end(page, before);
 }
 
+static void add_picture(const report_page *page, plot *drawing, bool accuracy) {
+    if (page->axis == AXIS_MEGABYTES && spread_out(page, page->axis, accuracy))
+        plot_logarithmic(drawing, 'x');
+    add_curves(page, drawing, page->axis, accuracy, false);
+}
+
 static void add_losses(const report_page *page, plot *drawing) {
-    add_curves(page, drawing, AXIS_STEP, false, false);
+    add_picture(page, drawing, false);
 }
 
 static void add_accuracies(const report_page *page, plot *drawing) {
-    add_curves(page, drawing, AXIS_STEP, true, false);
+    add_picture(page, drawing, true);
 }
 
 int convergence_write_loss(report_page *page) {
@@ -114,7 +120,7 @@ int convergence_write_loss(report_page *page) {
         snprintf(y, sizeof y, "training loss, mean of %.0f steps", page->window);
     return page_picture_write(page, &(page_picture){.name = "training loss",
                                                     .hint = "it was NaN in every step",
-                                                    .x = "step",
+                                                    .x = axes[page->axis].label,
                                                     .y = y,
                                                     .key = "top right",
                                                     .add = add_losses});
@@ -123,7 +129,7 @@ int convergence_write_loss(report_page *page) {
 int convergence_write_accuracy(report_page *page) {
     return page_picture_write(page, &(page_picture){.name = "test accuracy",
                                                     .hint = "train with --evaluate N",
-                                                    .x = "step",
+                                                    .x = axes[page->axis].label,
                                                     .y = "test accuracy, %",
                                                     .key = "bottom right",
                                                     .add = add_accuracies});

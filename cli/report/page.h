@@ -13,6 +13,7 @@
 
 #include "report/plot.h"
 #include "report/run_log.h"
+#include "report/series.h"
 
 #define MAX_RUNS 64
 
@@ -24,10 +25,11 @@ typedef struct report_page {
     plot_style *styles; /* [nruns] the line of each run in all plots */
     const char *title;
     bool has_gnuplot;
-    int nplots;    /* drawn */
-    int nfailed;   /* could not be drawn */
-    double window; /* steps that a loss is smoothed over */
-    double bin;    /* steps that a point of other curves stands for */
+    int nplots;       /* drawn */
+    int nfailed;      /* could not be drawn */
+    double window;    /* steps that a loss is smoothed over */
+    double bin;       /* steps that a point of other curves stands for */
+    series_axis axis; /* of a picture of loss or accuracy */
 } report_page;
 
 /* Write the whole page. Returns STATUS_OK, or prints why not and returns another status. */

@@ -15,6 +15,7 @@
 
 #define DEFAULT_OUT "report.html"
 #define LINE_WIDTH 2.0
+#define NOT_GIVEN (-1)
 
 /* What can be made of logs, each with an option for its file. */
 enum { PAGE, CURVES, ACCURACY, CONTRACTION, HISTOGRAMS, PRODUCTS };
@@ -24,8 +25,8 @@ static const struct {
     int (*write)(report_page *page);
 } products[PRODUCTS] = {
     [PAGE] = {"Thinwire training report", page_write},
-    [CURVES] = {"Training loss per step", convergence_write_loss},
-    [ACCURACY] = {"Test accuracy per step", convergence_write_accuracy},
+    [CURVES] = {"Training loss", convergence_write_loss},
+    [ACCURACY] = {"Test accuracy", convergence_write_accuracy},
     [CONTRACTION] = {"What the k largest catch of the squared norm, per step", contraction_write},
     [HISTOGRAMS] = {"Histograms of gradient plus residual", histograms_write},
 };
@@ -35,9 +36,16 @@ typedef struct report_settings {
     int wanted;                  /* which product */
     const char *out;             /* its file */
     const char *title;           /* NULL: not given */
+    int axis;                    /* a series_axis, or NOT_GIVEN */
     char **paths;                /* [npaths] */
     int npaths;
 } report_settings;
+
+static const char *axis_name(int position) {
+    static const char *const names[] = {
+        [AXIS_STEP] = "step", [AXIS_MEGABYTES] = "bytes", [AXIS_SECONDS] = "seconds"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
 
 static int parse(report_settings *settings, int argc, char **argv) {
     const cli_option options[] = {
@@ -47,6 +55,8 @@ static int parse(report_settings *settings, int argc, char **argv) {
                     "instead of the page write the training loss alone, as an SVG for a document"),
         OPTION_TEXT("accuracy", "FILE", &settings->files[ACCURACY],
                     "the same of the accuracy on the test data"),
+        OPTION_CHOICE("axis", "AXIS", &settings->axis, axis_name,
+                      "of --curves and --accuracy (default step)"),
         OPTION_TEXT("contraction", "FILE", &settings->files[CONTRACTION],
                     "the same of what the k largest catch of the squared norm, and both bounds"),
         OPTION_TEXT("histograms", "FILE", &settings->files[HISTOGRAMS],
@@ -66,6 +76,7 @@ static int parse(report_settings *settings, int argc, char **argv) {
                     "  thinwire report runs/*.jsonl --title 'VGG-16, 8 workers'\n"
                     "  thinwire report dense.jsonl oktopk.jsonl --curves loss.svg\n"
                     "  thinwire report dense.jsonl oktopk.jsonl --accuracy accuracy.svg\n"
+                    "  thinwire report dense.jsonl oktopk.jsonl --accuracy bytes.svg --axis bytes\n"
                     "  thinwire report oktopk.jsonl --histograms histograms.svg\n");
 }
 
@@ -80,6 +91,14 @@ static int refuse_own_log(const report_settings *settings) {
                                settings->out);
         }
     }
+    return STATUS_OK;
+}
+
+static int check_axis(report_settings *settings) {
+    if (settings->axis == NOT_GIVEN)
+        settings->axis = AXIS_STEP;
+    else if (settings->wanted != CURVES && settings->wanted != ACCURACY)
+        return error_usage("report: --axis is for --curves and --accuracy; the page has all three");
     return STATUS_OK;
 }
 
@@ -107,7 +126,8 @@ static int settle(report_settings *settings) {
         return error_usage("report: --histograms shows one run over time; give one log");
     if (settings->title == NULL)
         settings->title = products[settings->wanted].title;
-    return refuse_own_log(settings);
+    int status = check_axis(settings);
+    return status == STATUS_OK ? refuse_own_log(settings) : status;
 }
 
 /* The run's name, or its file's; the second of a name gets a number. */
@@ -193,7 +213,8 @@ static int report_runs(const report_settings *settings) {
                             .title = settings->title,
                             .has_gnuplot = gnuplot_available(),
                             .window = series_window(runs, settings->npaths),
-                            .bin = series_bin(runs, settings->npaths)};
+                            .bin = series_bin(runs, settings->npaths),
+                            .axis = (series_axis)settings->axis};
         status = write_file(settings, &page);
     }
     for (int i = 0; i < settings->npaths; i++) {
@@ -204,7 +225,8 @@ static int report_runs(const report_settings *settings) {
 }
 
 int command_report(int argc, char **argv) {
-    report_settings settings = {.out = DEFAULT_OUT, .paths = calloc((size_t)argc, sizeof(char *))};
+    report_settings settings = {
+        .out = DEFAULT_OUT, .axis = NOT_GIVEN, .paths = calloc((size_t)argc, sizeof(char *))};
     if (settings.paths == NULL)
         return error_report("report: out of memory");
     int status = parse(&settings, argc, argv);

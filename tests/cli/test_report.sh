@@ -152,6 +152,8 @@ refused 2 "--title" report "$dir/dense.jsonl" --nonsense
 refused 2 "--out" report "$dir/dense.jsonl" --out
 refused 2 "one of the logs" report "$dir/dense.jsonl" --out "$dir/dense.jsonl"
 refused 2 "one of the logs" report "$dir/dense.jsonl" --curves "$dir/dense.jsonl"
+refused 2 "one of step bytes seconds" report "$dir/dense.jsonl" --curves "$dir/a.svg" --axis x
+refused 2 "--axis is for" report "$dir/dense.jsonl" --out "$dir/page.html" --axis bytes
 refused 2 "give one of" report "$dir/dense.jsonl" --out "$dir/page.html" --curves "$dir/loss.svg"
 refused 2 "give one of" report "$dir/dense.jsonl" --accuracy "$dir/a.svg" --curves "$dir/loss.svg"
 refused 2 "give one of" report "$dir/dense.jsonl" --histograms "$dir/a.svg" --contraction "$dir/b.svg"
@@ -215,7 +217,7 @@ if [ $plots = yes ]; then
     run report "$dir/dense.jsonl" "$dir/long.jsonl" --curves "$dir/loss.svg"
     [ $status -eq 0 ] || fail "curves: status $status, expected 0"
     grep -qF "1 plot of 2 logs, " "$dir/out" || fail "curves: 1 plot expected"
-    says "$dir/loss.svg" 'aria-label="Training loss per step"' ">step<" \
+    says "$dir/loss.svg" 'aria-label="Training loss"' ">step<" \
         ">training loss, mean of 75 steps<" ">dense<" ">a &lt;b&gt; &amp; c<"
     ! grep -qE 'var\(|rgb\(|TWLABEL|NaN' "$dir/loss.svg" || fail "curves: something is left over"
     [ "$(wc -c <"$dir/loss.svg")" -lt 40000 ] || fail "curves: too large for a document"
@@ -230,8 +232,12 @@ if [ $plots = yes ]; then
     refused 1 "no training loss" report "$dir/no-loss.jsonl" --curves "$dir/no-loss.svg"
     run report "$dir/dense.jsonl" "$dir/long.jsonl" --accuracy "$dir/accuracy.svg"
     [ $status -eq 0 ] || fail "accuracy: status $status, expected 0"
-    says "$dir/accuracy.svg" 'aria-label="Test accuracy per step"' ">step<" ">test accuracy, %<" \
+    says "$dir/accuracy.svg" 'aria-label="Test accuracy"' ">step<" ">test accuracy, %<" \
         ">dense<"
+    for axis in "bytes sent by rank 0, MB" "seconds time, s"; do
+        run report "$dir/dense.jsonl" "$dir/long.jsonl" --accuracy "$dir/axis.svg" --axis "${axis%% *}"
+        says "$dir/axis.svg" ">${axis#* }<"
+    done
     grep -v '"kind":"evaluation"' "$dir/dense.jsonl" >"$dir/no-test.jsonl"
     refused 1 "no test accuracy" report "$dir/no-test.jsonl" --accuracy "$dir/no-test.svg"
     run report "$dir/oktopk.jsonl" "$dir/long.jsonl" --contraction "$dir/caught.svg"
