@@ -130,8 +130,9 @@ def setup(args, same_shapes=True):
     return device
 
 
-def train(args, make_task, data, same_shapes=True):
-    """Runs an example with its options. data: what --data should name, for the error text."""
+def train(args, make_task, data, loop=None, same_shapes=True):
+    """Runs an example with its options. data: what --data should name, for the error text; loop:
+    a class in place of Loop."""
     device = setup(args, same_shapes)
     try:
         task = make_task(args, device)
@@ -144,7 +145,7 @@ def train(args, make_task, data, same_shapes=True):
     if task.test_samples < dist.get_world_size():
         raise SystemExit(f"--test-limit: {task.test_samples} test samples for "
                          f"{dist.get_world_size()} ranks; each takes one at least")
-    Loop(args, task, device).run()
+    (loop or Loop)(args, task, device).run()
 
 
 def compress(args, model):

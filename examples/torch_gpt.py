@@ -118,14 +118,18 @@ class Text:
         return sums
 
 
+def parser(description):
+    p = torch_common.parser(description, batch=8, optimizer="adamw", lr=1e-3, weight_decay=0.01,
+                            warmup=100, whole_model=True)
+    p.add_argument("--size", choices=sorted(SIZES), default="small")
+    p.add_argument("--length", type=int, default=256, help="characters in a sample")
+    return p
+
+
 def main():
-    parser = torch_common.parser(__doc__, batch=8, optimizer="adamw", lr=1e-3, weight_decay=0.01,
-                                 warmup=100, whole_model=True)
-    parser.add_argument("--size", choices=sorted(SIZES), default="small")
-    parser.add_argument("--length", type=int, default=256, help="characters in a sample")
-    args = parser.parse_args()
+    args = parser(__doc__).parse_args()
     if args.length < 1:
-        parser.error("--length: a sample has 1 character at least")
+        raise SystemExit("--length: a sample has 1 character at least")
     torch_common.train(args, Text, "a text file")
 
 
