@@ -486,6 +486,17 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
  * tw_selector_create. */
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
+/* Add a tensor whose gradient lies in pieces, for instance one for each parameter of a model: what
+ * is selected are the k largest values of all pieces, and no gradient needs to be copied.
+ *   sizes [npieces] elements of each piece. The tensor's n is their sum; its elements are those of
+ *         piece 0, then those of piece 1, and so on. Results, residuals and states are as if they lay
+ *         in one vector. Pieces are this rank's own matter: other ranks may have others.
+ * Steps are started with tw_allreduce_start_pieces. Not with exchange "dense" or "auto".
+ * Errors: those of tw_group_add; TW_ERR_SIZE with the piece; TW_ERR_PARAM for npieces, "dense" or
+ * "auto"; TW_ERR_MEMORY. */
+TW_API int tw_group_add_pieces(tw_group *group, const int64_t *sizes, int npieces,
+                               const tw_select_params *select, int *tensor);
+
 /* Bytes that tw_group_open will allocate or has allocated. Before opening, with "auto", the most
  * that it may allocate. Residuals, moments and undo logs are the sums over all tensors.
  * Workspace:
@@ -576,6 +587,18 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
 
+/* tw_allreduce_start of a tensor in pieces.
+ *   grads [npieces] the pieces of the gradient, as grad of tw_allreduce. Each may have an alignment
+ *         of its own, on a GPU that of its elements.
+ *   outs  [npieces] the pieces of out; NULL: the result is read with tw_group_result or taken with
+ *         tw_group_subtract. Each must be the same piece of grads, if that is f32, or must not
+ *         overlap with it.
+ * The arrays of pointers are copied. An error names the piece, and the element in it.
+ * Errors: those of tw_allreduce_start; TW_ERR_NULL for grads; TW_ERR_PARAM if the tensor has another
+ * number of pieces. A tensor of tw_group_add has one. */
+TW_API int tw_allreduce_start_pieces(tw_group *group, int tensor, const void *const *grads,
+                                     float *const *outs, int npieces);
+
 /* Set the learning rate of AdamW for all further steps; 0 is accepted and means 0. Does not wait,
  * but all ranks must set the same before the same step, or that step returns TW_ERR_MISMATCH.
  *   tensor  or TW_ALL: all that have AdamW; at least one must, and none may be in progress.
@@ -605,6 +628,14 @@ typedef struct tw_sparse {
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if there was no step yet, the last one failed or
  * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
+
+/* Subtract the last result of a tensor from params, as an optimizer does: only the entries of the
+ * result are read and written. Not collective.
+ *   params [npieces] floats, as many as the tensor has: pieces as large as those of its gradient.
+ * On a GPU this is queued on the tensor's stream, and the next step of the tensor waits for it.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM for npieces; those of tw_group_result; TW_ERR_DEVICE if a piece
+ * is not memory of the GPU. */
+TW_API int tw_group_subtract(tw_group *group, int tensor, float *const *params, int npieces);
 
 /* The last successful step of a tensor. Before the first: zeros, and the group's names. Bytes and
  * times are those of its whole bucket. */

@@ -29,6 +29,25 @@ struct tw__dense_calls;
 /* The order in which a group's work runs on a device. NULL on the CPU. */
 typedef struct tw__stream tw__stream;
 
+/* Where the elements of a vector lie: starts[p] .. starts[p + 1] - 1 in piece p of memory. */
+typedef struct tw__pieces {
+    int count;
+    const int64_t *starts; /* [count + 1] */
+} tw__pieces;
+
+/* The piece of an element. */
+static inline int tw__piece_of(const tw__pieces *pieces, int64_t index) {
+    int low = 0, high = pieces->count - 1;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (pieces->starts[middle + 1] <= index)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* What a selector's state holds one of for each element. */
 typedef enum {
     TW__RESIDUAL,
@@ -69,9 +88,9 @@ typedef struct tw__outcome {
     float divisor;    /* of the sums */
     int32_t *idx;     /* [result.count] gets the indices, from 0; backend's memory */
     float *val;       /* [result.count] gets the sums, divided; likewise */
-    float *out;       /* [n] gets the result as a whole vector; may be NULL */
-    int64_t cleared;  /* elements of out that are zero already */
-    int64_t placed;   /* entries of the result that stand in out already */
+    float *const *outs; /* [pieces] get the result as a whole vector; may be NULL */
+    int64_t cleared;    /* elements of out that are zero already */
+    int64_t placed;     /* entries of the result that stand in out already */
 } tw__outcome;
 
 /* Elements of out that are cleared in one go while entries travel: 30 us on a CPU. */
@@ -119,31 +138,35 @@ typedef struct tw__backend {
     /* ---- fold and select: one selector's state */
     /* *scratch: bytes of host memory that it needs within calls, beside *memory. Selectors that are
      * never called at the same time can share them. */
-    int (*selector_memory)(int64_t n, const tw_select_params *params,
+    int (*selector_memory)(int64_t n, int pieces, const tw_select_params *params,
                            const struct tw__method *method, tw_memory *memory, size_t *scratch);
-    /* params outlive the state. stream: the group's, or NULL to work on params->stream. scratch:
-     * that of the group, from tw__reserve, or NULL: it takes its own. On error nothing is left. */
-    int (*selector_create)(void **state, int64_t n, const tw_select_params *params,
+    /* pieces: of gradients and outs; params and they outlive the state. stream: the group's, or NULL
+     * to work on params->stream. scratch: that of the group, from tw__reserve, or NULL: it takes its
+     * own. On error nothing is left. */
+    int (*selector_create)(void **state, const tw__pieces *pieces, const tw_select_params *params,
                            const struct tw__method *method, tw__stream *stream, void *scratch);
     void (*selector_free)(void *state);
     /* acc = gradient + residual, and the selection, whose count is -1 until `wait`, or known at
-     * once. Errors: TW_ERR_NUMBER with info->bad_index, nothing changed; TW_ERR_DEVICE. */
-    int (*run)(void *state, const void *grad, const tw__select_step *step, tw_sparse *sparse,
-               tw_select_info *info);
+     * once. grads: [pieces]. Errors: TW_ERR_NUMBER with info->bad_index, nothing changed;
+     * TW_ERR_DEVICE. */
+    int (*run)(void *state, const void *const *grads, const tw__select_step *step,
+               tw_sparse *sparse, tw_select_info *info);
     int (*wait)(void *state, tw_sparse *sparse, tw_select_info *info);
     int (*info)(const void *state, tw_select_info *info);
     /* acc alone: nothing is selected, all of acc is sent. *acc points to it until the step ends.
      * NULL: the backend cannot. */
-    int (*fold)(void *state, const void *grad, const tw__select_step *step, const float **acc,
-                tw_select_info *info);
+    int (*fold)(void *state, const void *const *grads, const tw__select_step *step,
+                const float **acc, tw_select_info *info);
     /* End the open step: the selection, or its ascending part idx[count], leaves the residual.
      * Errors: TW_ERR_INDEX, TW_ERR_DEVICE; the step stays open. */
     int (*commit)(void *state, const int32_t *idx, int64_t count);
-    void (*undo)(void *state, const void *grad); /* or it did not happen */
+    void (*undo)(void *state, const void *const *grads); /* or it did not happen */
     /* End it as an exchange says, and write the result. Clearing out, of which outcome->cleared
      * elements are done, may be begun earlier by `clear`; NULL: it may not. */
     int (*apply)(void *state, const tw__outcome *outcome);
     void (*clear)(void *state, float *out, int64_t first, int64_t count);
+    /* Subtract a result, in the backend's memory, from params[pieces]: queued on params->stream. */
+    int (*subtract)(void *state, const tw_sparse *result, float *const *params);
     /* The selection as entries with indices from `base` on: all of it, or the `most` largest.
      * *count is how many. To the backend's memory, or to host_alloc's. Queued. */
     int (*pack)(void *state, int64_t selected, int64_t most, int64_t base, int on_device,

@@ -79,8 +79,24 @@ static int gather(tw__job *job, space *w) {
     return TW_OK;
 }
 
+/* With one rank nothing travels, and nothing is rounded: the result is its selection without zeros. */
+static int run_alone(tw__job *job, const space *w) {
+    const tw__list_calls *calls = job->lists.calls;
+    int64_t others = 0, zeros = 0;
+    job->left = job->result = job->own;
+    if (job->own.count > 0)
+        TW_TRY(calls->count(job->lists.context, &job->own, 0, &others, &zeros));
+    if (zeros == 0)
+        return TW_OK;
+    job->result.at = w->result;
+    return calls->take(job->lists.context, &job->own, (tw__edge){0, 0}, w->result, NULL,
+                       &job->result.count);
+}
+
 static int run(tw__job *job) {
     space w = layout(&job->arenas, &job->shape);
+    if (job->shape.nranks == 1)
+        return run_alone(job, &w);
     TW_TRY(gather(job, &w));
     job->result.at = w.result;
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));

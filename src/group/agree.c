@@ -28,7 +28,7 @@ static const field group_fields[] = {
     {"tensors", INTEGER},   {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570005 /* "TW", version 5; another byte order reads differently */
+#define FORMAT_NOW 0x54570006 /* "TW", version 6; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -214,7 +214,8 @@ _Static_assert(sizeof(error_record) == TW__TEXT, "a record is all text but its n
 typedef struct step_record {
     int32_t error;
     int32_t tensor;
-    int64_t index;
+    int64_t index;     /* of the element at fault, in its piece */
+    int64_t piece;     /* -1: the tensor lies in one */
     uint64_t call;     /* which tensors, at which step */
     double seconds;    /* that an earlier step took */
     uint64_t settings; /* rates and k of all tensors, hashed */
@@ -231,15 +232,21 @@ static uint64_t signature(const tw__step *s) {
 
 /* `own` says more about an error of this rank. */
 static int explain(const step_record *record, int rank, const char *own) {
+    char piece[40] = "";
+    if (record->piece >= 0)
+        snprintf(piece, sizeof piece, "piece %lld, ", (long long)record->piece);
     if (record->error == TW_ERR_NUMBER)
         return tw__fail(
             TW_ERR_NUMBER,
-            "rank %d, tensor %d: element %lld is NaN or infinite, or overflows with the "
+            "rank %d, tensor %d: %selement %lld is NaN or infinite, or overflows with the "
             "residual; skip this step or lower the loss scale",
-            rank, record->tensor, (long long)record->index);
+            rank, record->tensor, piece, (long long)record->index);
     if (record->error == TW_ERR_NULL)
-        return tw__fail(TW_ERR_NULL, "rank %d, tensor %d: grad, or out with dense or auto, is NULL",
-                        rank, record->tensor);
+        return tw__fail(
+            TW_ERR_NULL,
+            "rank %d, tensor %d: grad, or out with dense or auto, or a piece of either, "
+            "is NULL",
+            rank, record->tensor);
     if (record->error == TW_ERR_PARAM)
         return tw__fail(TW_ERR_PARAM,
                         "rank %d, tensor %d: grad and out overlap; let out be grad itself, if that "
@@ -250,7 +257,17 @@ static int explain(const step_record *record, int rank, const char *own) {
 }
 
 static step_record own_record(const tw__step *s, int error, double seconds) {
-    step_record record = {error, s->error_tensor, s->bad_index, signature(s), seconds, 0, 0.0, 0};
+    step_record record = {.error = error,
+                          .tensor = s->error_tensor,
+                          .index = s->bad_index,
+                          .piece = -1,
+                          .call = signature(s),
+                          .seconds = seconds};
+    const tw__piece_table *table = s->g->tensors[s->error_tensor].table;
+    if (table != NULL && s->bad_index >= 0) {
+        record.piece = tw__piece_of(&table->pieces, s->bad_index);
+        record.index -= table->pieces.starts[record.piece];
+    }
     for (int i = 0; i < s->count; i++) {
         const tw_selector *selector = tw__member(s, i)->selector;
         if (selector == NULL)

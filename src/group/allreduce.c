@@ -88,9 +88,10 @@ static void publish(tw__step *s) {
 int tw_allreduce(tw_group *g, int tensor, const void *grad, float *out) {
     TW_REQUIRE(g, "group");
     TW_TRY(tw__group_check(g, tensor));
+    TW_TRY(tw__group_check_pieces(g, tensor, 1));
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait "
                                       "before tw_allreduce");
-    tw__group_begin_tensor(g, tensor, grad, out);
+    tw__group_begin_tensor(g, tensor, &grad, out != NULL ? &out : NULL);
     return tw__allreduce_run(g, &tensor, 1);
 }

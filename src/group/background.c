@@ -180,12 +180,12 @@ static void launch_up_to(tw_group *g, int bucket) {
 
 /* ---- public */
 
-static int start_locked(tw_group *g, int tensor, const void *grad, float *out) {
+static int start_locked(tw_group *g, int tensor, const void *const *grads, float *const *outs) {
     tw__tensor *t = &g->tensors[tensor];
     if (t->progress != TW__IDLE)
         return tw__fail(TW_ERR_STATE, "tensor %d is under way; call tw_allreduce_wait first",
                         tensor);
-    tw__group_begin_tensor(g, tensor, grad, out);
+    tw__group_begin_tensor(g, tensor, grads, outs);
     t->progress = TW__STARTED;
     g->buckets[t->bucket].started++;
     assert(g->buckets[t->bucket].started <= g->buckets[t->bucket].count);
@@ -193,14 +193,21 @@ static int start_locked(tw_group *g, int tensor, const void *grad, float *out) {
     return TW_OK;
 }
 
-int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
+int tw_allreduce_start_pieces(tw_group *g, int tensor, const void *const *grads, float *const *outs,
+                              int npieces) {
     TW_REQUIRE(g, "group");
+    TW_REQUIRE(grads, "grads");
     TW_TRY(tw__group_check(g, tensor));
+    TW_TRY(tw__group_check_pieces(g, tensor, npieces));
     TW_TRY(begin_thread(g));
     pthread_mutex_lock(&g->worker.mutex);
-    int error = start_locked(g, tensor, grad, out);
+    int error = start_locked(g, tensor, grads, outs);
     pthread_mutex_unlock(&g->worker.mutex);
     return error;
+}
+
+int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
+    return tw_allreduce_start_pieces(g, tensor, &grad, out != NULL ? &out : NULL, 1);
 }
 
 /* Waits for one tensor that was started. */

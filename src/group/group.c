@@ -180,8 +180,7 @@ static void append(tw_group *g, const tw__tensor *t) {
     g->resident = stays_on_device(g);
 }
 
-int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
-    TW_REQUIRE(g, "group");
+static int add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
     if (g->opened)
         return tw__fail(TW_ERR_STATE, "the group is open; add tensors before tw_group_open");
     TW_TRY(make_room(g));
@@ -204,6 +203,60 @@ int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *te
         *tensor = g->ntensors;
     append(g, &t);
     return TW_OK;
+}
+
+int tw_group_add(tw_group *g, int64_t n, const tw_select_params *select, int *tensor) {
+    TW_REQUIRE(g, "group");
+    return add(g, n, select, tensor);
+}
+
+/* Table, starts and pointers in one block. */
+static tw__piece_table *create_table(const int64_t *sizes, int npieces) {
+    size_t count = (size_t)npieces;
+    size_t starts = sizeof(tw__piece_table), grads = starts + (count + 1) * sizeof(int64_t);
+    char *block = calloc(1, grads + count * (sizeof(void *) + sizeof(float *)));
+    if (block == NULL)
+        return NULL;
+    int64_t *start = (void *)(block + starts);
+    for (int p = 0; p < npieces; p++)
+        start[p + 1] = start[p] + sizes[p];
+    tw__piece_table *table = (void *)block;
+    *table = (tw__piece_table){.pieces = {npieces, start},
+                               .grads = (void *)(block + grads),
+                               .outs = (void *)(block + grads + count * sizeof(void *))};
+    return table;
+}
+
+static int check_sizes(const int64_t *sizes, int npieces, int64_t *n) {
+    *n = 0;
+    if (npieces < 1)
+        return tw__fail(TW_ERR_PARAM, "npieces: %d; accepted is 1 and more", npieces);
+    for (int p = 0; p < npieces; p++) {
+        if (sizes[p] < 1 || sizes[p] > INT32_MAX - *n)
+            return tw__fail(TW_ERR_SIZE, "sizes[%d]: %lld; accepted is 1 .. %d, in all pieces", p,
+                            (long long)sizes[p], INT32_MAX);
+        *n += sizes[p];
+    }
+    return TW_OK;
+}
+
+int tw_group_add_pieces(tw_group *g, const int64_t *sizes, int npieces,
+                        const tw_select_params *select, int *tensor) {
+    int64_t n;
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(sizes, "sizes");
+    TW_TRY(check_sizes(sizes, npieces, &n));
+    if (g->automatic || tw__group_is_dense(g))
+        return tw__fail(TW_ERR_PARAM, "scheme: pieces need a sparse exchange, not dense or auto");
+    tw__piece_table *table = create_table(sizes, npieces);
+    if (table == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d pieces", npieces);
+    int error = add(g, n, select, tensor);
+    if (error == TW_OK)
+        g->tensors[g->ntensors - 1].table = table;
+    else
+        free(table);
+    return error;
 }
 
 /* ---- for the other calls */
@@ -239,11 +292,28 @@ void tw__group_break(tw_group *g, int error) {
     (void)tw__transport_abort(g->transport, error);
 }
 
-void tw__group_begin_tensor(tw_group *g, int tensor, const void *grad, float *out) {
+int tw__group_check_pieces(const tw_group *g, int tensor, int npieces) {
+    const tw__piece_table *table = g->tensors[tensor].table;
+    int own = table != NULL ? table->pieces.count : 1;
+    if (npieces == own)
+        return TW_OK;
+    return tw__fail(TW_ERR_PARAM, "tensor %d has %d pieces, %d were given", tensor, own, npieces);
+}
+
+void tw__group_begin_tensor(tw_group *g, int tensor, const void *const *grads, float *const *outs) {
     tw__tensor *t = &g->tensors[tensor];
+    tw__piece_table *table = t->table;
     assert(!t->open);
-    t->grad = grad;
-    t->out = out;
+    if (table == NULL) {
+        t->grad = grads[0];
+        t->out = outs != NULL ? outs[0] : NULL;
+    } else {
+        size_t bytes = sizeof(void *) * (size_t)table->pieces.count;
+        memcpy(table->grads, grads, bytes);
+        table->has_outs = outs != NULL;
+        if (outs != NULL)
+            memcpy(table->outs, outs, bytes);
+    }
     t->marked = t->backend->event_record(g->stream, t->params.stream, &t->ready);
 }
 
@@ -330,6 +400,17 @@ int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
                         tensor);
     *result = (tw_sparse){t->result.count, t->result.idx, t->result.val};
     return TW_OK;
+}
+
+int tw_group_subtract(tw_group *g, int tensor, float *const *params, int npieces) {
+    tw_sparse result;
+    TW_REQUIRE(params, "params");
+    TW_TRY(tw_group_result(g, tensor, &result));
+    TW_TRY(tw__group_check_pieces(g, tensor, npieces));
+    const tw__tensor *t = &g->tensors[tensor];
+    for (int p = 0; p < npieces; p++)
+        TW_REQUIRE(params[p], "params");
+    return t->backend->subtract(t->selector->state, &result, params);
 }
 
 int tw_group_info(tw_group *g, int tensor, tw_step_info *info) {

@@ -32,8 +32,17 @@ typedef enum {
     TW__FINISHED, /* status and text are set; tw_allreduce_wait makes it idle */
 } tw__progress;
 
+/* Gradient and out of a tensor that lies in pieces. */
+typedef struct tw__piece_table {
+    tw__pieces pieces;
+    const void **grads; /* [pieces.count], the caller's */
+    float **outs;       /* [pieces.count], the caller's */
+    int has_outs;
+} tw__piece_table;
+
 typedef struct tw__tensor {
     int64_t n;
+    tw__piece_table *table;  /* NULL: it lies in one piece */
     tw_select_params params; /* resolved */
     double per_rank;         /* by which TW_COUNT_PER_RANK has multiplied k and densities; else 1 */
     const struct tw__method *method;
@@ -50,8 +59,8 @@ typedef struct tw__tensor {
     /* The step under way. */
     tw__progress progress;
     int64_t launch;    /* number of the launch that took it */
-    const void *grad;  /* [n], the caller's */
-    float *out;        /* [n], the caller's, or NULL */
+    const void *grad;  /* [n], the caller's; NULL with a table */
+    float *out;        /* [n], the caller's, or NULL; NULL with a table */
     void *ready;       /* the event at which the gradient is there */
     int marked;        /* the error of recording it: all ranks are told in the step */
     int64_t selected;  /* entries; -1 while a device has not told */
@@ -209,9 +218,11 @@ int tw__group_check_idle(tw_group *g, int tensor);
 int tw__group_is_dense(const tw_group *g);
 /* The group cannot go on: all later calls fail with this error, and the other ranks are told. */
 void tw__group_break(tw_group *g, int error);
-/* The caller lends grad and out for a step. The gradient is what the caller's stream has made of it
- * by now. */
-void tw__group_begin_tensor(tw_group *g, int tensor, const void *grad, float *out);
+/* The caller's pointers are as many as the tensor has pieces. Errors: TW_ERR_PARAM. */
+int tw__group_check_pieces(const tw_group *g, int tensor, int npieces);
+/* The caller lends grads[] and outs[], one for each piece, for a step; NULL: none. The gradient is
+ * what the caller's stream has made of it by now. */
+void tw__group_begin_tensor(tw_group *g, int tensor, const void *const *grads, float *const *outs);
 
 /* Where the lists of the plan's exchange lie. */
 static inline const tw__list_memory *tw__group_lists(const tw_group *g) {

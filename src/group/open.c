@@ -117,7 +117,9 @@ static int selectors_memory(const tw_group *g, tw_memory *memory, size_t *scratc
     for (int t = 0; t < g->ntensors && !tw__group_is_dense(g); t++) {
         tw_memory one;
         size_t bytes;
-        TW_TRY(tw__selector_memory(g->tensors[t].n, &g->tensors[t].params, &one, &bytes));
+        const tw__piece_table *table = g->tensors[t].table;
+        TW_TRY(tw__selector_memory(g->tensors[t].n, table != NULL ? table->pieces.count : 1,
+                                   &g->tensors[t].params, &one, &bytes));
         memory->residual += one.residual;
         memory->moments += one.moments;
         memory->undo += one.undo;
@@ -199,7 +201,8 @@ static int open_tensor(tw_group *g, tw__tensor *t) {
     assert(t->selector == NULL && t->staged_out == NULL);
     if (tw__group_is_dense(g))
         return is_staged(g, t) ? open_staging(g, t) : TW_OK;
-    TW_TRY(tw__selector_create(&t->selector, t->n, &t->params, g->stream, g->scratch));
+    TW_TRY(tw__selector_create(&t->selector, t->n, t->table != NULL ? &t->table->pieces : NULL,
+                               &t->params, g->stream, g->scratch));
     if (dense_at_times(g, &g->plans) &&
         (t->staged_out = t->backend->host_alloc(g->stream, sizeof(float) * (size_t)t->n)) == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %lld dense sums", (long long)t->n);
@@ -313,6 +316,7 @@ int tw_group_open(tw_group *g) {
 static void free_tensor(tw__tensor *t) {
     const tw__backend *backend = t->backend;
     tw_selector_free(t->selector);
+    free(t->table);
     backend->host_free(t->staged_grad);
     backend->host_free(t->staged_out);
     backend->event_free(t->ready);

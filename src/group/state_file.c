@@ -80,8 +80,8 @@ static int add_learned(const tw_selector *s, tw__state_head *head) {
 /* In pieces, copied from where the vector lies. An odd length ends with a zero. */
 static int put_vector(writer *w, const tw_selector *s, tw__vector which) {
     assert(PIECE % 2 == 0 && !s->open);
-    for (int64_t first = 0; first < s->n; first += PIECE) {
-        int64_t count = tw__at_most(PIECE, s->n - first);
+    for (int64_t first = 0; first < s->extent[1]; first += PIECE) {
+        int64_t count = tw__at_most(PIECE, s->extent[1] - first);
         TW_TRY(s->backend->get(s->state, which, first, count, w->piece));
         w->piece[count] = 0.0f;
         TW_TRY(put(w, w->piece, tw__state_vector_bytes(count)));

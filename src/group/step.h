@@ -53,6 +53,17 @@ static inline int tw__out_is_grad(const tw__tensor *t) {
     return t->out == t->grad;
 }
 
+/* The pieces of gradient and out; NULL: no out. */
+static inline const void *const *tw__grads_of(const tw__tensor *t) {
+    return t->table != NULL ? t->table->grads : &t->grad;
+}
+
+static inline float *const *tw__outs_of(const tw__tensor *t) {
+    if (t->table != NULL)
+        return t->table->has_outs ? t->table->outs : NULL;
+    return t->out != NULL ? &t->out : NULL;
+}
+
 /* ---- step_select.c */
 
 /* Selections of all members. An error is this rank's: tw__agree_step tells the others. */

@@ -61,7 +61,7 @@ static int apply_segment(const tw__job *job, int at, tw__tensor *t) {
                                  .divisor = job->divisor,
                                  .idx = t->result.idx,
                                  .val = t->result.val,
-                                 .out = t->out,
+                                 .outs = tw__outs_of(t),
                                  .cleared = t->cleared,
                                  .placed = t->placed};
     assert(outcome.result.count <= t->result.cap);
@@ -86,7 +86,10 @@ static int cut_lists(tw__job *job) {
     if (job->shape.nsegments == 0)
         return TW_OK;
     TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
-    TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
+    if (job->left.at == job->result.at && job->left.count == job->result.count)
+        memcpy(job->parts[1], job->parts[0], sizeof *job->parts[0] * (size_t)job->shape.nsegments);
+    else
+        TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
     return tw__job_cut(job, &job->kept, job->parts[2]);
 }
 

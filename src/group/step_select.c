@@ -7,12 +7,25 @@
 #include <stdio.h>
 
 /* Out may be the gradient itself, if elements are of one size, or lie apart from it. */
-static int overlaps(const tw__tensor *t) {
-    uintptr_t out = (uintptr_t)t->out, grad = (uintptr_t)t->grad;
-    if (t->out == NULL || (tw__out_is_grad(t) && t->params.type == TW_F32))
+static int overlaps(const tw__tensor *t, const void *grad_piece, const float *out_piece,
+                    int64_t n) {
+    uintptr_t out = (uintptr_t)out_piece, grad = (uintptr_t)grad_piece;
+    if (out == grad && t->params.type == TW_F32)
         return 0;
-    return out < grad + tw__element_size(t) * (size_t)t->n &&
-           grad < out + sizeof(float) * (size_t)t->n;
+    return out < grad + tw__element_size(t) * (size_t)n && grad < out + sizeof(float) * (size_t)n;
+}
+
+static int check_piece(const tw__tensor *t, int piece) {
+    const void *grad = tw__grads_of(t)[piece];
+    float *const *outs = tw__outs_of(t);
+    const int64_t *starts = t->table != NULL ? t->table->pieces.starts : (int64_t[]){0, t->n};
+    if (grad == NULL || (outs != NULL && outs[piece] == NULL))
+        return TW_ERR_NULL;
+    if (outs == NULL)
+        return TW_OK;
+    if (overlaps(t, grad, outs[piece], starts[piece + 1] - starts[piece]))
+        return TW_ERR_PARAM;
+    return t->backend->check_pointer(outs[piece], "out", t->params.ordinal, sizeof(float));
 }
 
 /* What the caller gave can be used. The device's work from here on comes after what made the
@@ -20,15 +33,14 @@ static int overlaps(const tw__tensor *t) {
 static int prepare(const tw__step *s, tw__tensor *t) {
     const tw_group *g = s->g;
     const tw__backend *b = t->backend;
-    if (t->grad == NULL || ((tw__is_dense(s->plan) || g->automatic) && t->out == NULL))
+    int pieces = t->table != NULL ? t->table->pieces.count : 1;
+    if ((tw__is_dense(s->plan) || g->automatic) && t->out == NULL)
         return TW_ERR_NULL;
-    if (overlaps(t))
-        return TW_ERR_PARAM;
+    for (int piece = 0; piece < pieces; piece++)
+        TW_TRY(check_piece(t, piece));
     if (t->marked != TW_OK)
         return tw__fail(t->marked, "stream: it cannot be followed; give a stream of device %d",
                         t->params.ordinal);
-    if (t->out != NULL)
-        TW_TRY(b->check_pointer(t->out, "out", t->params.ordinal, sizeof(float)));
     TW_TRY(b->stream_follow(g->stream, t->ready));
     if (!tw__is_dense(s->plan))
         return TW_OK;
@@ -53,8 +65,8 @@ static int select_one(tw__step *s, tw__tensor *t) {
     tw_sparse sparse = {.count = t->n};
     if (t->selector == NULL)
         return check_gradient(s, t);
-    int error = tw__is_dense(s->plan) ? tw__selector_fold(t->selector, t->grad, &t->acc)
-                                      : tw_selector_run(t->selector, t->grad, &sparse);
+    int error = tw__is_dense(s->plan) ? tw__selector_fold(t->selector, tw__grads_of(t), &t->acc)
+                                      : tw__selector_run(t->selector, tw__grads_of(t), &sparse);
     s->bad_index = t->selector->info.bad_index;
     t->selected = sparse.count;
     t->open = t->selector->open;
@@ -112,7 +124,7 @@ void tw__step_undo(tw__step *s) {
     for (int i = 0; i < s->count; i++) {
         tw__tensor *t = tw__member(s, i);
         if (t->open) {
-            (void)tw_selector_undo(t->selector, t->grad);
+            (void)tw__selector_undo(t->selector, tw__grads_of(t));
             t->threshold = t->threshold_before;
         }
         t->open = 0;

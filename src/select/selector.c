@@ -21,13 +21,13 @@ typedef struct standalone {
     tw_select_params params;
 } standalone;
 
-int tw__selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory,
+int tw__selector_memory(int64_t n, int pieces, const tw_select_params *params, tw_memory *memory,
                         size_t *scratch) {
     tw_select_params p = *params;
     const tw__method *method = NULL;
     const tw__backend *backend = NULL;
     TW_TRY(tw__params_resolve(&p, n, &method, &backend));
-    TW_TRY(backend->selector_memory(n, &p, method, memory, scratch));
+    TW_TRY(backend->selector_memory(n, pieces, &p, method, memory, scratch));
     memory->workspace += sizeof(tw_selector);
     return TW_OK;
 }
@@ -36,21 +36,24 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
     size_t scratch = 0;
     TW_REQUIRE(params, "params");
     TW_REQUIRE(memory, "memory");
-    TW_TRY(tw__selector_memory(n, params, memory, &scratch));
+    TW_TRY(tw__selector_memory(n, 1, params, memory, &scratch));
     memory->workspace += sizeof(tw_select_params) + (scratch > 0 ? tw__footprint(scratch) : 0);
     memory->total = memory->residual + memory->moments + memory->undo + memory->workspace;
     return TW_OK;
 }
 
-static int fill(tw_selector *s, int64_t n, const tw_select_params *params, const tw__method *method,
-                const tw__backend *backend, tw__stream *stream, void *scratch) {
+static int fill(tw_selector *s, int64_t n, const tw__pieces *pieces, const tw_select_params *params,
+                const tw__method *method, const tw__backend *backend, tw__stream *stream,
+                void *scratch) {
     *s = (tw_selector){.backend = backend,
                        .params = params,
                        .method = method,
-                       .n = n,
+                       .extent = {0, n},
                        .rate = params->rate,
                        .info.bad_index = -1};
-    return backend->selector_create(&s->state, n, params, method, stream, scratch);
+    s->pieces = pieces != NULL ? *pieces : (tw__pieces){1, s->extent};
+    assert(s->pieces.starts[s->pieces.count] == n);
+    return backend->selector_create(&s->state, &s->pieces, params, method, stream, scratch);
 }
 
 /* The selector, or nothing is left of it. */
@@ -61,8 +64,8 @@ static int hand_out(tw_selector **selector, tw_selector *s, int error) {
     return error;
 }
 
-int tw__selector_create(tw_selector **selector, int64_t n, const tw_select_params *params,
-                        tw__stream *stream, void *scratch) {
+int tw__selector_create(tw_selector **selector, int64_t n, const tw__pieces *pieces,
+                        const tw_select_params *params, tw__stream *stream, void *scratch) {
     tw_select_params p = *params;
     const tw__method *method = NULL;
     const tw__backend *backend = NULL;
@@ -70,7 +73,7 @@ int tw__selector_create(tw_selector **selector, int64_t n, const tw_select_param
     tw_selector *s = malloc(sizeof *s);
     if (s == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
-    return hand_out(selector, s, fill(s, n, params, method, backend, stream, scratch));
+    return hand_out(selector, s, fill(s, n, pieces, params, method, backend, stream, scratch));
 }
 
 int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params) {
@@ -86,7 +89,7 @@ int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
     s->params = p;
     return hand_out(selector, &s->selector,
-                    fill(&s->selector, n, &s->params, method, backend, NULL, NULL));
+                    fill(&s->selector, n, NULL, &s->params, method, backend, NULL, NULL));
 }
 
 void tw_selector_free(tw_selector *s) {
@@ -117,7 +120,7 @@ static int check_open(const tw_selector *s) {
 }
 
 static int64_t k_at(const tw_selector *s, int64_t step) {
-    return s->k > 0 ? s->k : tw__k_at(s->params, s->n, step);
+    return s->k > 0 ? s->k : tw__k_at(s->params, s->extent[1], step);
 }
 
 int64_t tw__selector_k(const tw_selector *s) {
@@ -171,17 +174,21 @@ static void end_step(tw_selector *s) {
     s->info.step = s->step;
 }
 
+int tw__selector_run(tw_selector *s, const void *const *grads, tw_sparse *sparse) {
+    TW_TRY(check_closed(s));
+    end_step(s); /* without feedback: the step before is over now */
+    tw__select_step step = begin_step(s);
+    TW_TRY(s->backend->run(s->state, grads, &step, sparse, &s->info));
+    s->open = 1;
+    s->info.step += !has_feedback(s);
+    return TW_OK;
+}
+
 int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(grad, "grad");
     TW_REQUIRE(sparse, "sparse");
-    TW_TRY(check_closed(s));
-    end_step(s); /* without feedback: the step before is over now */
-    tw__select_step step = begin_step(s);
-    TW_TRY(s->backend->run(s->state, grad, &step, sparse, &s->info));
-    s->open = 1;
-    s->info.step += !has_feedback(s);
-    return TW_OK;
+    return tw__selector_run(s, &grad, sparse);
 }
 
 int tw_selector_wait(tw_selector *s, tw_sparse *sparse) {
@@ -211,14 +218,18 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     return TW_OK;
 }
 
-int tw_selector_undo(tw_selector *s, const void *grad) {
-    TW_REQUIRE(s, "selector");
-    TW_REQUIRE(grad, "grad");
+int tw__selector_undo(tw_selector *s, const void *const *grads) {
     TW_TRY(check_open(s));
-    s->backend->undo(s->state, grad);
+    s->backend->undo(s->state, grads);
     s->open = 0;
     s->info.step = s->step;
     return TW_OK;
+}
+
+int tw_selector_undo(tw_selector *s, const void *grad) {
+    TW_REQUIRE(s, "selector");
+    TW_REQUIRE(grad, "grad");
+    return tw__selector_undo(s, &grad);
 }
 
 int tw_selector_set_rate(tw_selector *s, double rate) {
@@ -232,7 +243,7 @@ int tw_selector_set_rate(tw_selector *s, double rate) {
 int tw__selector_set_density(tw_selector *s, double density, double factor) {
     int64_t k = 0;
     TW_TRY(check_closed(s));
-    TW_TRY(tw__k_from_caller(s->params, s->n, density, factor, &k));
+    TW_TRY(tw__k_from_caller(s->params, s->extent[1], density, factor, &k));
     s->k = k;
     return TW_OK;
 }
@@ -244,10 +255,10 @@ int tw_selector_set_density(tw_selector *s, double density) {
 
 /* ---- one step of a group */
 
-int tw__selector_fold(tw_selector *s, const void *grad, const float **acc) {
+int tw__selector_fold(tw_selector *s, const void *const *grads, const float **acc) {
     assert(has_feedback(s) && s->backend->fold != NULL);
     tw__select_step step = begin_step(s);
-    TW_TRY(s->backend->fold(s->state, grad, &step, acc, &s->info));
+    TW_TRY(s->backend->fold(s->state, grads, &step, acc, &s->info));
     s->open = 1;
     return TW_OK;
 }
@@ -302,8 +313,8 @@ int tw_selector_get_residual(tw_selector *s, float *residual) {
     TW_REQUIRE(residual, "residual");
     TW_TRY(check_closed(s));
     if (has_feedback(s))
-        return s->backend->get(s->state, TW__RESIDUAL, 0, s->n, residual);
-    memset(residual, 0, sizeof *residual * (size_t)s->n);
+        return s->backend->get(s->state, TW__RESIDUAL, 0, s->extent[1], residual);
+    memset(residual, 0, sizeof *residual * (size_t)s->extent[1]);
     return TW_OK;
 }
 
@@ -316,7 +327,7 @@ int tw_selector_set_residual(tw_selector *s, const float *residual) {
     if (!has_feedback(s))
         return tw__fail(TW_ERR_STATE, "feedback is off: this selector has no residual");
     TW_TRY(tw__kernels_choose(&kernels));
-    int64_t bad = kernels->count(residual, s->n, TW__INFINITY_BITS);
+    int64_t bad = kernels->count(residual, s->extent[1], TW__INFINITY_BITS);
     if (bad > 0)
         return tw__fail(TW_ERR_NUMBER, "residual: %lld elements are NaN or infinite",
                         (long long)bad);

@@ -22,7 +22,8 @@ struct tw_selector {
     void *state;                    /* the backend's */
     const tw_select_params *params; /* with defaults filled in; outlive the selector */
     const struct tw__method *method;
-    int64_t n;
+    tw__pieces pieces;    /* of gradients */
+    int64_t extent[2];    /* 0 and n: the starts of a vector in one piece */
     int64_t step;         /* steps committed (without feedback: run) */
     int64_t k;            /* that the caller set; 0: by the schedule */
     int64_t last_k;       /* of the last committed step; 0: none yet */
@@ -55,17 +56,20 @@ int tw__params_resolve(tw_select_params *params, int64_t n, const struct tw__met
 
 /* ---- selector.c: for groups and exchanges */
 
-/* As tw_selector_create, for a group: params are resolved and outlive the selector, which works on
- * the group's stream and in its scratch. */
-int tw__selector_create(tw_selector **selector, int64_t n, const tw_select_params *params,
-                        tw__stream *stream, void *scratch);
+/* As tw_selector_create, for a group: params are resolved and outlive the selector, as do the starts
+ * of pieces (NULL: gradients lie in one). It works on the group's stream and in its scratch. */
+int tw__selector_create(tw_selector **selector, int64_t n, const tw__pieces *pieces,
+                        const tw_select_params *params, tw__stream *stream, void *scratch);
 /* Bytes that it takes, without scratch, and bytes of scratch. */
-int tw__selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory,
+int tw__selector_memory(int64_t n, int pieces, const tw_select_params *params, tw_memory *memory,
                         size_t *scratch);
+/* tw_selector_run and tw_selector_undo with a gradient in pieces. */
+int tw__selector_run(tw_selector *s, const void *const *grads, tw_sparse *sparse);
+int tw__selector_undo(tw_selector *s, const void *const *grads);
 /* For a step that sends all of acc: fold, and select nothing. *acc is there until the step ends.
  * tw__selector_close_whole ends it with a residual of zeros, or it is undone. With feedback, on
  * backends that have it. Errors: as tw_selector_run. */
-int tw__selector_fold(tw_selector *s, const void *grad, const float **acc);
+int tw__selector_fold(tw_selector *s, const void *const *grads, const float **acc);
 int tw__selector_close_whole(tw_selector *s);
 /* End the open step as an exchange says. Errors: TW_ERR_DEVICE. */
 int tw__selector_apply(tw_selector *s, const tw__outcome *outcome);

@@ -135,10 +135,11 @@ static void begin_call(tw__cpu_selector *s) {
     (void)place_scratch(s, s->workers);
 }
 
-static int selector_memory(int64_t n, const tw_select_params *params, const tw__method *method,
-                           tw_memory *memory, size_t *scratch) {
+static int selector_memory(int64_t n, int pieces, const tw_select_params *params,
+                           const tw__method *method, tw_memory *memory, size_t *scratch) {
     const tw__kernels *kernels = NULL;
-    tw__cpu_selector s = {.params = params, .method = method, .n = n};
+    (void)pieces;
+    tw__cpu_selector s = {.params = params, .method = method, .n = (int32_t)n};
     supply all = {.counting = 1};
     TW_TRY(tw__kernels_choose(&kernels));
     measure(&s);
@@ -205,12 +206,14 @@ static int fill_block(tw__cpu_selector *s, void *scratch) {
     return TW_OK;
 }
 
-static int selector_create(void **state, int64_t n, const tw_select_params *params,
+static int selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
                            const tw__method *method, tw__stream *stream, void *scratch) {
     const tw__kernels *kernels = NULL;
+    int64_t n = pieces->starts[pieces->count];
     (void)stream;
     TW_TRY(tw__kernels_choose(&kernels));
-    tw__cpu_selector model = {.params = params, .method = method, .kernels = kernels, .n = n};
+    tw__cpu_selector model = {
+        .params = params, .method = method, .kernels = kernels, .pieces = pieces, .n = (int32_t)n};
     measure(&model);
     tw__cpu_selector *s = create_block(&model);
     if (s == NULL)
@@ -228,12 +231,12 @@ static int selector_create(void **state, int64_t n, const tw_select_params *para
 /* ---- one step */
 
 /* The pass. On a bad number nothing has changed. */
-static int fold(tw__cpu_selector *s, const void *grad, const tw__select_step *step,
+static int fold(tw__cpu_selector *s, const void *const *grads, const tw__select_step *step,
                 uint32_t (*guess)(tw__cpu_selector *), tw_select_info *info) {
     assert(step->k >= 1 && step->k <= s->n);
     begin_call(s);
     s->now = *step;
-    s->grad = grad;
+    s->grads = grads;
     s->before = s->learned;
     s->rescans = 0;
     tw__feedback_clip(s);
@@ -248,10 +251,10 @@ static tw_sparse selection(const tw__cpu_selector *s) {
     return (tw_sparse){s->chosen.count, s->chosen.idx, s->chosen.val};
 }
 
-static int selector_run(void *state, const void *grad, const tw__select_step *step,
+static int selector_run(void *state, const void *const *grads, const tw__select_step *step,
                         tw_sparse *sparse, tw_select_info *info) {
     tw__cpu_selector *s = state;
-    TW_TRY(fold(s, grad, step, s->method->guess, info));
+    TW_TRY(fold(s, grads, step, s->method->guess, info));
     s->method->choose(s);
     assert(s->chosen.count <= s->chosen.cap);
     assert(s->chosen.count <= tw__method_most(s->method, step->k, s->n));
@@ -268,11 +271,11 @@ static int selector_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
     return TW_OK;
 }
 
-static int selector_fold(void *state, const void *grad, const tw__select_step *step,
+static int selector_fold(void *state, const void *const *grads, const tw__select_step *step,
                          const float **acc, tw_select_info *info) {
     tw__cpu_selector *s = state;
     assert(s->residual != NULL);
-    TW_TRY(fold(s, grad, step, tw__method_guess_none, info));
+    TW_TRY(fold(s, grads, step, tw__method_guess_none, info));
     s->chosen.count = 0;
     *acc = s->residual;
     return TW_OK;
@@ -327,11 +330,11 @@ static int selector_commit(void *state, const int32_t *idx, int64_t count) {
     return TW_OK;
 }
 
-static void selector_undo(void *state, const void *grad) {
+static void selector_undo(void *state, const void *const *grads) {
     tw__cpu_selector *s = state;
     if (s->residual != NULL) {
         begin_call(s);
-        s->grad = grad;
+        s->grads = grads;
         tw__feedback_unfold(s);
         tw__feedback_leave(s, 0);
     }
@@ -407,24 +410,55 @@ static void selector_clear(void *state, float *out, int64_t first, int64_t count
     s->kernels->clear((char *)out + 4 * first, 4 * count);
 }
 
+/* All of out, but for the elements that are zero already. */
+static void clear_outs(tw__cpu_selector *s, const tw__outcome *o) {
+    const int64_t *starts = s->pieces->starts;
+    for (int piece = 0; piece < s->pieces->count; piece++) {
+        int64_t n = starts[piece + 1] - starts[piece];
+        for (int64_t lo = piece == 0 ? o->cleared : 0; lo < n; lo += TW__CLEARED_AT_ONCE) {
+            int64_t count = tw__at_most(TW__CLEARED_AT_ONCE, n - lo);
+            selector_clear(s, o->outs[piece], lo, count);
+            if (count == TW__CLEARED_AT_ONCE)
+                sched_yield(); /* on a shared core, ranks that still wait for entries come first */
+        }
+    }
+}
+
+/* Where element `index` of an ascending sequence lies: *piece is that of the one before, or 0. */
+static char *element_of(const tw__pieces *pieces, float *const *memory, int64_t index, int *piece) {
+    while (pieces->starts[*piece + 1] <= index)
+        ++*piece;
+    return (char *)memory[*piece] + 4 * (index - pieces->starts[*piece]); /* of any alignment */
+}
+
 /* The result, divided, into the tensor's arrays and into out, where it does not stand yet. */
 static void deliver(tw__cpu_selector *s, const tw__outcome *o) {
-    char *out = o->placed < o->result.count ? (char *)o->out : NULL; /* of any alignment */
-    for (int64_t lo = o->cleared; o->out != NULL && lo < s->n; lo += TW__CLEARED_AT_ONCE) {
-        int64_t count = tw__at_most(TW__CLEARED_AT_ONCE, s->n - lo);
-        selector_clear(s, o->out, lo, count);
-        if (count == TW__CLEARED_AT_ONCE)
-            sched_yield(); /* on a shared core, ranks that still wait for entries come first */
-    }
+    int missing = o->outs != NULL && o->placed < o->result.count, piece = 0;
+    assert((o->cleared == 0 && o->placed == 0) || s->pieces->count == 1);
+    if (o->outs != NULL)
+        clear_outs(s, o);
     for (int64_t i = 0; i < o->result.count; i++) {
         int64_t index = o->result.at[i].idx - o->base;
         float value = o->result.at[i].val / o->divisor;
         assert(index >= 0 && index < s->n);
         o->idx[i] = (int32_t)index;
         o->val[i] = value;
-        if (out != NULL)
-            memcpy(out + 4 * index, &value, sizeof value);
+        if (missing)
+            memcpy(element_of(s->pieces, o->outs, index, &piece), &value, sizeof value);
     }
+}
+
+static int selector_subtract(void *state, const tw_sparse *result, float *const *params) {
+    const tw__cpu_selector *s = state;
+    int piece = 0;
+    for (int64_t i = 0; i < result->count; i++) {
+        char *at = element_of(s->pieces, params, result->idx[i], &piece);
+        float value;
+        memcpy(&value, at, sizeof value);
+        value -= result->val[i];
+        memcpy(at, &value, sizeof value);
+    }
+    return TW_OK;
 }
 
 static int selector_apply(void *state, const tw__outcome *o) {
@@ -602,6 +636,7 @@ const tw__backend tw__backend_cpu = {
     .undo = selector_undo,
     .apply = selector_apply,
     .clear = selector_clear,
+    .subtract = selector_subtract,
     .pack = selector_pack,
     .gather = selector_gather,
     .peek = selector_peek,

@@ -39,7 +39,9 @@ typedef struct tw__cpu_selector {
     const tw_select_params *params; /* the selector's */
     const struct tw__method *method;
     const tw__kernels *kernels;
-    int64_t n;
+    const tw__pieces *pieces; /* of gradients and outs */
+    int32_t n;
+    int32_t leaving; /* chosen.idx[0 .. leaving-1], then INT32_MAX: still to leave the residual */
     int32_t chunks;
     int32_t sample_size;
     int16_t threads;
@@ -51,19 +53,18 @@ typedef struct tw__cpu_selector {
     float *first[2]; /* [n] each, this step's and the next one's: velocity, or AdamW's m; or NULL */
     float *second[2]; /* [n] each: AdamW's v; or NULL */
     tw__learned learned;
-    int64_t leaving; /* chosen.idx[0 .. leaving-1], then INT32_MAX: still to leave the residual */
 
     /* The open step. */
     tw__select_step now;
-    const void *grad;   /* [n], the caller's; valid within a call */
-    float scale;        /* by which clipping shrinks the gradient */
-    uint32_t guess;     /* magnitude bits that the last pass collected from */
-    uint32_t edge;      /* magnitude bits that the last choice reached down to */
-    int32_t rescans;    /* further reads of the vector */
-    tw__learned before; /* learned, as it was when the step began */
-    uint8_t *lossy;     /* undo log, see tw__undo: a bit per element */
-    int8_t *near;       /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
-    float *far;         /* undo log: likewise */
+    const void *const *grads; /* [pieces], the caller's; valid within a call */
+    float scale;              /* by which clipping shrinks the gradient */
+    uint32_t guess;           /* magnitude bits that the last pass collected from */
+    uint32_t edge;            /* magnitude bits that the last choice reached down to */
+    int32_t rescans;          /* further reads of the vector */
+    tw__learned before;       /* learned, as it was when the step began */
+    uint8_t *lossy;           /* undo log, see tw__undo: a bit per element */
+    int8_t *near;             /* undo log: chunk c starts at c * (TW__CHUNK + TW__LANES) */
+    float *far;               /* undo log: likewise */
 
     uint64_t *marks;    /* [n/64] bits, all zero between calls; random alone */
     tw__entries chosen; /* the selection */

@@ -22,23 +22,40 @@ static int64_t chunk_end(const tw__cpu_selector *s, int64_t chunk) {
     return tw__at_most((chunk + 1) * TW__CHUNK, s->n);
 }
 
-/* The gradient's elements lo .. lo+len-1 as floats, scaled: where they lie if possible, in scratch
- * otherwise. */
-static const void *scaled_gradient(const tw__cpu_selector *s, float *scratch, int64_t lo,
-                                   int64_t len) {
-    const char *grad = s->grad;
+/* Elements of a gradient as floats, scaled: where they lie if possible, in scratch otherwise. */
+static const void *scaled(const tw__cpu_selector *s, float *scratch, const void *grad,
+                          int64_t len) {
     if (s->params->type == TW_F32 && s->scale == 1.0f)
-        return grad + 4 * lo;
+        return grad;
     if (s->params->type == TW_F32) {
-        s->kernels->scale(scratch, grad + 4 * lo, s->scale, len);
+        s->kernels->scale(scratch, grad, s->scale, len);
         return scratch;
     }
     if (s->params->type == TW_F16)
-        s->kernels->widen_f16(scratch, grad + 2 * lo, len);
+        s->kernels->widen_f16(scratch, grad, len);
     else
-        s->kernels->widen_bf16(scratch, grad + 2 * lo, len);
+        s->kernels->widen_bf16(scratch, grad, len);
     if (s->scale != 1.0f)
         s->kernels->scale(scratch, scratch, s->scale, len);
+    return scratch;
+}
+
+/* The gradient's elements lo .. lo+len-1, likewise: in scratch where they lie in several pieces. */
+static const void *scaled_gradient(const tw__cpu_selector *s, float *scratch, int64_t lo,
+                                   int64_t len) {
+    const int64_t *starts = s->pieces->starts, size = s->params->type == TW_F32 ? 4 : 2;
+    int piece = tw__piece_of(s->pieces, lo);
+    if (lo + len <= starts[piece + 1])
+        return scaled(s, scratch, (const char *)s->grads[piece] + size * (lo - starts[piece]), len);
+    for (int64_t done = 0; done < len; piece++) {
+        int64_t at = lo + done - starts[piece];
+        int64_t some = tw__at_most(len - done, starts[piece + 1] - starts[piece] - at);
+        const void *from =
+            scaled(s, scratch + done, (const char *)s->grads[piece] + size * at, some);
+        if (from != scratch + done)
+            memcpy(scratch + done, from, sizeof *scratch * (size_t)some);
+        done += some;
+    }
     return scratch;
 }
 
@@ -327,7 +344,7 @@ void tw__feedback_settle(tw__cpu_selector *s) {
 
 void tw__feedback_leave(tw__cpu_selector *s, int64_t count) {
     assert(count >= 0 && count <= s->chosen.cap);
-    s->leaving = count;
+    s->leaving = (int32_t)count;
     s->chosen.idx[count] = INT32_MAX; /* the end mark: no index is that large */
 }
 

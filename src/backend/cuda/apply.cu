@@ -41,6 +41,10 @@ int tw__cuda_pack(void *state, int64_t selected, int64_t most, int64_t base, int
 
 /* ---- what an exchange leaves */
 
+static const void *const *pointers_of(float *const *pieces) {
+    return reinterpret_cast<const void *const *>(pieces);
+}
+
 /* Runs a kernel over a list: where it lies on the GPU, or in pieces that fit the selector's
  * buffer. */
 template <typename Launch>
@@ -161,7 +165,8 @@ static int settle_residual(tw__cuda_selector *d, const tw__outcome *o) {
 }
 
 __global__ void hand_out(const tw__entry *entries, int64_t count, int64_t base, float divisor,
-                         int32_t *idx, float *val, float *out) {
+                         int32_t *idx, float *val, const __grid_constant__ Pieces outs,
+                         bool has_outs) {
     int64_t i = thread_number();
     if (i >= count)
         return;
@@ -169,22 +174,56 @@ __global__ void hand_out(const tw__entry *entries, int64_t count, int64_t base, 
     float value = __fdiv_rn(entries[i].val, divisor);
     idx[i] = index;
     val[i] = value;
-    if (out != nullptr)
-        out[index] = value;
+    if (has_outs)
+        *float_at(outs, index) = value;
+}
+
+static int clear_outs(tw__cuda_selector *d, float *const *outs) {
+    const int64_t *starts = d->pieces->starts;
+    cudaError_t error = cudaSuccess;
+    for (int p = 0; p < d->pieces->count && error == cudaSuccess; p++)
+        error = cudaMemsetAsync(outs[p], 0, sizeof(float) * (size_t)(starts[p + 1] - starts[p]),
+                                d->stream);
+    return failure(error, "clearing the result");
 }
 
 int tw__cuda_apply(void *state, const tw__outcome *o) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
     TW_TRY(settle_residual(d, o));
-    if (o->out != nullptr)
-        TW_TRY(failure(cudaMemsetAsync(o->out, 0, sizeof(float) * (size_t)d->step.n, d->stream),
-                       "clearing the result"));
-    return each_piece(
-        d, o->on_device, &o->result, [&](const tw__entry *entries, int64_t count, int64_t done) {
-            hand_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
-                entries, count, o->base, o->divisor, o->idx + done, o->val + done, o->out);
-        });
+    Pieces outs = {};
+    if (o->outs != nullptr) {
+        TW_TRY(locate(d, FLOATS, pointers_of(o->outs), "out", sizeof(float), d->stream, &outs));
+        TW_TRY(clear_outs(d, o->outs));
+    }
+    return each_piece(d, o->on_device, &o->result,
+                      [&](const tw__entry *entries, int64_t count, int64_t done) {
+                          hand_out<<<blocks_of(count), LIST_THREADS, 0, d->stream>>>(
+                              entries, count, o->base, o->divisor, o->idx + done, o->val + done,
+                              outs, o->outs != nullptr);
+                      });
+}
+
+__global__ void subtract(const int32_t *idx, const float *val, int64_t count,
+                         const __grid_constant__ Pieces params) {
+    int64_t i = thread_number();
+    if (i >= count)
+        return;
+    float *at = float_at(params, idx[i]);
+    *at = __fsub_rn(*at, val[i]);
+}
+
+/* On the caller's stream: the group's follows it before the next step. */
+int tw__cuda_subtract(void *state, const tw_sparse *result, float *const *params) {
+    tw__cuda_selector *d = selector_of(state);
+    Guard guard(d->params.ordinal);
+    cudaStream_t stream = static_cast<cudaStream_t>(d->params.stream);
+    Pieces pieces;
+    TW_TRY(locate(d, FLOATS, pointers_of(params), "params", sizeof(float), stream, &pieces));
+    if (result->count > 0)
+        subtract<<<blocks_of(result->count), LIST_THREADS, 0, stream>>>(result->idx, result->val,
+                                                                        result->count, pieces);
+    return failure(cudaGetLastError(), "subtracting a result");
 }
 
 __global__ void look_up(const tw__entry *entries, int64_t count, int64_t base, const float *acc,

@@ -43,6 +43,7 @@ const tw__backend tw__backend_cuda = {
     .commit = tw__cuda_commit,
     .undo = tw__cuda_undo,
     .apply = tw__cuda_apply,
+    .subtract = tw__cuda_subtract,
     .pack = tw__cuda_pack,
     .gather = tw__cuda_gather,
     .peek = tw__cuda_peek,

@@ -54,17 +54,17 @@ int tw__cuda_copy(tw__stream *s, void *to, const void *from, size_t bytes);
 int tw__cuda_batch_begin(tw__stream *s);
 int tw__cuda_batch_end(tw__stream *s);
 int tw__cuda_batch_seconds(tw__stream *s, double *seconds);
-int tw__cuda_selector_memory(int64_t n, const tw_select_params *params,
+int tw__cuda_selector_memory(int64_t n, int pieces, const tw_select_params *params,
                              const struct tw__method *method, tw_memory *memory, size_t *scratch);
-int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *params,
+int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
                              const struct tw__method *method, tw__stream *stream, void *scratch);
 void tw__cuda_selector_free(void *state);
-int tw__cuda_run(void *state, const void *grad, const tw__select_step *step, tw_sparse *sparse,
-                 tw_select_info *info);
+int tw__cuda_run(void *state, const void *const *grads, const tw__select_step *step,
+                 tw_sparse *sparse, tw_select_info *info);
 int tw__cuda_wait(void *state, tw_sparse *sparse, tw_select_info *info);
 int tw__cuda_info(const void *state, tw_select_info *info);
 int tw__cuda_commit(void *state, const int32_t *idx, int64_t count);
-void tw__cuda_undo(void *state, const void *grad);
+void tw__cuda_undo(void *state, const void *const *grads);
 int tw__cuda_get(void *state, tw__vector which, int64_t first, int64_t count, float *to);
 int tw__cuda_set(void *state, tw__vector which, const float *from);
 int tw__cuda_get_learned(void *state, tw__learned *learned);
@@ -82,6 +82,7 @@ int tw__cuda_accumulate_adamw(float *e, float *m, float *v, const float *g, int6
 int tw__cuda_pack(void *state, int64_t selected, int64_t most, int64_t base, int on_device,
                   tw__entry *to, int64_t *count);
 int tw__cuda_apply(void *state, const tw__outcome *outcome);
+int tw__cuda_subtract(void *state, const tw_sparse *result, float *const *params);
 int tw__cuda_gather(void *state, const tw__list *list, int64_t base, float *values);
 int tw__cuda_peek(void *state, int64_t index, float *value);
 int tw__cuda_overflows(void *state, const tw__list *kept, const tw__list *sent, int64_t base,

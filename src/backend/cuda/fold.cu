@@ -13,10 +13,12 @@ namespace tw {
 
 constexpr int RUNS = PER_THREAD / 4;
 constexpr int FOLD_WARPS = FOLD_THREADS / WARP;
-constexpr int FOLD_BLOCKS = 3; /* on a multiprocessor; with 4, registers do not suffice */
 
 /* Runs of a thread whose loads are under way at once. */
 template <int BEFORE> constexpr int AT_ONCE = BEFORE == NOTHING ? RUNS : RUNS / 2;
+
+/* Blocks on a multiprocessor. With 4, registers do not suffice for all runs at once. */
+template <int BEFORE> constexpr int FOLD_BLOCKS = BEFORE == NOTHING ? 3 : 4;
 
 /* Element of the tile at which this thread's run of four starts: a warp's are adjacent. */
 __device__ int run_start(int run) {
@@ -46,11 +48,21 @@ template <int TYPE> __device__ float4 load_gradient(const void *grad, int64_t i)
     return make_float4(wide[0], wide[1], wide[2], wide[3]);
 }
 
-/* One by one: misaligned gradients, the end of the vector. */
-template <int TYPE> __device__ float4 load_slowly(const void *grad, int64_t i, int64_t n) {
+/* One by one, from memory that is misaligned. */
+template <int TYPE> __device__ float4 load_each(const void *grad, int64_t i) {
+    return make_float4(widen(grad, TYPE, i), widen(grad, TYPE, i + 1), widen(grad, TYPE, i + 2),
+                       widen(grad, TYPE, i + 3));
+}
+
+/* Across the ends of pieces, and of the vector. */
+template <int TYPE> __device__ float4 load_slowly(const Pieces &grad, int64_t i, int64_t n) {
     float x[4];
-    for (int c = 0; c < 4; c++)
-        x[c] = i + c < n ? widen(grad, TYPE, i + c) : 0.0f;
+    Piece piece = {nullptr, 0};
+    for (int c = 0; c < 4; c++) {
+        if (i + c >= piece.end && i + c < n)
+            piece = piece_of(grad, i + c);
+        x[c] = i + c < n ? widen(piece.at, TYPE, i + c) : 0.0f;
+    }
     return make_float4(x[0], x[1], x[2], x[3]);
 }
 
@@ -174,18 +186,24 @@ __device__ float4 remains4(float4 e, int64_t i, uint32_t leaving, int32_t tie) {
                        remains(e.z, i + 2, leaving, tie), remains(e.w, i + 3, leaving, tie));
 }
 
-/* The gradient of some of this thread's runs, clipped. */
+/* The gradient of some of this thread's runs, clipped. piece: that in which the tile begins. */
 template <int TYPE, int COUNT>
-__device__ void load_runs(const Step &s, int64_t base, int first_run, float4 (&g)[COUNT]) {
+__device__ void load_runs(const Step &s, const Piece &piece, int64_t base, int first_run,
+                          float4 (&g)[COUNT]) {
     const Source &from = s.source;
-    if (from.aligned && base + TILE <= s.n) {
-#pragma unroll
-        for (int r = 0; r < COUNT; r++)
-            g[r] = load_gradient<TYPE>(from.grad, base + run_start(first_run + r));
-    } else {
+    constexpr uintptr_t SIZE = TYPE == TW_F32 ? 4 : 2;
+    if (base + TILE > min(s.n, piece.end)) {
 #pragma unroll
         for (int r = 0; r < COUNT; r++)
             g[r] = load_slowly<TYPE>(from.grad, base + run_start(first_run + r), s.n);
+    } else if (reinterpret_cast<uintptr_t>(piece.at) % (4 * SIZE) == 0) {
+#pragma unroll
+        for (int r = 0; r < COUNT; r++)
+            g[r] = load_gradient<TYPE>(piece.at, base + run_start(first_run + r));
+    } else {
+#pragma unroll
+        for (int r = 0; r < COUNT; r++)
+            g[r] = load_each<TYPE>(piece.at, base + run_start(first_run + r));
     }
     if (from.scale == nullptr)
         return;
@@ -197,8 +215,8 @@ __device__ void load_runs(const Step &s, int64_t base, int first_run, float4 (&g
 
 /* acc of some of this thread's runs. All arrays but the gradient go up to whole tiles. */
 template <int TYPE, int BEFORE, int COUNT>
-__device__ void fold_runs(const Step &s, uint32_t leaving, int32_t tie, int64_t base, int first_run,
-                          float4 (&acc)[COUNT]) {
+__device__ void fold_runs(const Step &s, const Piece &piece, uint32_t leaving, int32_t tie,
+                          int64_t base, int first_run, float4 (&acc)[COUNT]) {
     const Source &from = s.source;
     bool feedback = BEFORE != NOTHING || s.acc != nullptr;
     float4 e[COUNT], first[COUNT], second[COUNT];
@@ -212,7 +230,7 @@ __device__ void fold_runs(const Step &s, uint32_t leaving, int32_t tie, int64_t 
         if (BEFORE == ADAMW)
             second[r] = load4(from.second + i);
     }
-    load_runs<TYPE>(s, base, first_run, acc);
+    load_runs<TYPE>(s, piece, base, first_run, acc);
     if (!feedback)
         return;
 #pragma unroll
@@ -238,11 +256,12 @@ template <int TYPE, int BEFORE> __device__ __forceinline__ void fold_tile(const 
     uint32_t leaving = l->leaving;
     int32_t tie = l->tie;
     int64_t base = (int64_t)blockIdx.x * TILE;
+    const Piece piece = piece_of(s.source.grad, base);
     float4 acc[RUNS];
 #pragma unroll
     for (int first_run = 0; first_run < RUNS; first_run += COUNT) {
         float4 some[COUNT];
-        fold_runs<TYPE, BEFORE>(s, leaving, tie, base, first_run, some);
+        fold_runs<TYPE, BEFORE>(s, piece, leaving, tie, base, first_run, some);
 #pragma unroll
         for (int r = 0; r < COUNT; r++)
             acc[first_run + r] = some[r];
@@ -251,12 +270,13 @@ template <int TYPE, int BEFORE> __device__ __forceinline__ void fold_tile(const 
 }
 
 template <int TYPE, int BEFORE>
-__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS) fold(const __grid_constant__ Step s) {
+__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS<BEFORE>)
+    fold(const __grid_constant__ Step s) {
     fold_tile<TYPE, BEFORE>(s);
 }
 
 template <int TYPE, int BEFORE>
-__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS)
+__global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS<BEFORE>)
     fold_each(const __grid_constant__ Steps steps) {
     const Step &s = steps.at[blockIdx.y];
     if ((int)blockIdx.x < s.tiles)
@@ -309,13 +329,16 @@ constexpr int SUM_THREADS = BLOCKS_OF_CHUNK * TW__LANES;
 template <int SUMMED> __device__ Sums sum_of_lane(const Step &s, int64_t first, int64_t end) {
     constexpr int AHEAD = 16;
     Sums sums = {0.0, 0.0, 0.0};
+    Piece piece = {nullptr, 0};
     for (int64_t i = first; i < end; i += (int64_t)AHEAD * TW__LANES) {
         float x[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             int64_t at = i + (int64_t)a * TW__LANES;
+            if (SUMMED == GRADIENT && at >= piece.end && at < end)
+                piece = piece_of(s.source.grad, at);
             x[a] = at >= end            ? 0.0f
-                   : SUMMED == GRADIENT ? widen(s.source.grad, s.source.type, at)
+                   : SUMMED == GRADIENT ? widen(piece.at, s.source.type, at)
                                         : acc_after(s, at);
         }
 #pragma unroll

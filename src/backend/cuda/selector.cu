@@ -13,6 +13,7 @@
 #include "select/selector.h"
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 using namespace tw;
@@ -20,7 +21,7 @@ using namespace tw;
 /* ---- memory: what a selector needs, in elements */
 
 struct Extents {
-    int64_t tiles, padded, chunks, chosen, sample, marks;
+    int64_t tiles, padded, chunks, chosen, sample, marks, pieces;
 };
 
 static bool is(const tw_select_params &p, const char *method) {
@@ -32,7 +33,7 @@ static bool wants_sums(const tw_select_params &p) {
     return is(p, "gaussian") || is(p, "redsync");
 }
 
-static Extents extents_of(int64_t n, int64_t k_max, const tw_select_params &p) {
+static Extents extents_of(int64_t n, int pieces, int64_t k_max, const tw_select_params &p) {
     Extents e = {};
     e.tiles = (n + TILE - 1) / TILE;
     e.padded = e.tiles * TILE;
@@ -40,6 +41,7 @@ static Extents extents_of(int64_t n, int64_t k_max, const tw_select_params &p) {
     e.chosen = tw__at_most(TW__MOST * k_max, n);
     e.sample = tw__sample_of(n, is(p, "dgc") ? p.dgc_sample : 0.0);
     e.marks = is(p, "random") ? n / 32 + 1 : 0;
+    e.pieces = pieces > 1 ? pieces : 0;
     return e;
 }
 
@@ -82,17 +84,20 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
         from.take(&s.sums, wants_sums(p) || p.clip_norm != 0.0f ? e.chunks : 0) +
         from.take(&s.totals, MOST_BLOCKS) + from.take(&s.marks, e.marks) +
         from.take(&d->sample_values, e.sample) + from.take(&s.chosen_idx, e.chosen) +
-        from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen);
+        from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen) +
+        from.take(&d->tables[GRADIENTS], e.pieces) + from.take(&d->tables[FLOATS], e.pieces) +
+        from.take(&d->piece_of_tile, e.pieces > 0 ? e.tiles + 1 : 0);
     memory->total = memory->residual + memory->undo + memory->moments + memory->workspace;
     return from.error;
 }
 
-int tw__cuda_selector_memory(int64_t n, const tw_select_params *params,
+int tw__cuda_selector_memory(int64_t n, int pieces, const tw_select_params *params,
                              const struct tw__method *method, tw_memory *memory, size_t *scratch) {
     tw__cuda_selector none = {};
     (void)method;
     *scratch = 0;
-    (void)supply(&none, extents_of(n, tw__k_max(params, n), *params), *params, true, memory);
+    (void)supply(&none, extents_of(n, pieces, tw__k_max(params, n), *params), *params, true,
+                 memory);
     return TW_OK;
 }
 
@@ -105,6 +110,23 @@ static int blocks_for(int64_t n, int64_t k_max, int multiprocessors) {
     int64_t wanted = 1 + 2 * k_max / CANDIDATES, least = 1 + n / ELEMENTS;
     return (int)tw__at_most(wanted > least ? wanted : least,
                             tw__at_most(multiprocessors, MOST_BLOCKS));
+}
+
+/* Tables of pieces, for gradients and outs that lie in several. */
+static cudaError_t fill_tables(tw__cuda_selector *d, const Extents &e) {
+    if (e.pieces == 0)
+        return cudaSuccess;
+    size_t bytes = sizeof(int32_t) * (size_t)(e.tiles + 1);
+    int32_t *of_tile = static_cast<int32_t *>(malloc(bytes));
+    if (of_tile == nullptr)
+        return cudaErrorMemoryAllocation;
+    for (int64_t tile = 0; tile < e.tiles; tile++)
+        of_tile[tile] = tw__piece_of(d->pieces, tile * TILE);
+    of_tile[e.tiles] = d->pieces->count - 1;
+    cudaError_t error = cudaMemcpy(d->piece_of_tile, of_tile, bytes, cudaMemcpyHostToDevice);
+    free(of_tile);
+    d->host_tables = static_cast<Piece *>(calloc(2 * (size_t)e.pieces, sizeof *d->host_tables));
+    return d->host_tables == nullptr ? cudaErrorMemoryAllocation : error;
 }
 
 static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
@@ -121,6 +143,8 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
     if (error == cudaSuccess)
         error = supply(d, e, p, false, &memory);
     if (error == cudaSuccess)
+        error = fill_tables(d, e);
+    if (error == cudaSuccess)
         error = cudaDeviceSynchronize(); /* memory was cleared on another stream */
     d->step.report = static_cast<Report *>(report);
     if (report != nullptr)
@@ -131,9 +155,9 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
     return error;
 }
 
-int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *params,
+int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
                              const struct tw__method *method, tw__stream *stream, void *scratch) {
-    int64_t k_max = tw__k_max(params, n);
+    int64_t n = pieces->starts[pieces->count], k_max = tw__k_max(params, n);
     (void)method, (void)scratch;
     TW_TRY(tw__cuda_check_device(params->ordinal));
     Guard guard(params->ordinal);
@@ -141,8 +165,9 @@ int tw__cuda_selector_create(void **state, int64_t n, const tw_select_params *pa
     tw__cuda_selector *d = static_cast<tw__cuda_selector *>(calloc(1, sizeof *d));
     if (d == nullptr)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
-    Extents e = extents_of(n, k_max, *params);
+    Extents e = extents_of(n, pieces->count, k_max, *params);
     d->params = *params;
+    d->pieces = pieces;
     d->group = stream;
     d->stream = stream != nullptr ? stream->native : static_cast<cudaStream_t>(params->stream);
     d->sample = e.sample;
@@ -167,13 +192,15 @@ void tw__cuda_selector_free(void *state) {
     Guard guard(d->params.ordinal);
     Step &s = d->step;
     (void)cudaStreamSynchronize(d->stream);
-    void *arrays[] = {d->residual[0],   d->residual[1], d->first[0],   d->first[1], d->second[0],
-                      d->second[1],     d->learned[0],  d->learned[1], s.scratch,   s.slot_idx,
-                      s.slot_val,       s.slot_count,   s.sums,        s.totals,    s.marks,
-                      d->sample_values, s.chosen_idx,   s.chosen_val,  d->entries};
+    void *arrays[] = {d->residual[0],   d->residual[1],  d->first[0],   d->first[1], d->second[0],
+                      d->second[1],     d->learned[0],   d->learned[1], s.scratch,   s.slot_idx,
+                      s.slot_val,       s.slot_count,    s.sums,        s.totals,    s.marks,
+                      d->sample_values, s.chosen_idx,    s.chosen_val,  d->entries,  d->tables[0],
+                      d->tables[1],     d->piece_of_tile};
     for (void *array : arrays)
         (void)cudaFree(array);
     (void)cudaFreeHost(s.report);
+    free(d->host_tables);
     (void)cudaGetLastError();
     free(d);
 }
@@ -237,8 +264,47 @@ static int before_of(const tw_select_params &p) {
     return p.before == TW_BEFORE_ADAMW ? ADAMW : p.momentum != 0.0f ? MOMENTUM : NOTHING;
 }
 
+static int check_piece(tw__cuda_selector *d, const void *memory, int piece, const char *field,
+                       size_t element) {
+    char name[40];
+    snprintf(name, sizeof name, "%s, piece %d", field, piece);
+    return tw__cuda_check_pointer(memory, d->pieces->count > 1 ? name : field, d->params.ordinal,
+                                  element);
+}
+
+/* Addresses that were checked and told in an earlier step are not again. The host's table can be
+ * changed as soon as a copy is queued: it is not pinned. */
+int tw::locate(tw__cuda_selector *d, Table table, const void *const *memory, const char *field,
+               size_t element, cudaStream_t stream, Pieces *pieces) {
+    int count = d->pieces->count;
+    *pieces = Pieces{count == 1 ? const_cast<void *>(memory[0]) : nullptr, d->tables[table],
+                     d->piece_of_tile};
+    if (count == 1)
+        return tw__cuda_check_pointer(memory[0], field, d->params.ordinal, element);
+    Piece *known = d->host_tables + table * count;
+    size_t bytes = sizeof *known * (size_t)count;
+    bool changed = false;
+    for (int p = 0; p < count; p++) {
+        int64_t first = d->pieces->starts[p], end = d->pieces->starts[p + 1];
+        uintptr_t at = reinterpret_cast<uintptr_t>(memory[p]) - element * (size_t)first;
+        if (reinterpret_cast<uintptr_t>(known[p].at) == at && known[p].end == end)
+            continue;
+        int error = check_piece(d, memory[p], p, field, element);
+        if (error != TW_OK) {
+            memset(known, 0, bytes);
+            return error;
+        }
+        known[p] = Piece{reinterpret_cast<char *>(at), end};
+        changed = true;
+    }
+    if (!changed)
+        return TW_OK;
+    return failure(cudaMemcpyAsync(d->tables[table], known, bytes, cudaMemcpyHostToDevice, stream),
+                   "telling where pieces lie");
+}
+
 /* The current copies are read, the others written. */
-static void aim(tw__cuda_selector *d, const void *grad, const tw__adamw &adamw) {
+static int aim(tw__cuda_selector *d, const void *const *grads, const tw__adamw &adamw) {
     Step &s = d->step;
     size_t element = d->params.type == TW_F32 ? 4 : 2;
     s.residual = d->residual[d->now];
@@ -246,7 +312,6 @@ static void aim(tw__cuda_selector *d, const void *grad, const tw__adamw &adamw) 
     s.learned = d->learned[d->now];
     s.next = d->learned[1 - d->now];
     s.source = Source{};
-    s.source.grad = grad;
     s.source.first = d->first[d->now];
     s.source.next_first = d->first[1 - d->now];
     s.source.second = d->second[d->now];
@@ -256,7 +321,7 @@ static void aim(tw__cuda_selector *d, const void *grad, const tw__adamw &adamw) 
     s.source.adamw = adamw;
     s.source.before = before_of(d->params);
     s.source.type = d->params.type;
-    s.source.aligned = reinterpret_cast<uintptr_t>(grad) % (4 * element) == 0;
+    return locate(d, GRADIENTS, grads, "grad", element, d->stream, &s.source.grad);
 }
 
 /* The rank in the sample that corresponds to `rank` among n. */
@@ -298,15 +363,13 @@ static cudaError_t queue(tw__cuda_selector *d) {
     return error;
 }
 
-int tw__cuda_run(void *state, const void *grad, const tw__select_step *step, tw_sparse *sparse,
-                 tw_select_info *info) {
+int tw__cuda_run(void *state, const void *const *grads, const tw__select_step *step,
+                 tw_sparse *sparse, tw_select_info *info) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
     (void)info;
     TW_TRY(failure(guard.error, "ordinal"));
-    TW_TRY(
-        tw__cuda_check_pointer(grad, "grad", d->params.ordinal, d->params.type == TW_F32 ? 4 : 2));
-    aim(d, grad, step->adamw);
+    TW_TRY(aim(d, grads, step->adamw));
     d->step.k = step->k;
     d->step.next_k = step->next_k;
     d->step.k_changed = step->k_changed;
@@ -368,8 +431,8 @@ int tw__cuda_commit(void *state, const int32_t *idx, int64_t count) {
 }
 
 /* The step wrote to the other copies: they stay the other ones. */
-void tw__cuda_undo(void *state, const void *grad) {
-    (void)state, (void)grad;
+void tw__cuda_undo(void *state, const void *const *grads) {
+    (void)state, (void)grads;
 }
 
 /* ---- state */

@@ -19,8 +19,12 @@ struct tw__cuda_selector {
     tw::Learned *learned[2]; /* one each */
     tw__entry *entries;      /* [nentries], on their way from or to the host */
     int64_t nentries;
-    int now;   /* the current copies */
-    bool cold; /* no guess yet */
+    const tw__pieces *pieces; /* of gradients and outs */
+    tw::Piece *tables[2];     /* [pieces] where gradients, outs or parameters lie; NULL if in one */
+    tw::Piece *host_tables;   /* [2][pieces] the same, on their way */
+    int32_t *piece_of_tile;   /* [tiles + 1] */
+    int now;                  /* the current copies */
+    bool cold;                /* no guess yet */
 };
 
 namespace tw {
@@ -28,6 +32,14 @@ namespace tw {
 inline tw__cuda_selector *selector_of(void *state) {
     return static_cast<tw__cuda_selector *>(state);
 }
+
+/* Which of the tables. */
+enum Table { GRADIENTS, FLOATS };
+
+/* Where a vector lies whose pieces have these addresses, as kernels that are queued later on the
+ * stream are told. Errors: TW_ERR_DEVICE if one is not memory of the GPU, or misaligned. */
+int locate(tw__cuda_selector *d, Table table, const void *const *memory, const char *field,
+           size_t element, cudaStream_t stream, Pieces *pieces);
 
 } // namespace tw
 

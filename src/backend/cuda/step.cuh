@@ -92,12 +92,45 @@ struct Report {
     int64_t wrong_part; /* position of the first index of a part that was not selected, or -1 */
 };
 
+/* Elements of a vector, up to `end`: element i lies at at + i * its size. */
+struct alignas(16) Piece {
+    char *at;
+    int64_t end;
+};
+
+/* Where a vector lies: in one stretch from `whole` on, or, if that is NULL, in pieces. */
+struct Pieces {
+    void *whole;
+    const Piece *at;        /* [pieces] */
+    const int32_t *of_tile; /* [tiles + 1]: the piece in which a tile begins, and the last one */
+};
+
+/* The piece of element i. */
+__device__ inline Piece piece_of(const Pieces &p, int64_t i) {
+    if (p.whole != nullptr)
+        return Piece{static_cast<char *>(p.whole), INT64_MAX};
+    int low = p.of_tile[i / TILE], high = p.of_tile[i / TILE + 1];
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (p.at[middle].end <= i)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return p.at[low];
+}
+
+/* Element i of a vector of floats. */
+__device__ inline float *float_at(const Pieces &p, int64_t i) {
+    return reinterpret_cast<float *>(piece_of(p, i).at) + i;
+}
+
 /* What happens to a gradient before the residual accumulates it. */
 enum Before { NOTHING, MOMENTUM, ADAMW };
 
 /* The numbers that a step adds to the residual. */
 struct Source {
-    const void *grad;
+    Pieces grad;
     const float *first;  /* velocity or AdamW's m before the step; NULL without */
     float *next_first;   /* after it */
     const float *second; /* AdamW's v, likewise */
@@ -107,7 +140,6 @@ struct Source {
     tw__adamw adamw;
     int before; /* Before */
     int type;
-    bool aligned; /* grad allows loads of four elements */
 };
 
 /* Everything that a step's kernels are given, by value. */
@@ -168,7 +200,7 @@ __device__ inline float widen(const void *grad, int type, int64_t i) {
 
 /* The gradient at i, clipped. */
 __device__ inline float gradient_at(const Source &s, int64_t i) {
-    float g = widen(s.grad, s.type, i);
+    float g = widen(piece_of(s.grad, i).at, s.type, i);
     return s.scale != nullptr ? __fmul_rn(*s.scale, g) : g;
 }
 
