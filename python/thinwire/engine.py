@@ -5,11 +5,14 @@ are bucketed. The DDP hook and the optimizers use it:
 
     begin(number, grad) ... finish()      grad is now the mean over ranks, equal on all ranks
 
-With whole_model all parameters (of a parameter group) are one tensor, a vector that the engine
-holds: the k largest values are selected from the whole model, not from each parameter.
+With whole_model all parameters (of a parameter group) are one tensor: the k largest values are
+selected from the whole model, not from each parameter. Gradients are the pieces of the tensor and
+stay where they are. With scheme dense or auto, or a GradScaler, the engine copies them into a
+vector.
 
-With AdamW before selection the result is a mean update. Gradients stay what they were; updates[]
-has the update of each parameter.
+With AdamW before selection the result is a mean update. Gradients stay what they were. subtract()
+takes the updates from the parameters; where that does not suffice, updates[] has the update of each
+parameter.
 
 With a GradScaler gradients are unscaled before the exchange and scaled after it, so residuals do
 not depend on the loss scale. All parameters are then one bucket, so that an infinity anywhere
@@ -40,6 +43,7 @@ _LONGEST = 1000000              # seconds: torch's stores count milliseconds in 
 _MOST_THREADS = 256             # the library's limit
 # What the engine says itself, or an optimizer of thinwire for each parameter group.
 _OWN = {"type", "device", "ordinal", "stream", "before", "beta1", "beta2", "eps", "rate"}
+_WHOLE_VECTORS = {"dense", "auto"}      # schemes and exchanges to which pieces are unknown
 _OPTIONS = ("whole_model", "grad_scaler", "steps", *(name for name in OPTIONS if name not in _OWN))
 
 
@@ -95,7 +99,10 @@ class Engine:
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
+        self.whole_model = whole_model
         self.as_a_whole = whole_model or grad_scaler is not None    # waits for all gradients
+        self.in_pieces = whole_model and grad_scaler is None and not _WHOLE_VECTORS & {
+            scheme, options.get("exchange")}
         self.groups = groups or Groups([0] * len(parameters), [{}])
         self.tensors = Tensors(self.sizes, self.groups, whole_model)
         self.begun, self.scale, self.rates, self.process = [], 1.0, None, os.getpid()
@@ -106,11 +113,11 @@ class Engine:
         timeout = timeout or 300.0      # 0: default
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
-        self.vectors = self.updates = self.group = None
+        self.vectors = self.updates = self.group = self.places = self.targets = None
         if self.schedule.options["density"] == 1.0:     # a threshold from earlier steps would
             options.setdefault("select", "exact")       # leave some values behind
         try:
-            self._make_vectors(whole_model)
+            self._make_vectors()
             self._open(scheme=scheme, bucket=library.LARGEST if self.as_a_whole else bucket,
                        threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
                        timeout=timeout, **self.schedule.options, **options)
@@ -121,15 +128,22 @@ class Engine:
             self.close()
             raise
 
-    def _make_vectors(self, whole_model):
-        if not whole_model and self.groups.rates is None:
+    @property
+    def makes_updates(self):
+        """Whether results are mean updates, not mean gradients."""
+        return self.groups.rates is not None
+
+    def _make_vectors(self):
+        copies = self.whole_model and not self.in_pieces
+        updates = self.makes_updates and (not self.in_pieces or self.groups.whole_updates)
+        if not copies and not updates:
             return
         vectors = [torch.empty(size, dtype=torch.float32, device=self.device)
                    for size in self.tensors.sizes]
         pieces = self.tensors.split(vectors, self.sizes)
-        if whole_model:
+        if copies:
             self.vectors, self.slots = vectors, pieces
-        if self.groups.rates is not None:
+        if updates:
             self.updates = pieces
 
     def _open(self, **options):
@@ -138,10 +152,17 @@ class Engine:
                            stream=self.stream.cuda_stream)
         self.group = Group(self.transport, **options)
         as_floats = self.vectors is not None or self.scaler is not None
+        self.types = list(self.dtypes)      # in which the library reads gradients
         for size, group, numbers in zip(self.tensors.sizes, self.tensors.groups,
                                         self.tensors.members):
-            self.group.add(size, type=library.F32 if as_floats else _TYPES[self.dtypes[numbers[0]]],
-                           **self.groups.options[group])
+            if as_floats or len({self.dtypes[number] for number in numbers}) > 1:
+                for number in numbers:
+                    self.types[number] = torch.float32
+            chosen = {"type": _TYPES[self.types[numbers[0]]], **self.groups.options[group]}
+            if self.in_pieces:
+                self.group.add_pieces([self.sizes[number] for number in numbers], **chosen)
+            else:
+                self.group.add(size, **chosen)
         self.group.open()
 
     def warn_of_low_density(self):
@@ -178,11 +199,11 @@ class Engine:
             self._prepare()
         source = self._source(number, grad)
         self.begun.append((number, grad, source, self._result(number, source)))
-        if self.vectors is None:
-            self._start(number, *self.begun[-1][2:])
+        if not self.whole_model:
+            self._set_rate(number)
+            self.group.start(number, *self.begun[-1][2:])
         elif len(self.begun) == len(self.sizes):
-            for tensor, vector in enumerate(self.vectors):
-                self._start(tensor, vector, vector)
+            self._start_whole()
 
     def _prepare(self):
         """Asks for what may differ from step to step."""
@@ -193,15 +214,25 @@ class Engine:
         if self.schedule.function is not None:
             self.group.set_density(library.ALL, self.schedule.at(self.step))
 
-    def _start(self, tensor, source, result):
+    def _set_rate(self, tensor):
         if self.rates is not None:
             self.group.set_rate(tensor, self.rates[self.tensors.groups[tensor]])
-        self.group.start(tensor, source, result)
+
+    def _start_whole(self):
+        given = {number: (source, result) for number, _, source, result in self.begun}
+        for tensor, numbers in enumerate(self.tensors.members):
+            self._set_rate(tensor)
+            if self.vectors is not None:
+                self.group.start(tensor, self.vectors[tensor])
+                continue
+            sources, results = zip(*(given[number] for number in numbers))
+            self.group.start_pieces(tensor, [source.data_ptr() for source in sources],
+                                    results if results[0] is not None else None)
 
     def _result(self, number, source):
-        """Where the result goes, as the library writes it: contiguous, float32."""
-        if self.vectors is None and self.updates is not None:
-            return self.updates[number]
+        """Where the result goes, as the library writes it: contiguous, float32. None: nowhere."""
+        if self.vectors is None and self.makes_updates:
+            return self.updates[number] if self.updates is not None else None
         return source if source.dtype == torch.float32 else torch.empty_like(source,
                                                                              dtype=torch.float32)
 
@@ -212,7 +243,7 @@ class Engine:
         elif self.scaler is not None:
             source = grad.contiguous().float()
         else:
-            return grad.contiguous()
+            return grad.contiguous().to(self.types[number])
         return source.mul_(1.0 / self.scale) if self.scaler is not None else source
 
     def _check_complete(self, begun):
@@ -227,7 +258,7 @@ class Engine:
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
         on all ranks. Returns False for a step to skip: gradients are infinite then."""
         begun, self.begun = self.begun, []
-        if self.vectors is not None:
+        if self.whole_model:
             self._check_complete(begun)
         try:
             self.group.wait()
@@ -240,7 +271,7 @@ class Engine:
             return False
         except Error as error:
             raise type(error)(self._by_name(error)) from None
-        if self.updates is None:
+        if not self.makes_updates:
             for _, grad, _, mean in begun:
                 if self.scaler is not None:
                     mean.mul_(self.scale)
@@ -248,21 +279,69 @@ class Engine:
                     grad.copy_(mean)
         numbers = [number for number, _, _, _ in begun]
         self.exchanged.update(numbers)
-        tensors = numbers if self.vectors is None else range(len(self.vectors))
+        tensors = range(len(self.tensors.sizes)) if self.whole_model else numbers
         self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
+
+    def locate(self, parameters):
+        """Looks where the parameters lie. True: elsewhere than in the step before."""
+        places = [parameter.data_ptr() for parameter in parameters]
+        if places == self.places:
+            return False
+        plain = all(parameter.dtype == torch.float32 and parameter.is_contiguous()
+                    for parameter in parameters)
+        self.places, self.targets = places, None
+        if plain and self.in_pieces:
+            self.targets = [self.group.pointers(tensor, [places[number] for number in numbers])
+                            for tensor, numbers in enumerate(self.tensors.members)]
+        return True
+
+    def subtract(self, parameters):
+        """Subtracts the mean updates of the last step from all parameters, which locate() has seen.
+        CUDA: call it in on_stream()."""
+        if self.updates is not None:
+            torch._foreach_sub_(parameters, [update.view_as(one) for one, update
+                                             in zip(parameters, self.updates)])
+            return
+        copies = {}         # of parameters that are not as the library needs them
+        for tensor, numbers in enumerate(self.tensors.members):
+            if self.targets is None:
+                some = [parameters[number].float().contiguous() for number in numbers]
+                self.group.subtract(tensor, some)
+                copies.update(zip(numbers, some))
+            else:
+                self.group.subtract(tensor, self.targets[tensor])
+        for number, copy in copies.items():
+            if copy.data_ptr() != self.places[number]:
+                parameters[number].copy_(copy)
+        _note_changes(parameters)
+
+    @contextlib.contextmanager
+    def on_stream(self):
+        """Our stream, between what the current one has queued and what it will queue."""
+        if self.stream is None:
+            yield
+            return
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            yield
+        current.wait_stream(self.stream)
 
     def _by_name(self, error):
         """The error's text with the user's names instead of the library's."""
         def named(match):
-            tensor, element = int(match[1]), match[2] and int(match[2])
-            if element is None and self.vectors is not None:
-                return "all parameters" if len(self.vectors) == 1 else \
+            tensor, piece, element = (part and int(part) for part in match.groups())
+            if element is None and self.whole_model:
+                return "all parameters" if len(self.tensors.sizes) == 1 else \
                     f"parameter group {self.tensors.groups[tensor]}"
-            number, element = self.tensors.find(tensor, element or 0)
-            at = "" if match[2] is None else f": element {element}"
+            if piece is not None:
+                number = self.tensors.members[tensor][piece]
+            else:
+                number, element = self.tensors.find(tensor, element or 0)
+            at = "" if match[3] is None else f": element {element}"
             return f"parameter '{self.names[number]}'{at}"
-        text = re.sub(r"\btensor (\d+)(?:: element (\d+))?", named, str(error))
+        text = re.sub(r"\btensor (\d+)(?:: (?:piece (\d+), )?element (\d+))?", named, str(error))
         return re.sub(r"call tw_group_set_(rate|density) alike on all ranks",
                       "lr and density must be equal on all ranks", text)
 
@@ -288,7 +367,7 @@ class Engine:
     def check_used(self):
         """Refuses a second exchange before step(): it would overwrite updates, and would be a
         second step for the moments."""
-        if self.is_fresh and self.updates is not None:
+        if self.is_fresh and self.makes_updates:
             raise StateError("backward() once more before step(): it has exchanged this step's "
                              "gradients already; accumulate under no_sync(), or call "
                              "optimizer.zero_grad() to drop the step")
@@ -346,6 +425,17 @@ class Engine:
         if self.group is not None:
             self.group.close()
         self.transport.close()
+
+
+def _note_changes(tensors):
+    """Lets autograd know, as torch's own operations do: a backward pass that needs the old values
+    raises. torch 1 cannot be told."""
+    increment = getattr(torch.autograd.graph, "increment_version", lambda _: None)
+    try:
+        increment(tensors)
+    except (RuntimeError, TypeError):       # before torch 2.6: one by one
+        for tensor in tensors:
+            increment(tensor)
 
 
 def _kind(size, dtype, device):

@@ -146,6 +146,7 @@ class Group:
     def __init__(self, transport, scheme="oktopk", density=0.0, **options):
         self._handle = ctypes.c_void_p()
         self._sizes = []        # of each tensor: elements, bytes per element of its gradient
+        self._pieces = []       # of each tensor: elements of its pieces
         self.transport = transport
         self.params = group_params(scheme, density, **options)
         check(lib.tw_group_create(self._handle, transport.handle, self.params))
@@ -159,14 +160,31 @@ class Group:
     def add(self, n, **options):
         """Adds a tensor of n elements. Call it before open(). Options are fields of
         tw_select_params and replace the group's; k replaces its density, density its k."""
+        select = self._select(options)
         tensor = ctypes.c_int()
+        check(lib.tw_group_add(self.handle, n, select if options else None, tensor))
+        self._note(tensor, [n], select)
+        return tensor.value
+
+    def add_pieces(self, sizes, **options):
+        """Adds a tensor whose gradient lies in pieces of these sizes. Options as in add()."""
+        select = self._select(options)
+        tensor = ctypes.c_int()
+        check(lib.tw_group_add_pieces(self.handle, (ctypes.c_int64 * len(sizes))(*sizes),
+                                      len(sizes), select if options else None, tensor))
+        self._note(tensor, sizes, select)
+        return tensor.value
+
+    def _select(self, options):
         select = library.SelectParams.from_buffer_copy(self.params.select)
         if options.get("k") or options.get("density"):
             select.k, select.density = 0, 0.0
         _set_select(select, options)
-        check(lib.tw_group_add(self.handle, n, select if options else None, tensor))
-        self._sizes.append((n, _BYTES[select.type]))
-        return tensor.value
+        return select
+
+    def _note(self, tensor, sizes, select):
+        self._sizes.append((sum(sizes), _BYTES[select.type]))
+        self._pieces.append(list(sizes))
 
     def memory(self):
         """Bytes that open() allocates."""
@@ -184,6 +202,29 @@ class Group:
     def start(self, tensor, grad, out="grad"):
         """The same in the background. Keep grad and out until wait() returns."""
         check(lib.tw_allreduce_start(self.handle, tensor, *self._addresses(tensor, grad, out)))
+
+    def start_pieces(self, tensor, grads, outs=None):
+        """start() of a tensor in pieces; without outs the result is kept for subtract()."""
+        width = self._size(tensor)[1]
+        check(lib.tw_allreduce_start_pieces(
+            self.handle, tensor, self.pointers(tensor, grads, width),
+            None if outs is None else self.pointers(tensor, outs), len(grads)))
+
+    def subtract(self, tensor, params):
+        """Subtracts the last result from params, float32: its pieces, or what pointers() made of
+        them. With a GPU this is queued on the tensor's stream."""
+        self._size(tensor)
+        if not isinstance(params, ctypes.Array):
+            params = self.pointers(tensor, params)
+        check(lib.tw_group_subtract(self.handle, tensor, params, len(params)))
+
+    def pointers(self, tensor, pieces, width=4):
+        """An array of the addresses of pieces, whose elements have `width` bytes."""
+        sizes = self._pieces[tensor]
+        if len(pieces) != len(sizes):
+            raise ParamError(f"{len(pieces)} pieces were given, the tensor has {len(sizes)}")
+        return (ctypes.c_void_p * len(sizes))(*(address(piece, size * width)
+                                                for piece, size in zip(pieces, sizes)))
 
     def _addresses(self, tensor, grad, out):
         n, width = self._size(tensor)

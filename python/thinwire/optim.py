@@ -14,6 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from . import ddp
+from .decay import Decay
 from .engine import Engine
 from .errors import MismatchError, ParamError, StateError
 from .optimizer import DDPStep, Distributed, PlainStep, held
@@ -181,19 +182,23 @@ class _AdamWRule(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        engine = self.thinwire
-        if engine.stream is not None:
-            torch.cuda.current_stream(engine.device).wait_stream(engine.stream)
-        if self._clip_update:
-            _clip(engine.updates, self._clip_update)
-        updates = dict(zip(map(id, self._exchange.parameters), engine.updates))
-        for group in self.param_groups:
-            trained = [one for one in group["params"] if id(one) in updates]
-            if trained and group["weight_decay"] != 0:
-                torch._foreach_mul_(trained, 1.0 - float(group["lr"]) * group["weight_decay"])
-            if trained:
-                torch._foreach_sub_(trained, [updates[id(one)].view_as(one) for one in trained])
+        engine, parameters = self.thinwire, self._exchange.parameters
+        moved = engine.locate(parameters)
+        with engine.on_stream():
+            for group, decay in zip(self.param_groups, self._decays(moved)):
+                decay.step(group)
+            if self._clip_update:
+                _clip(engine.updates, self._clip_update)
+            engine.subtract(parameters)
         return loss
+
+    def _decays(self, moved):
+        """A Decay for each group; new ones if parameters lie elsewhere than before."""
+        if moved:
+            known = set(map(id, self._exchange.parameters))
+            self._decay = [Decay([one for one in group["params"] if id(one) in known])
+                           for group in self.param_groups]
+        return self._decay
 
 
 def _clip(updates, limit):
@@ -215,6 +220,9 @@ class AdamW(_Exchanging, _AdamWRule):
     its value during the first fifth. warmup_steps says it directly; warmup is "exponential",
     "linear" or "cosine". density may be a function of the step; warmup_density is then the largest
     value that it returns. A rate of two to three times dense AdamW's suits.
+
+    Weight decay of groups of more than 2 million elements is applied to a part of them in each
+    step, for all steps since that part's last turn; 16 parts at most (decay.py).
 
     whole_model: select from each parameter group as a whole, not from each parameter. clip_norm
     limits the 2-norm of each group's (else each parameter's) gradient on each rank, clip_update
@@ -247,7 +255,8 @@ class AdamW(_Exchanging, _AdamWRule):
         self._opened = [(tuple(group["betas"]), group["eps"]) for group in self.param_groups]
         options = [{"before": "adamw", "eps": eps, "beta1": betas[0] or sys.float_info.min,
                     "beta2": betas[1]} for betas, eps in self._opened]   # both 0: the defaults
-        return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True)
+        return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True,
+                      whole_updates=self._clip_update > 0)
 
     def _check_unchanged(self):
         for group, opened in zip(self.param_groups, self._opened):

@@ -57,29 +57,30 @@ class PlainStep:
                                  f"often than backward_passes_per_step ({self.passes}) says; call "
                                  "step() between")
             if self.ready[number] == self.passes:
-                self._start(number)
+                self._start([number])
 
-    def _start(self, number):
-        parameter, stream = self.parameters[number], self.engine.stream
+    def _start(self, numbers):
+        stream = self.engine.stream
         try:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            for number in numbers:
+                if self.parameters[number].grad is None:
+                    self.parameters[number].grad = torch.zeros_like(self.parameters[number])
             if stream is not None:
                 stream.wait_stream(torch.cuda.current_stream(self.engine.device))
             with torch.cuda.stream(stream):     # None: no effect
-                self.engine.begin(number, parameter.grad)
+                for number in numbers:
+                    self.engine.begin(number, self.parameters[number].grad)
         except Exception:       # on this rank only: the others must not wait for it
             self.engine.transport.abort()
             raise
-        self.started[number] = True
+        for number in numbers:
+            self.started[number] = True
 
     def synchronize(self):
         """Waits for all gradients. Parameters that this rank did not use count as zero: all ranks
         sum the same tensors."""
         with self.lock:
-            for number, started in enumerate(self.started):
-                if not started:
-                    self._start(number)
+            self._start([number for number, started in enumerate(self.started) if not started])
             self.started = [False] * len(self.parameters)
             self.ready = [0] * len(self.parameters)
             stream = self.engine.stream
@@ -161,7 +162,7 @@ class Distributed:
     def zero_grad(self, *arguments, **options):
         if any(self._exchange.started):
             raise StateError("zero_grad() between backward() and step(): the exchange is running")
-        if self.thinwire.updates is not None:
+        if self.thinwire.makes_updates:
             self.thinwire.is_fresh = False
         return super().zero_grad(*arguments, **options)
 

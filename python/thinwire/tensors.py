@@ -8,10 +8,12 @@ class Groups:
 
     of: for each parameter, the number of its group. options: for each group, the fields of
     tw_select_params in which it differs. rates: with AdamW before selection, a function that
-    returns the rate of each group. is_adaptive: None if nobody knows."""
+    returns the rate of each group. is_adaptive: None if nobody knows. whole_updates: the optimizer
+    looks at mean updates as whole vectors."""
 
-    def __init__(self, of, options, rates=None, is_adaptive=None):
+    def __init__(self, of, options, rates=None, is_adaptive=None, whole_updates=False):
         self.of, self.options, self.rates, self.is_adaptive = of, options, rates, is_adaptive
+        self.whole_updates = whole_updates
 
 
 class Tensors:

@@ -72,12 +72,14 @@ def scaled(rank, device):
     return outcome(network, state)
 
 
-def adamw(rank, device, wrapped=True, scaler=None, **options):
+def adamw(rank, device, wrapped=True, scaler=None, together=False, **options):
     """With a scaler, step 4 overflows; without, there is no step 4."""
     network = Known(**SIZES).to(device)
     network = DDP(network, bucket_cap_mb=0.001) if wrapped else network
     groups = [{"params": [network.get_parameter(("module." if wrapped else "") + name)], "lr": lr}
               for name, lr in (("a", 0.01), ("b", 0.02), ("c", 0.03))]
+    if together:
+        groups = network.parameters()
     optimizer = thinwire.AdamW(groups, density=0.02, warmup_steps=5, model=network,
                                grad_scaler=scaler, **options)
     for step in range(STEPS):
@@ -124,6 +126,10 @@ def all_of_them(rank, nranks):
             plays[f"AdamW with a scaler, {options}"] = \
                 lambda device, options=options: adamw(rank, device, scaler=scaler_of(device),
                                                       **options)
+    plays["AdamW, one group in pieces"] = \
+        lambda device: adamw(rank, device, wrapped=False, together=True)
+    plays["AdamW, one group in pieces, updates"] = \
+        lambda device: adamw(rank, device, wrapped=False, together=True, clip_update=1e9)
     return {name: (play("cpu"), play("cuda")) for name, play in plays.items()}
 
 

@@ -1,6 +1,7 @@
 """thinwire.AdamW and thinwire.SGD train as torch's do at full density, and as their definitions say
 at low density: plain models and DDP, groups, schedulers, accumulation, closures, one process."""
 import copy
+import functools
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from known import Account, Known, balanced, gradient, residuals
 from ranks import equal, loss, main, model, run, weights
+from thinwire import decay
 from test_hook import Gate, Gated
 
 STEPS = 12
@@ -361,6 +363,89 @@ def test_limits():
     run(limits, 2)
 
 
+# ---- weight decay in parts
+
+def decayed(steps, rates, weight_decay, parts, total):
+    """The factor of each element after so many steps: its part's turns are every parts-th step."""
+    factors = torch.ones(total, dtype=torch.float64)
+    for part in range(parts):
+        begin, end = part * total // parts, (part + 1) * total // parts
+        turns = [step for step in range(steps) if step % parts == part]
+        for step in range(turns[-1] + 1 if turns else 0):
+            factors[begin:end] *= 1 - rates(step) * weight_decay
+    return factors
+
+
+def in_parts(rank, nranks):
+    """Gradients of zero: weights decay and nothing else. In the middle a copy loads the state."""
+    decay._LEAST = 64
+    bare, rates = model(), lambda step: 0.01 * (step + 1)
+    begin = torch.cat([one.detach().flatten() for one in bare.parameters() if one.dim() > 1])
+    network, other = model(), model()
+    optimizer, second = (thinwire.AdamW(one, lr=1.0, weight_decay=0.5, density=0.1, warmup_steps=0)
+                         for one in (network, other))
+    schedules = [torch.optim.lr_scheduler.LambdaLR(one, rates) for one in (optimizer, second)]
+
+    def step_once(one, schedule):
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        one.step()
+        schedule.step()
+    for step in range(37):
+        if step == 21:
+            other.load_state_dict(network.state_dict())
+            second.load_state_dict(optimizer.state_dict())
+            schedules[1].load_state_dict(schedules[0].state_dict())
+        step_once(optimizer, schedules[0])
+        if step >= 21:
+            step_once(second, schedules[1])
+            assert torch.equal(weights(network), weights(other)), step
+        now = torch.cat([one.detach().flatten() for one in network.parameters() if one.dim() > 1])
+        wanted = begin * decayed(step + 1, rates, 0.5, 16, len(begin))
+        assert torch.allclose(now.double(), wanted.double(), rtol=1e-5), step
+    assert all(torch.equal(one, two) for one, two in zip(network.parameters(), bare.parameters())
+               if one.dim() <= 1)
+    assert len(optimizer.param_groups[0]["pending_decay"]) == 16
+    return weights(network)
+
+
+def test_decay_in_parts():
+    assert equal(run(in_parts, 2))
+
+
+# ---- parameters that lie otherwise in memory
+
+def otherwise(rank, nranks):
+    """Not contiguous, or moved between steps: the same weights."""
+    def play(lies, parts):
+        decay._LEAST = 100 if parts else 1 << 20
+        torch.manual_seed(3)
+        network = torch.nn.Module()
+        network.a = torch.nn.Parameter(lies(torch.randn(6, 5, 3, 3)))
+        network.b = torch.nn.Parameter(lies(torch.randn(4, 3, 2, 2)))
+        network.c = torch.nn.Parameter(torch.randn(7))
+        optimizer = thinwire.AdamW(network, lr=0.1, density=0.2, warmup_steps=0)
+        for step in range(6):
+            for number, one in enumerate(network.parameters()):
+                grad = torch.empty_like(one)
+                grad.copy_(torch.arange(one.numel()).view(one.shape).mul(7 + step).sin() + number)
+                one.grad = grad
+                if step == 3:
+                    one.data = one.data.clone()
+            optimizer.step()
+        return weights(network)
+    channels_last = functools.partial(torch.Tensor.contiguous, memory_format=torch.channels_last)
+    plain = play(lambda one: one, False)
+    assert torch.equal(plain, play(channels_last, False))
+    assert play(channels_last, True).isfinite().all()
+    return plain
+
+
+def test_parameters_that_lie_otherwise():
+    assert equal(run(otherwise, 2))
+
+
 # ---- one process
 
 def no_process_group(rank, nranks):
@@ -379,4 +464,4 @@ def test_without_a_process_group():
 if __name__ == "__main__":
     main([test_full_density_is_torch, test_low_density_is_its_definition,
           test_sgd_is_compress_and_torchs, test_patterns, test_densities, test_limits,
-          test_without_a_process_group])
+          test_decay_in_parts, test_parameters_that_lie_otherwise, test_without_a_process_group])

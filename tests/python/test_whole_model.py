@@ -173,15 +173,15 @@ def test_resumed_is_bitwise_the_same():
 def default(rank, nranks):
     """compress() selects from the whole model, but not where parameters may be unused, nor with
     bucket: of each parameter."""
-    def vectors(ddp=None, **options):
+    def is_whole(ddp=None, **options):
         network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3), **(ddp or {}))
-        return thinwire.compress(network, **options).engine.vectors
-    assert vectors() is not None
-    assert vectors(whole_model=False) is None
-    assert vectors({"find_unused_parameters": True}) is None
-    assert vectors({"static_graph": True}) is None
-    assert vectors(bucket=7) is None
-    assert vectors({"find_unused_parameters": True}, whole_model=True) is not None
+        return thinwire.compress(network, **options).engine.whole_model
+    assert is_whole()
+    assert not is_whole(whole_model=False)
+    assert not is_whole({"find_unused_parameters": True})
+    assert not is_whole({"static_graph": True})
+    assert not is_whole(bucket=7)
+    assert is_whole({"find_unused_parameters": True}, whole_model=True)
 
 
 def test_default():
