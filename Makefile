@@ -148,6 +148,7 @@ bench-gpu: all ## selection on a GPU, against the bare pass and against torch on
 	    build/thinwire bench select --device cuda --method exact --n $$n $$cold || exit 1; \
 	done; done
 	$(PYTHON) bench/torch_gpu.py
+	$(PYTHON) bench/torch_adamw.py
 
 clean: ## remove all builds
 	rm -rf build build-*
