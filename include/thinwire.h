@@ -39,8 +39,8 @@
  *     A failed call has changed nothing, unless its comment says otherwise.
  *   - The library never prints, exits or aborts.
  *   - Threads. One thread at a time may use a handle. A group and its transport count as one
- *     handle: do not call functions of the transport while a step is in progress. Other handles are
- *     independent.
+ *     handle: while a step is in progress, call no function of the transport except
+ *     tw_transport_info. Other handles are independent.
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
  *     the same on all ranks, with two exceptions. If the group breaks, a rank that has already
  *     finished the call returns TW_OK and gets the error from its next call. Errors "of this rank
@@ -395,7 +395,8 @@ typedef struct tw_traffic {
 } tw_traffic;
 
 /* The name, rank, number of ranks and traffic of a transport. Each pointer except the first may be
- * NULL.
+ * NULL. Any thread may ask at any time: during a step the traffic is what has been sent and received
+ * so far.
  * Errors: TW_ERR_NULL. */
 TW_API int tw_transport_info(const tw_transport *transport, const char **name, int *rank,
                              int *nranks, tw_traffic *traffic);

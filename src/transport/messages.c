@@ -190,15 +190,15 @@ int tw__transport_recv(tw_transport *t, int peer, tw__message_kind kind, void *d
 
 /* ---- test, cancel, wait */
 
-static void count(tw_traffic *traffic, const tw__message *message) {
+static void count(tw__counters *c, const tw__message *message) {
     int payload = message->kind == TW__PAYLOAD;
     int64_t bytes = (int64_t)message->bytes;
     assert(message->kind != TW__DEVICE && bytes >= 0);
     if (message->sending)
-        *(payload ? &traffic->payload_sent : &traffic->control_sent) += bytes;
+        tw__counter_add(payload ? &c->payload_sent : &c->control_sent, bytes);
     else
-        *(payload ? &traffic->payload_received : &traffic->control_received) += bytes;
-    traffic->messages_sent += message->sending;
+        tw__counter_add(payload ? &c->payload_received : &c->control_received, bytes);
+    tw__counter_add(&c->messages_sent, message->sending);
 }
 
 static int test(tw_transport *t, tw__message *message, int *done) {
@@ -218,7 +218,7 @@ static int test(tw_transport *t, tw__message *message, int *done) {
         message->bytes = bytes;
         tw__sim_clock_receive(t->clock, message);
     }
-    count(&t->traffic, message);
+    count(&t->counters, message);
     return TW_OK;
 }
 

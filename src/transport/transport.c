@@ -104,12 +104,18 @@ int tw_transport_info(const tw_transport *transport, const char **name, int *ran
     if (nranks != NULL)
         *nranks = transport->nranks;
     if (traffic != NULL)
-        *traffic = transport->traffic;
+        *traffic = tw__transport_traffic(transport);
     return TW_OK;
 }
 
 tw_traffic tw__transport_traffic(const tw_transport *t) {
-    return t->traffic;
+    const tw__counters *c = &t->counters;
+    const _Atomic int64_t *const all[] = {&c->payload_sent, &c->payload_received, &c->control_sent,
+                                          &c->control_received, &c->messages_sent};
+    int64_t now[5];
+    for (int i = 0; i < 5; i++)
+        now[i] = atomic_load_explicit(all[i], memory_order_relaxed);
+    return (tw_traffic){now[0], now[1], now[2], now[3], now[4]};
 }
 
 /* ---- the transport of a group */
@@ -193,9 +199,9 @@ int tw__transport_transfer(tw_transport *t, tw__transfer *transfers, int count) 
 void tw__transport_count(tw_transport *t, const tw__transfer *transfers, int count) {
     for (int i = 0; i < count; i++) {
         const tw__buffer *out = &transfers[i].out, *in = &transfers[i].in;
-        t->traffic.payload_sent += out->data != NULL ? (int64_t)out->bytes : 0;
-        t->traffic.messages_sent += out->data != NULL;
-        t->traffic.payload_received += in->data != NULL ? (int64_t)in->bytes : 0;
+        tw__counter_add(&t->counters.payload_sent, out->data != NULL ? (int64_t)out->bytes : 0);
+        tw__counter_add(&t->counters.messages_sent, out->data != NULL);
+        tw__counter_add(&t->counters.payload_received, in->data != NULL ? (int64_t)in->bytes : 0);
     }
 }
 

@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "transport/transport.h"
 
+#include <stdatomic.h>
+
 #define TW__TAG_DATA 0
 #define TW__TAG_LIVENESS 1
 /* How often a waiting rank looks for queries and abort notices, at least. */
@@ -32,6 +34,18 @@ typedef struct tw__liveness {
     size_t abort_bytes;       /* 0: it has not aborted */
 } tw__liveness;
 
+/* tw_traffic while it is counted. The thread that moves messages writes, any thread reads. */
+typedef struct tw__counters {
+    _Atomic int64_t payload_sent, payload_received;
+    _Atomic int64_t control_sent, control_received;
+    _Atomic int64_t messages_sent;
+} tw__counters;
+
+static inline void tw__counter_add(_Atomic int64_t *counter, int64_t by) {
+    int64_t before = atomic_load_explicit(counter, memory_order_relaxed);
+    atomic_store_explicit(counter, before + by, memory_order_relaxed);
+}
+
 typedef struct tw__sim_clock tw__sim_clock;
 
 struct tw_transport {
@@ -43,7 +57,7 @@ struct tw_transport {
     int shared;              /* ranks can read each other's memory */
     int64_t timeout;         /* ns */
     _Atomic int interrupted; /* set by any thread */
-    tw_traffic traffic;
+    tw__counters counters;
     tw__sim_clock *clock; /* NULL: the network is real */
     tw__overlap *overlap; /* NULL: no work */
     void *overlap_context;

@@ -117,8 +117,38 @@ static void test_some_without_feedback(void **state) {
             compare_mixtures(scheme);
 }
 
+/* Asks for the traffic while the thread of the background counts it. */
+static int ask_meanwhile(ranks *r, int rank, void *context) {
+    tw_traffic begin, now;
+    int error = tw_transport_info(r->transports[rank], NULL, NULL, NULL, &begin);
+    if (error == TW_OK)
+        error = workload_start(context, rank);
+    do
+        (void)tw_transport_info(r->transports[rank], NULL, NULL, NULL, &now);
+    while (error == TW_OK && now.messages_sent < begin.messages_sent + 20);
+    return error != TW_OK ? error : tw_allreduce_wait(r->groups[rank], TW_ALL);
+}
+
+static void watch_traffic(void) {
+    int64_t sizes[12];
+    workload_sizes(sizes, 12, 3000);
+    float ***grads = workload_gradients(sizes, 12);
+    tw_group_params params = workload_params("oktopk", 500);
+    workload w;
+    oracle_rng rng = {.key = 5};
+    check_scene("traffic of steps in progress");
+    workload_open(&w, &params, sizes, 12, grads);
+    workload_gradients_fill(grads, sizes, 12, 0);
+    workload_shuffle(&w, &rng);
+    ranks_run(&w.r, ask_meanwhile, &w);
+    ranks_ok(&w.r);
+    workload_close(&w);
+    workload_gradients_free(grads, 12);
+}
+
 static void test_small(void **state) {
     (void)state;
+    watch_traffic();
     compare_buckets("oktopk", TW_GLOBAL_EXACT, 0, 12, 3000, 3);
     compare_buckets("gtopk", TW_GLOBAL_EXACT, 500, 12, 3000, 3);
     compare_buckets("logtopk", TW_GLOBAL_EXACT, 500, 12, 3000, 3);
