@@ -40,7 +40,8 @@ class _Job:
 
 
 class _Worker(threading.Thread):
-    """Runs jobs in order; ends at None. Holds the engine, but not the state that owns it."""
+    """Runs jobs in order; at None closes the engine and ends. Holds the engine, but not the state
+    that owns it."""
 
     def __init__(self, engine):
         super().__init__(daemon=True, name="thinwire")
@@ -49,12 +50,15 @@ class _Worker(threading.Thread):
         self.error = None       # the next backward() raises it
         self.good = True        # no bucket of this step was refused
         self.left = False       # this rank has left the group
+        self.ending = threading.Event()
         self.start()
 
     def run(self):
         while True:
             job = self.jobs.get()
             if job is None:
+                self.ending.set()
+                self.engine.close()
                 return
             self.waiting.append(job)
             if job.last or not self.engine.as_a_whole:
@@ -139,19 +143,16 @@ class _Usage:
 
 
 def _shut_down(worker, usage):
-    """Frees everything, unless the worker is stuck: it would use what was freed. The process may
-    end all the same, since the worker is a daemon."""
+    """Lets the worker free everything. It may be stuck: in a step, or because CUDA frees memory only
+    when the GPU is idle. The process may end all the same, since the worker is a daemon."""
     if usage is not None:
         usage.close()
     worker.jobs.put(None)
-    worker.join(0.2)
-    if worker.is_alive():
+    if worker.is_alive() and not worker.ending.wait(0.2):   # in a forked process it is not
         worker.engine.transport.abort()     # ends a step that waits for others
-        worker.join(_STUCK_SECONDS)
+    worker.join(_STUCK_SECONDS)
     if worker.is_alive():
         warnings.warn("thinwire: a step does not end; its memory is not freed", stacklevel=2)
-    else:
-        worker.engine.close()
 
 
 def _check_dense(module):

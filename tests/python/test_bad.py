@@ -387,14 +387,20 @@ from thinwire import ddp
 ddp._STUCK_SECONDS = 0.3
 dist.init_process_group("gloo", {store!r}, rank=0, world_size=1)
 state = thinwire.compress(DDP(model()))
-state.engine.check_used = lambda: time.sleep(1000)
-state._worker.jobs.put(type("Job", (), dict(last=True)))
+state.engine.{call} = lambda: time.sleep(1000)
+if {call!r} == "check_used":
+    state._worker.jobs.put(type("Job", (), dict(last=True)))
 """
 
 
 def test_stuck_step_lets_the_process_end():
+    for call in ("check_used", "close"):    # in a step, or when all is freed
+        stuck_in(call)
+
+
+def stuck_in(call):
     with tempfile.TemporaryDirectory() as folder:
-        script = STUCK.format(here=os.path.dirname(os.path.abspath(__file__)),
+        script = STUCK.format(here=os.path.dirname(os.path.abspath(__file__)), call=call,
                               store=f"file://{folder}/store")
         ended = subprocess.run([sys.executable, "-c", script], text=True, timeout=30,
                                stderr=subprocess.PIPE)
