@@ -41,6 +41,9 @@
  *   - Threads. One thread at a time may use a handle. A group and its transport count as one
  *     handle: while a step is in progress, call no function of the transport except
  *     tw_transport_info. Other handles are independent.
+ *   - Fork. The child of a fork() has copies of selectors on the CPU and may use them. It must not
+ *     use groups, transports and whatever is on a GPU, nor free them: their threads, connections and
+ *     GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
  *     the same on all ranks, with two exceptions. If the group breaks, a rank that has already
  *     finished the call returns TW_OK and gets the error from its next call. Errors "of this rank
@@ -195,7 +198,10 @@ typedef struct tw_select_params {
      * type. Selections equal the CPU's bit for bit. A selector queues its work on `stream`. A group
      * has a stream of its own: its steps begin after the work that was in `stream` when
      * tw_allreduce or tw_allreduce_start was called. A step of a group is complete when
-     * tw_allreduce or tw_allreduce_wait returns. */
+     * tw_allreduce or tw_allreduce_wait returns. A stream that is being captured into a CUDA graph
+     * cannot be used: steps fail with TW_ERR_DEVICE and the capture is spoilt, because the host
+     * takes part in every step. Calls leave the CUDA device of the calling thread as it is, and
+     * create a context on GPU `ordinal` only. */
     int device;   /* tw_device */
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
@@ -361,23 +367,33 @@ typedef struct tw_device_message {
     size_t bytes;
 } tw_device_message;
 
-/* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
- * complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0, or a
- * negative number after a call of tw_transport_explain. messages is valid during the call only. The
- * data of the messages stay valid until the stream has sent and received them. A thread of the
- * library may make this call; it does not set the CUDA device. */
-typedef int tw_device_exchange(void *context, const tw_device_message *messages, int count,
-                               void *stream);
+/* The functions that move GPU memory between ranks. One thread at a time calls them: a thread of the
+ * library, whose current CUDA device is the group's GPU, or the thread that called the library, with
+ * the device that this has. They return a negative number on failure, after tw_transport_explain. */
+typedef struct tw_gpu_calls {
+    /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
+     * complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0.
+     * messages is valid during the call only. The data of the messages stay valid until the stream
+     * has sent and received them. */
+    int (*exchange)(void *context, const tw_device_message *messages, int count, void *stream);
+    /* Asked again and again until the stream has done the exchange. 0: it is queued. 1: not yet;
+     * the library goes on asking, up to its deadline. NULL: `exchange` queues it before it returns,
+     * and a failure of it ends the stream. */
+    int (*progress)(void *context);
+    /* 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
+    int (*check)(void *context, int ordinal);
+} tw_gpu_calls;
 
-/* For groups on a GPU: use `exchange` to send entries from GPU to GPU. Control messages still use
- * the transport. All ranks must set it, or none. thinwire_nccl.h sets NCCL.
+/* For groups on a GPU: use these functions to send entries from GPU to GPU. Control messages still
+ * use the transport. All ranks must set them, or none. calls is copied; NULL: none. thinwire_nccl.h
+ * sets NCCL.
  *
- * If none is set, entries pass through host memory. Exception: between threads of one process the
+ * If none are set, entries pass through host memory. Exception: between threads of one process the
  * library copies them directly, if tensors have 16384 entries or more on average. With exchanges
  * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
  * scheme "auto", entries always pass through host memory.
- * Errors: TW_ERR_NULL; TW_ERR_STATE if the transport has a group. */
-TW_API int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange,
+ * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_STATE if the transport has a group. */
+TW_API int tw_transport_set_device(tw_transport *transport, const tw_gpu_calls *calls,
                                    void *context);
 
 /* Close and free. Free its group first. NULL is fine. Over MPI this is collective. */
@@ -454,7 +470,9 @@ typedef struct tw_group_params {
                                 half of it, 2 s at most, the other ranks are asked whether they are
                                 there. So a rank that falls silent is an error after this time,
                                 not later. A step has several waits (oktopk: 9 or more): a rank
-                                that is late in each, but not by so much, is no error */
+                                that is late in each, but not by so much, is no error. On a GPU
+                                a rank waits for `stream` and for its own work, each for `timeout`
+                                less this last part, and is the rank at fault after that */
     int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many
                                 elements; 0: 4 Mi, with "auto" what suits the network; 1: each
                                 tensor alone. Results do not depend on it, with one exception: if
@@ -520,7 +538,12 @@ TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
- * abandoned: the other ranks' groups break, and the transport can only be freed. */
+ * abandoned: the other ranks' groups break, and the transport can only be freed. If the GPU is still
+ * at work on a step that has failed (see tw_allreduce), or functions of tw_transport_set_device had
+ * not queued all of it yet, the group's GPU memory and pinned memory are not freed until the process
+ * ends: abort that work first. CUDA itself lets memory be freed only when
+ * no other stream of the GPU is at work: a stuck stream that has nothing to do with the group
+ * holds this call. */
 TW_API void tw_group_free(tw_group *group);
 
 /* ---- 6. Allreduce ------------------------------------------------------------------------- */
@@ -548,7 +571,8 @@ TW_API void tw_group_free(tw_group *group);
  * Errors after which the group is broken:
  *   TW_ERR_MISMATCH   ranks exchange different tensors or steps
  *   TW_ERR_TIMEOUT    the text names the missing ranks. A rank that computes for longer than
- *                     `timeout` outside of the library counts as missing
+ *                     `timeout` outside of the library counts as missing, and so does a rank
+ *                     whose GPU does not end what was queued in `stream` before the step
  *   TW_ERR_STATE      another rank freed its group
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
@@ -557,6 +581,12 @@ TW_API void tw_group_free(tw_group *group);
  * asked for results, information and residuals, and can be saved and freed. Steps, settings and
  * loading return the error that broke it. TW_ERR_MISMATCH and TW_ERR_DEVICE are in both lists: if
  * the next step returns the error again, the group is broken.
+ *
+ * On a GPU a step may fail while work is stuck: in `stream`, or in functions of
+ * tw_transport_set_device, for instance NCCL. Then the call returns at its deadline, but the GPU may
+ * read grad, and write out, whenever that work goes on, even after tw_group_free. So grad and out
+ * belong to the library until the GPU has ended it: after ncclCommAbort, or once `stream` has come
+ * to its end. Until then the group cannot be asked for residuals nor saved (TW_ERR_TIMEOUT).
  *
  * The ranks of a broken group may differ by one step of a tensor: a rank may have completed the step
  * in which the others failed. They never differ by more, because a step ends nowhere before all
@@ -792,8 +822,8 @@ TW_API void tw_selector_free(tw_selector *selector);
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
 /* Wait for a step on a GPU. On a GPU tw_selector_run returns as soon as the step is queued on the
- * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. On
- * the CPU it returns at once.
+ * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. It has
+ * no deadline: it waits for the stream as cudaStreamSynchronize does. On the CPU it returns at once.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, after
  * which the step is no longer open; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
@@ -923,7 +953,8 @@ TW_API int tw_cuda_accumulate_adamw(float *e, float *m, float *v, const float *g
                                     void *stream);
 
 /* The name of a GPU that this build can use, from ordinal 0. Valid until this thread calls again.
- * Errors: TW_ERR_DEVICE if there is no such GPU; tw_last_error() says why. */
+ * Errors: TW_ERR_DEVICE if there is no such GPU, or its compute capability is lower than this build
+ * was compiled for; tw_last_error() says which. */
 TW_API int tw_cuda_device(int ordinal, const char **name);
 
 #ifdef __cplusplus

@@ -9,10 +9,24 @@
  *     tw_transport_nccl(transport, comm);
  *     tw_group_create(&group, transport, &params);    // params.select.device = TW_CUDA
  *
- * If a rank dies while NCCL work is queued, the other ranks wait in NCCL, inside a call of this
- * library, even after `timeout`. Then call ncclCommAbort from another thread, the only use of comm
- * that is allowed during a step. The waiting call returns an error that names the rank, and the
- * group is broken. */
+ * Failures. If a rank dies while NCCL work is queued, NCCL on the other GPUs waits for it for ever.
+ * The step returns an error at its deadline all the same: TW_ERR_TIMEOUT, which names the rank, or
+ * TW_ERR_TRANSPORT as soon as ncclCommGetAsyncError tells of a failure. The group is broken, and GPU
+ * memory is still in use: see tw_allreduce. Then call ncclCommAbort, tw_group_free and
+ * tw_transport_free, in this order. Do not call ncclCommAbort during a step: the step asks comm for
+ * errors meanwhile.
+ *
+ * Connecting. NCCL connects two ranks when they first exchange something. With a blocking
+ * communicator, NCCL's default, this happens inside a call of NCCL, which knows no deadline of this
+ * library: a rank that dies before it has connected holds the others as long as NCCL lets it. With
+ * a communicator made with config.blocking = 0 the deadline counts from the first message on. Such
+ * a communicator must be ready (ncclCommGetAsyncError says ncclSuccess) when it is given.
+ *
+ * Other communicators. NCCL's kernels wait on the GPU for those of the other ranks. If another
+ * communicator works on the same GPUs during a step, and its kernels and those of the step begin in
+ * different orders on different ranks, all may wait for ever. Such work must be complete before a
+ * step begins, or be queued in `stream` of tw_select_params, which the step waits for; and it may
+ * begin again when the step is complete. With tw_allreduce_start: not between start and wait. */
 #ifndef THINWIRE_NCCL_H
 #define THINWIRE_NCCL_H
 
@@ -27,14 +41,16 @@ extern "C" {
 /* Let a transport use an NCCL communicator. All ranks must call this, before they create a group.
  * It does not wait for other ranks.
  *   comm  has the ranks of the transport, in the same order. The GPU of a rank in it is the one
- *         that `ordinal` of its tensors names. The caller owns comm. It must outlive the group. Do
- *         not use it while a step of the group is in progress.
+ *         that `ordinal` of its tensors names, or tw_group_open returns TW_ERR_DEVICE. The caller
+ *         owns comm. It must outlive the group, unless it is aborted. Do not use it while a step of
+ *         the group is in progress.
  * Errors: TW_ERR_NULL for the transport; TW_ERR_STATE if the transport has a group; TW_ERR_PARAM if
  * comm has another size or rank; TW_ERR_TRANSPORT with NCCL's text, also if comm is NULL. */
 TW_API int tw_transport_nccl(tw_transport *transport, ncclComm_t comm);
 
-/* The tw_device_exchange that tw_transport_nccl sets: all messages as one group of NCCL sends and
- * receives. context is an ncclComm_t. */
+/* `exchange` of the tw_gpu_calls that tw_transport_nccl sets: all messages as one group of NCCL sends
+ * and receives. context is an ncclComm_t. If that does not block, ncclCommGetAsyncError tells when
+ * they are queued. */
 TW_API int tw_nccl_exchange(void *context, const tw_device_message *messages, int count,
                             void *stream);
 

@@ -219,10 +219,10 @@ static void report(const wire_bench *bench, const tw__wire *format, double densi
 
 static void buffers_free(wire_bench *bench) {
     const tw__backend *b = bench->backend;
-    b->free(bench->device_selected.at);
-    b->free(bench->device_decoded);
-    b->free(bench->device_rounded);
-    b->free(bench->message);
+    b->free(bench->stream, bench->device_selected.at);
+    b->free(bench->stream, bench->device_decoded);
+    b->free(bench->stream, bench->device_rounded);
+    b->free(bench->stream, bench->message);
     if (bench->context != NULL)
         b->lists_free(bench->context);
     if (bench->stream != NULL)
@@ -236,7 +236,7 @@ static int device_open(wire_bench *bench, size_t message_bytes) {
     const tw__backend *b = bench->backend;
     size_t count = (size_t)bench->selected.count, bytes = sizeof(tw__entry) * count;
     bench->device_selected.count = bench->selected.count;
-    TW_TRY(b->stream_create(&bench->stream, 0));
+    TW_TRY(b->stream_create(&bench->stream, 0, NULL, NULL));
     TW_TRY(b->lists_create(&bench->context, bench->stream, bench->selected.count, 1));
     TW_TRY(b->alloc(bench->stream, (void **)&bench->device_selected.at, bytes));
     TW_TRY(b->alloc(bench->stream, (void **)&bench->device_decoded, bytes));

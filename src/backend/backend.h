@@ -48,6 +48,10 @@ static inline int tw__piece_of(const tw__pieces *pieces, int64_t index) {
     return low;
 }
 
+/* Asked while a device works: TW_OK to go on waiting, else the error that ends the wait. first: the
+ * wait begins. Does not sleep. */
+typedef int tw__check(void *context, int first);
+
 /* What a selector's state holds one of for each element. */
 typedef enum {
     TW__RESIDUAL,
@@ -112,16 +116,24 @@ typedef struct tw__backend {
     /* And that over the memory of AdamW: e, m and v += g. */
     int (*accumulate_adamw)(float *e, float *m, float *v, const float *g, int64_t n, void *native);
 
-    /* ---- order of work. Errors: TW_ERR_DEVICE, TW_ERR_MEMORY. */
-    int (*stream_create)(tw__stream **stream, int ordinal);
+    /* ---- order of work. Errors: TW_ERR_DEVICE, TW_ERR_MEMORY.
+     * Every wait for a stream within a step asks `check`, unless that is NULL, again and again; if it
+     * fails, the stream is given up: later waits fail at once, and what the stream may still use is
+     * not freed while it is at work. */
+    int (*stream_create)(tw__stream **stream, int ordinal, tw__check *check, void *context);
     void (*stream_free)(tw__stream *stream);
+    /* The calling thread, one of the library, works for this stream from now on. */
+    void (*stream_adopt)(const tw__stream *stream);
     void *(*stream_native)(const tw__stream *stream); /* as the device's own API has it */
     int (*stream_wait)(tw__stream *stream);           /* for all that was queued */
+    /* Give it up. for_good: more may yet be queued, by others, at any time. */
+    void (*stream_give_up)(tw__stream *stream, int for_good);
     /* Remember where a native stream is now. *event is made when it is NULL. */
     int (*event_record)(tw__stream *stream, void *native, void **event);
     int (*stream_follow)(tw__stream *stream, void *event); /* later work waits for the event */
-    int (*event_reached)(void *event);                     /* 1: yes, 0: not yet, or an error */
-    void (*event_free)(void *event);
+    /* 1: yes, 0: not yet, or an error. */
+    int (*event_reached)(const tw__stream *stream, void *event);
+    void (*event_free)(tw__stream *stream, void *event);
     /* Selections between begin and end may be queued together; seconds that they took the device,
      * once they were waited for. A backend without such a measure leaves *seconds alone. */
     int (*batch_begin)(tw__stream *stream);
@@ -130,9 +142,9 @@ typedef struct tw__backend {
 
     /* ---- memory: the device's, and host memory that the device reads and writes at full speed */
     int (*alloc)(tw__stream *stream, void **memory, size_t bytes);
-    void (*free)(void *memory);
+    void (*free)(tw__stream *stream, void *memory);
     void *(*host_alloc)(tw__stream *stream, size_t bytes); /* NULL when there is none */
-    void (*host_free)(void *memory);
+    void (*host_free)(tw__stream *stream, void *memory);
     int (*copy)(tw__stream *stream, void *to, const void *from, size_t bytes); /* any to any */
 
     /* ---- fold and select: one selector's state */

@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 #include "transport/transport.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -131,25 +132,51 @@ static int transfer_direct(void *context, tw__transfer *transfers, int count) {
 
 /* ---- lent */
 
+/* What the caller's functions say: 1: they have queued the exchange, 0: not yet, or an error. */
+static int lent_progress(const tw__lent *lent) {
+    if (lent->calls.progress == NULL)
+        return 1;
+    tw__transport_clear_error();
+    int state = lent->calls.progress(lent->context);
+    if (state < 0)
+        return tw__fail(TW_ERR_TRANSPORT, "the exchange between devices failed: %s",
+                        tw__transport_error_text(state));
+    return state == 0;
+}
+
+/* The exchange was queued, and the stream has come to its end: 1, 0, or an error. */
+static int lent_reached(tw__device_transport *d, const tw__lent *lent, int *queued) {
+    int state = lent_progress(lent);
+    if (state <= 0)
+        return state;
+    if (!*queued)
+        TW_TRY(d->backend->event_record(d->stream, d->backend->stream_native(d->stream), &d->done));
+    *queued = 1;
+    return d->backend->event_reached(d->stream, d->done);
+}
+
 /* The stream comes to its end, or the deadline does: a peer that is gone would hold it for ever. */
-static int await_stream(tw__device_transport *d, int peer) {
+static int await_lent(tw__device_transport *d, const tw__lent *lent, int peer) {
     const tw__message awaited = {.peer = peer};
     tw__deadline deadline = {0};
-    TW_TRY(d->backend->event_record(d->stream, d->backend->stream_native(d->stream), &d->done));
+    int queued = 0;
     for (;;) {
-        int reached = d->backend->event_reached(d->done);
-        if (reached != 0)
-            return reached < 0 ? reached : TW_OK;
-        int error = tw__transport_pause(d->transport, &deadline, &awaited);
-        if (error != TW_OK)
+        int error = lent_reached(d, lent, &queued);
+        if (error > 0)
+            return TW_OK;
+        if (error == 0)
+            error = tw__transport_check(d->transport, &deadline, &awaited);
+        if (error != TW_OK) {
+            d->backend->stream_give_up(d->stream, !queued);
             return tw__transport_abort(d->transport, error);
+        }
+        tw__relax(tw__clock() - deadline.begin);
     }
 }
 
 static int transfer_lent(void *context, tw__transfer *transfers, int count) {
     tw__device_transport *d = context;
-    void *lent;
-    tw_device_exchange *exchange = tw__transport_device_exchange(d->transport, &lent);
+    const tw__lent *lent = tw__transport_lent(d->transport);
     int many = 0;
     TW_TRY(exchange_offers(d, transfers, count));
     for (int i = 0; i < count; i++) {
@@ -163,11 +190,12 @@ static int transfer_lent(void *context, tw__transfer *transfers, int count) {
     if (many == 0)
         return TW_OK;
     tw__transport_clear_error();
-    int error = exchange(lent, d->grouped, many, d->backend->stream_native(d->stream));
+    int error =
+        lent->calls.exchange(lent->context, d->grouped, many, d->backend->stream_native(d->stream));
     if (error < 0)
         return tw__fail(TW_ERR_TRANSPORT, "the exchange between devices failed: %s",
                         tw__transport_error_text(error));
-    return await_stream(d, d->grouped[0].peer);
+    return await_lent(d, lent, d->grouped[0].peer);
 }
 
 /* ---- staged */
@@ -251,7 +279,7 @@ static int start_send(tw__device_transport *d, int64_t many, int64_t *next) {
     if (*next == many)
         return TW_OK;
     chunk *k = &d->chunks[OUT][*next];
-    int reached = d->backend->event_reached(d->events[k->event]);
+    int reached = d->backend->event_reached(d->stream, d->events[k->event]);
     if (reached <= 0)
         return reached;
     ++*next;
@@ -282,10 +310,11 @@ static int progress(tw__device_transport *d, int direction, int64_t many,
 }
 
 static int move_chunks(tw__device_transport *d, int64_t sends, int64_t receives) {
-    tw__deadline deadline = {0};
+    tw__deadline deadline = {0}, copying = {0};
     int64_t next = 0;
     for (;;) {
         const tw__message *pending = NULL;
+        int64_t before = next;
         TW_TRY(start_send(d, sends, &next));
         TW_TRY(progress(d, OUT, next, &pending));
         TW_TRY(progress(d, IN, receives, &pending));
@@ -293,6 +322,10 @@ static int move_chunks(tw__device_transport *d, int64_t sends, int64_t receives)
             return d->backend->stream_wait(d->stream);
         if (next == sends) /* no copy is awaited, so nothing is lost by sleeping */
             TW_TRY(tw__transport_pause(d->transport, &deadline, pending));
+        else if (next == before)
+            TW_TRY(tw__transport_check_device(d->transport, &copying, 0));
+        else
+            copying = (tw__deadline){0};
     }
 }
 
@@ -329,8 +362,7 @@ static int transfer_staged(void *context, tw__transfer *transfers, int count) {
 typedef int transfer_call(void *context, tw__transfer *transfers, int count);
 
 static transfer_call *transfer_of(const tw_transport *t) {
-    void *lent;
-    if (tw__transport_device_exchange(t, &lent) != NULL)
+    if (tw__transport_lent(t) != NULL)
         return transfer_lent;
     return tw__transport_is_shared(t) ? transfer_direct : transfer_staged;
 }
@@ -387,11 +419,11 @@ void tw__device_transport_free(tw__device_transport *d) {
         return;
     tw__transport_set_device_calls(d->transport, NULL);
     for (int64_t i = 0; i < d->nchunks && d->memory != NULL; i++)
-        d->backend->event_free(d->events[i]);
-    d->backend->event_free(d->done);
+        d->backend->event_free(d->stream, d->events[i]);
+    d->backend->event_free(d->stream, d->done);
     for (int direction = 0; direction < 2; direction++)
         if (d->staging[direction] != NULL)
-            d->backend->host_free(d->staging[direction]);
+            d->backend->host_free(d->stream, d->staging[direction]);
     free(d->memory);
     free(d);
 }

@@ -2,6 +2,7 @@
 #ifndef TW_BASE_CLOCK_H
 #define TW_BASE_CLOCK_H
 
+#include <sched.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -17,6 +18,16 @@ static inline int64_t tw__clock(void) {
 /* The same in seconds. */
 static inline double tw__seconds(void) {
     return 1e-9 * (double)tw__clock();
+}
+
+/* Between two looks at something that cannot be slept for. waited: ns since the first look. Most such
+ * waits last microseconds; a long one shall not keep a core busy. */
+static inline void tw__relax(int64_t waited) {
+    const struct timespec moment = {0, 50000};
+    if (waited < TW__SECOND / 1000)
+        (void)sched_yield();
+    else
+        (void)nanosleep(&moment, NULL);
 }
 
 /* Seconds of CPU time that this thread has used. */

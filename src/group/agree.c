@@ -56,7 +56,6 @@ static const char *wire_name(int position) {
 }
 
 static void fill_group(const tw_group *g, int64_t *values) {
-    void *context;
     const int64_t all[GROUP_FIELDS] = {
         FORMAT_NOW,
         tw__name_position(g->scheme->name, tw__scheme_name),
@@ -67,7 +66,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         g->params.count,
         g->params.bucket,
         g->ntensors,
-        tw__transport_device_exchange(g->transport, &context) != NULL,
+        tw__transport_lent(g->transport) != NULL,
     };
     memcpy(values, all, sizeof all);
 }
@@ -252,6 +251,11 @@ static int explain(const step_record *record, int rank, const char *own) {
                         "rank %d, tensor %d: grad and out overlap; let out be grad itself, if that "
                         "is f32, or memory apart from it",
                         rank, record->tensor);
+    if (record->error == TW_ERR_TIMEOUT && own == NULL)
+        return tw__fail(TW_ERR_TIMEOUT,
+                        "rank %d, tensor %d: its GPU did not end in time what was queued before "
+                        "this step or in it; is a stream stuck?",
+                        rank, record->tensor);
     return tw__fail(tw__known_error(record->error), "rank %d, tensor %d: %s", rank, record->tensor,
                     own != NULL ? own : tw_error_text(tw__known_error(record->error)));
 }
@@ -331,6 +335,8 @@ static int compare_steps(tw__step *s, int error, double *slowest) {
 
 int tw__agree_step(tw__step *s, int error) {
     tw_group *g = s->g;
+    if (error != TW_OK && tw__transport_has_failed(g->transport))
+        return error; /* while the device was waited for: nobody can be told any more */
     double selected = tw__transport_seconds(g->transport);
     double slowest = tw__auto_pending(g, s->members);
     error = compare_steps(s, error, &slowest);

@@ -28,6 +28,7 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
     if (error != TW_OK)
         return fail(&s, error, error == TW_ERR_NUMBER);
 
+    g->is_ending = 1;
     error = tw__step_apply(&s);
     if (error != TW_OK) /* some tensors may be applied already */
         return fail(&s, error, 0);
@@ -40,6 +41,7 @@ static void begin(tw__step *s) {
     s->plan = tw__auto_begin(s->g, s->members, s->count);
     s->before = tw__transport_traffic(s->g->transport);
     s->bad_index = -1;
+    s->g->is_ending = 0;
     for (int i = 0; i < s->count; i++) {
         tw__tensor *t = tw__member(s, i);
         assert(!t->open);
@@ -51,6 +53,7 @@ static void begin(tw__step *s) {
 
 /* The group goes on only if all ranks end the step with this error. */
 static int fail(tw__step *s, int error, int all_ranks_know) {
+    s->g->is_ending = 1;
     tw__step_undo(s);
     if (!all_ranks_know || tw__transport_has_failed(s->g->transport))
         tw__group_break(s->g, error);

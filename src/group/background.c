@@ -75,6 +75,7 @@ static void run_launch(tw_group *g, int64_t launch) {
 static void *worker_main(void *group) {
     tw_group *g = group;
     tw__worker_thread *w = &g->worker;
+    g->backend->stream_adopt(g->stream);
     pthread_mutex_lock(&w->mutex);
     for (;;) {
         while (w->done == w->launched && !w->ending)

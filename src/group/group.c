@@ -158,12 +158,11 @@ static int check_device(const tw_group *g, const tw__tensor *t) {
 /* Whether lists stay in the device's memory: not if they are few, unless the caller lends transfers
  * between devices; nor with `auto`, whose predictions are the CPU's. */
 static int stays_on_device(const tw_group *g) {
-    void *context;
     if (g->automatic || g->backend->resident_k == 0 || g->on_backend < g->ntensors ||
         !tw__has_backend(g->exchange->backends, g->backend->device) ||
         (g->wire != NULL && !tw__has_backend(g->wire->backends, g->backend->device)))
         return 0;
-    return tw__transport_device_exchange(g->transport, &context) != NULL ||
+    return tw__transport_lent(g->transport) != NULL ||
            g->entries >= g->backend->resident_k * g->ntensors;
 }
 

@@ -161,6 +161,9 @@ struct tw_group {
     _Atomic int broken; /* the error that ended it, or TW_OK; set after its text */
     char *broken_text;  /* [TW__TEXT] */
 
+    tw__deadline device_deadline; /* of the wait for the device that is under way */
+    int is_ending;                /* the step is applied or undone: other ranks no longer matter */
+
     void *results[2]; /* of tensors on the backend, and of the CPU's where that is another */
 
     /* Workspace of a step. */

@@ -247,8 +247,21 @@ static int open_host_lists(tw_group *g) {
     return tw__backend_cpu.lists_create(&lists->context, NULL, 0, most_runs(g));
 }
 
+/* The caller's functions must be for the group's GPU. */
+static int check_lent(const tw_group *g) {
+    const tw__lent *lent = tw__transport_lent(g->transport);
+    if (lent == NULL || lent->calls.check == NULL)
+        return TW_OK;
+    tw__transport_clear_error();
+    int error = lent->calls.check(lent->context, g->tensors[g->leading].params.ordinal);
+    if (error >= 0)
+        return TW_OK;
+    return tw__fail(TW_ERR_DEVICE, "tw_transport_set_device: %s", tw__transport_error_text(error));
+}
+
 static int open_device_lists(tw_group *g) {
     assert(g->backend->resident_k > 0 && !g->automatic);
+    TW_TRY(check_lent(g));
     tw__list_memory *lists = &g->lists[TW__DEVICE_LISTS];
     size_t bytes = g->workspace.lists[TW__DEVICE_LISTS];
     lists->backend = g->backend;
@@ -263,11 +276,11 @@ static void free_lists(tw_group *g) {
     tw__device_transport_free(g->device_transport);
     if (g->lists[TW__DEVICE_LISTS].backend != NULL) {
         g->backend->lists_free(g->lists[TW__DEVICE_LISTS].context);
-        g->backend->free(g->lists[TW__DEVICE_LISTS].memory);
+        g->backend->free(g->stream, g->lists[TW__DEVICE_LISTS].memory);
     }
     if (g->lists[TW__HOST_LISTS].backend != NULL) {
         tw__backend_cpu.lists_free(g->lists[TW__HOST_LISTS].context);
-        g->backend->host_free(g->lists[TW__HOST_LISTS].memory);
+        g->backend->host_free(g->stream, g->lists[TW__HOST_LISTS].memory);
     }
 }
 
@@ -287,8 +300,18 @@ static int open_workspace(tw_group *g) {
     return g->resident ? open_device_lists(g) : TW_OK;
 }
 
+/* A wait for the device ends at the deadline, with the group, or with another rank's failure: unless
+ * only this rank is left in the step, which then ends whole. */
+static int check_wait(void *group, int first) {
+    tw_group *g = group;
+    if (first)
+        g->device_deadline = (tw__deadline){0};
+    return tw__transport_check_device(g->transport, &g->device_deadline, g->is_ending);
+}
+
 static int open_all(tw_group *g) {
-    TW_TRY(g->backend->stream_create(&g->stream, g->tensors[g->leading].params.ordinal));
+    int ordinal = g->tensors[g->leading].params.ordinal;
+    TW_TRY(g->backend->stream_create(&g->stream, ordinal, check_wait, g));
     TW_TRY(open_buckets(g));
     TW_TRY(open_workspace(g));
     TW_TRY(open_tensors(g));
@@ -313,13 +336,13 @@ int tw_group_open(tw_group *g) {
 
 /* ---- free */
 
-static void free_tensor(tw__tensor *t) {
+static void free_tensor(tw_group *g, tw__tensor *t) {
     const tw__backend *backend = t->backend;
     tw_selector_free(t->selector);
     free(t->table);
-    backend->host_free(t->staged_grad);
-    backend->host_free(t->staged_out);
-    backend->event_free(t->ready);
+    backend->host_free(g->stream, t->staged_grad);
+    backend->host_free(g->stream, t->staged_out);
+    backend->event_free(g->stream, t->ready);
 }
 
 void tw_group_free(tw_group *g) {
@@ -327,11 +350,11 @@ void tw_group_free(tw_group *g) {
         return;
     tw__background_end(g);
     for (int t = 0; t < g->ntensors; t++)
-        free_tensor(&g->tensors[t]);
+        free_tensor(g, &g->tensors[t]);
     free_lists(g);
     if (g->ntensors > 0)
-        g->backend->free(g->results[0]);
-    tw__backend_cpu.free(g->results[1]);
+        g->backend->free(g->stream, g->results[0]);
+    tw__backend_cpu.free(NULL, g->results[1]);
     if (g->stream != NULL)
         g->backend->stream_free(g->stream);
     tw__transport_release(g->transport);

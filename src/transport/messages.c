@@ -125,6 +125,28 @@ int tw__transport_pause(tw_transport *t, tw__deadline *deadline, const tw__messa
     return status;
 }
 
+int tw__transport_check(tw_transport *t, tw__deadline *deadline, const tw__message *awaited) {
+    tw__sim_clock_enter(t->clock);
+    int status = check_deadline(t, deadline, awaited, tw__clock());
+    tw__sim_clock_leave(t->clock);
+    return status;
+}
+
+int tw__transport_check_device(tw_transport *t, tw__deadline *deadline, int alone) {
+    int64_t now = tw__clock();
+    if (deadline->begin == 0)
+        begin_wait(t, deadline, now);
+    if (now >= deadline->ask)
+        return tw__fail(TW_ERR_TIMEOUT,
+                        "the GPU has not ended within %g s what was queued before this step or in "
+                        "it; is a stream stuck?",
+                        (double)(deadline->ask - deadline->begin) / (double)TW__SECOND);
+    if (alone && !t->interrupted)
+        return TW_OK;
+    int status = tw__transport_check(t, deadline, NULL);
+    return status == TW_OK ? TW_OK : tw__transport_abort(t, status);
+}
+
 /* ---- start */
 
 /* Done when it returns. */

@@ -205,16 +205,16 @@ void tw__transport_count(tw_transport *t, const tw__transfer *transfers, int cou
     }
 }
 
-int tw_transport_set_device(tw_transport *transport, tw_device_exchange *exchange, void *context) {
+int tw_transport_set_device(tw_transport *transport, const tw_gpu_calls *calls, void *context) {
     TW_REQUIRE(transport, "transport");
     if (transport->acquired)
         return tw__fail(TW_ERR_STATE, "transport: already has a group; call this before");
-    transport->lent = exchange;
-    transport->lent_context = context;
+    if (calls != NULL && calls->exchange == NULL)
+        return tw__fail(TW_ERR_NULL, "calls: exchange is NULL");
+    transport->lent = calls != NULL ? (tw__lent){*calls, context} : (tw__lent){0};
     return TW_OK;
 }
 
-tw_device_exchange *tw__transport_device_exchange(const tw_transport *t, void **context) {
-    *context = t->lent_context;
-    return t->lent;
+const tw__lent *tw__transport_lent(const tw_transport *t) {
+    return t->lent.calls.exchange != NULL ? &t->lent : NULL;
 }

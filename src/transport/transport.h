@@ -133,6 +133,12 @@ typedef struct tw__deadline {
     int asked;
 } tw__deadline;
 int tw__transport_pause(tw_transport *t, tw__deadline *deadline, const tw__message *awaited);
+/* For loops that cannot sleep, since they wait for a device: pause without idling. */
+int tw__transport_check(tw_transport *t, tw__deadline *deadline, const tw__message *awaited);
+/* The same for work of this rank's own device, which no other rank delays. Fails when the others would
+ * ask who is alive, early enough to tell them the reason; any other error is an abort.
+ *   alone  failures of other ranks no longer matter */
+int tw__transport_check_device(tw_transport *t, tw__deadline *deadline, int alone);
 /* After such a loop: the simulated clock advances to the end of these messages. */
 void tw__transport_advance_clock(tw_transport *t, tw__message *messages, int count);
 
@@ -179,8 +185,12 @@ void tw__transport_set_device_calls(tw_transport *t, const tw__device_calls *cal
 int tw__transport_transfer(tw_transport *t, tw__transfer *transfers, int count);
 /* For device calls: count transfers that were not sent as messages of this transport. */
 void tw__transport_count(tw_transport *t, const tw__transfer *transfers, int count);
-/* The function set by tw_transport_set_device, or NULL. */
-tw_device_exchange *tw__transport_device_exchange(const tw_transport *t, void **context);
+/* What tw_transport_set_device has set, or NULL. */
+typedef struct tw__lent {
+    tw_gpu_calls calls;
+    void *context;
+} tw__lent;
+const tw__lent *tw__transport_lent(const tw_transport *t);
 
 /* ---- collectives
  *

@@ -61,10 +61,9 @@ struct tw_transport {
     tw__sim_clock *clock; /* NULL: the network is real */
     tw__overlap *overlap; /* NULL: no work */
     void *overlap_context;
-    tw__alltoall *alltoalls;  /* under way */
-    tw__device_calls device;  /* of the backend; .transfer is NULL without */
-    tw_device_exchange *lent; /* by tw_transport_set_device */
-    void *lent_context;
+    tw__alltoall *alltoalls; /* under way */
+    tw__device_calls device; /* of the backend; .transfer is NULL without */
+    tw__lent lent;           /* by tw_transport_set_device; .calls.exchange is NULL without */
     tw__liveness liveness;
     char name[]; /* calls.name */
 };

@@ -9,9 +9,10 @@
 
 enum { MOST_RANKS = 8 };
 
-/* For tw_transport_set_device. */
-tw_device_exchange lent_exchange;
-/* Its context: each rank's own number. */
+/* For tw_transport_set_device: lent_exchange. */
+extern const tw_gpu_calls lent_calls;
+int lent_exchange(void *context, const tw_device_message *messages, int count, void *stream);
+/* Their context: each rank's own number. */
 int *lent_rank(int rank);
 /* What a step that failed has left is gone. */
 void lent_clear(void);

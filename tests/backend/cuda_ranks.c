@@ -35,7 +35,7 @@ static void use_transfers(ranks *r, transfer_kind how) {
     const tw_network network = {.latency = 1e-6, .bandwidth = 1e9};
     for (int i = 0; i < r->nranks; i++) {
         if (how == LENT)
-            check_ok(tw_transport_set_device(r->transports[i], lent_exchange, lent_rank(i)));
+            check_ok(tw_transport_set_device(r->transports[i], &lent_calls, lent_rank(i)));
         if (how == STAGED)
             tw_transport_free(r->transports[i]);
     }

@@ -398,7 +398,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    if (tw__cuda_stream_create(&stream, 0) != TW_OK ||
+    if (tw__cuda_stream_create(&stream, 0, NULL, NULL) != TW_OK ||
         tw__cuda_lists_create(&lists, stream, 1 << 20, 8) != TW_OK) {
         printf("no workspace: %s\n", tw_last_error());
         return 1;

@@ -11,15 +11,32 @@
 #include "thinwire_nccl.h"
 
 static ncclComm_t comm;
+static int another_gpu; /* what is to be added to the number of a communicator's GPU */
+
+/* The linker puts it in the place of ncclCommCuDevice. */
+ncclResult_t __real_ncclCommCuDevice(const ncclComm_t c, int *device);
+ncclResult_t __wrap_ncclCommCuDevice(const ncclComm_t c, int *device);
+ncclResult_t __wrap_ncclCommCuDevice(const ncclComm_t c, int *device) {
+    ncclResult_t result = __real_ncclCommCuDevice(c, device);
+    *device += another_gpu;
+    return result;
+}
 
 static void gpu_ok(cudaError_t error) {
     if (error != cudaSuccess)
         check_fail("CUDA: %s", cudaGetErrorString(error));
 }
 
+/* What NCCL has begun is queued. */
+static void await_nccl(ncclComm_t c) {
+    ncclResult_t now = ncclInProgress;
+    while (now == ncclInProgress)
+        check_int("ncclCommGetAsyncError", ncclCommGetAsyncError(c, &now), ncclSuccess);
+    check_int("NCCL", now, ncclSuccess);
+}
+
 /* Three messages to itself, of which each is found by its own receive. */
-static void test_messages(void **state) {
-    (void)state;
+static void send_to_itself(ncclComm_t c) {
     enum { COUNT = 1000 };
     static const size_t sizes[3] = {8 * COUNT, 8, 4 * COUNT};
     char sent[3][8 * COUNT], received[8 * COUNT];
@@ -36,7 +53,8 @@ static void test_messages(void **state) {
         messages[i] = (tw_device_message){0, 1, from[i], sizes[i]};
         messages[3 + i] = (tw_device_message){0, 0, to[i], sizes[i]};
     }
-    check_ok(tw_nccl_exchange(comm, messages, 6, stream));
+    check_ok(tw_nccl_exchange(c, messages, 6, stream));
+    await_nccl(c);
     gpu_ok(cudaStreamSynchronize(stream));
     for (int i = 0; i < 3; i++) {
         gpu_ok(cudaMemcpy(received, to[i], sizes[i], cudaMemcpyDeviceToHost));
@@ -45,6 +63,29 @@ static void test_messages(void **state) {
         gpu_ok(cudaFree(to[i]));
     }
     gpu_ok(cudaStreamDestroy(stream));
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    send_to_itself(comm);
+}
+
+/* A communicator that does not block: its calls may say that they are in progress. */
+static void test_not_blocking(void **state) {
+    (void)state;
+    ncclUniqueId id;
+    ncclComm_t c = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    check_int("ncclGetUniqueId", ncclGetUniqueId(&id), ncclSuccess);
+    ncclResult_t made = ncclCommInitRankConfig(&c, 1, id, 0, &config);
+    check_true(made == ncclSuccess || made == ncclInProgress);
+    await_nccl(c);
+    for (int i = 0; i < 3; i++)
+        send_to_itself(c);
+    (void)ncclCommFinalize(c);
+    await_nccl(c);
+    (void)ncclCommDestroy(c);
 }
 
 /* A group of one rank over it, step by step as without. */
@@ -87,6 +128,28 @@ static void test_group(void **state) {
     gpu_ok(cudaFree(gpu_out));
 }
 
+/* A communicator of another GPU than the group's. */
+static void test_another_gpu(void **state) {
+    (void)state;
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    tw_transport *transport;
+    tw_group *group;
+    params.select.density = 0.05;
+    params.select.device = TW_CUDA;
+    for (another_gpu = 1; another_gpu >= 0; another_gpu--) {
+        check_ok(tw_transport_self(&transport));
+        check_ok(tw_transport_nccl(transport, comm));
+        check_ok(tw_group_create(&group, transport, &params));
+        check_ok(tw_group_add(group, 1000, NULL, NULL));
+        check_error(tw_group_open(group), another_gpu ? TW_ERR_DEVICE : TW_OK);
+        if (another_gpu)
+            check_contains(tw_last_error(), "is of GPU 1; the group's tensors lie on GPU 0");
+        tw_group_free(group);
+        tw_transport_free(transport);
+    }
+    another_gpu = 0;
+}
+
 static void test_refusals(void **state) {
     (void)state;
     tw_transport *transports[2], *alone;
@@ -113,8 +176,8 @@ int main(void) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_messages),    cmocka_unit_test(test_not_blocking),
+        cmocka_unit_test(test_another_gpu), cmocka_unit_test(test_group),
         cmocka_unit_test(test_refusals),
     };
     int failures = cmocka_run_group_tests(tests, NULL, NULL);

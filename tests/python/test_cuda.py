@@ -1,6 +1,8 @@
 """Ranks that share a GPU get bit for bit the CPU's weights and residuals: with the hook, with
-DistributedOptimizer, with AdamW and with torch's GradScaler. Says SKIP without a GPU."""
+DistributedOptimizer, with AdamW and with torch's GradScaler. If one rank's GPU fails or is stuck, all
+get errors, and their processes end. Says SKIP without a GPU."""
 import sys
+import time
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -141,6 +143,50 @@ def test_gpu_is_bitwise_the_cpu():
                     assert torch.equal(value, cuda[part][parameter]), (name, part, parameter)
 
 
+def error_of(rank, timeout, spoil):
+    """What the second backward pass raises, if rank 1 spoils it, after how many seconds, and when."""
+    network = DDP(Known(**SIZES).to("cuda"), bucket_cap_mb=0.001)
+    thinwire.compress(network, density=0.02, timeout=timeout, whole_model=False)
+    network(draw(rank, 0, "cuda")).backward()
+    torch.cuda.synchronize()
+    now, begin = network(draw(rank, 1, "cuda")), time.monotonic()
+    if rank == 1:
+        spoil(network)
+    try:
+        now.backward()
+        torch.cuda.synchronize()
+    except Exception as error:
+        end = time.monotonic()
+        return type(error).__name__, str(error), end - begin, end
+    return None
+
+
+def asserts(rank, nranks):
+    def fail_on_device(gradient):
+        torch.zeros(3, device="cuda")[torch.tensor([9], device="cuda")]
+    return error_of(rank, 60.0, lambda network: network.module.b.register_hook(fail_on_device))
+
+
+def test_device_assert_in_backward():
+    first, second = run(asserts, 2)
+    assert first[0] in ("DeviceError", "TransportError") and "1" in first[1], first
+    assert second[0] in ("DeviceError", "RuntimeError", "AcceleratorError") \
+        and "assert" in second[1], second
+    assert max(first[2], second[2]) < 10, (first, second)
+
+
+def is_stuck(rank, nranks):
+    return error_of(rank, 2.0, lambda network: torch.cuda._sleep(40 * 10**9))     # 20 s and more
+
+
+def test_stuck_stream():
+    first, second = run(is_stuck, 2)
+    assert first[0] == second[0] == "TimeoutError", (first, second)
+    assert "rank 1" in first[1] and "the GPU has not ended" in second[1], (first, second)
+    assert max(first[2], second[2]) < 2.5, (first, second)
+    assert time.monotonic() - second[3] < 10, "the process has waited for its GPU"
+
+
 def has_gpu(rank, nranks):
     return torch.cuda.is_available()    # in a child process: CUDA does not survive a fork
 
@@ -149,4 +195,4 @@ if __name__ == "__main__":
     if not run(has_gpu, 1)[0]:
         print("SKIP: torch finds no GPU")
         sys.exit(77)
-    main([test_gpu_is_bitwise_the_cpu])
+    main([test_gpu_is_bitwise_the_cpu, test_device_assert_in_backward, test_stuck_stream])

@@ -10,13 +10,22 @@
 #include "ranks.h"
 #include "thinwire_sim.h"
 
-/* ---- a device in the host's memory: copies happen at once, events have always been reached */
+/* ---- a device in the host's memory: copies happen at once, and events have been reached, unless a
+ * test's stream is slow or stuck */
 
 #define CHUNK ((size_t)4096)
 #define tw__device_transport_create fake_transport_create
 #define tw__device_transport_free fake_transport_free
 #define tw__device_transport_memory fake_transport_memory
 #include "backend/device_transport.c" // NOLINT(bugprone-suspicious-include): with shorter chunks
+
+struct tw__stream {
+    double ends;    /* check_seconds() at which its events are reached; 0: always, < 0: never */
+    int recorded;   /* events */
+    int given_up;   /* 1: while it is at work, 2: for good */
+    int unfinished; /* times that the caller's functions are still to say "not yet"; < 0: always */
+    int fails;      /* they fail instead */
+};
 
 static int fake_copy(tw__stream *stream, void *to, const void *from, size_t bytes) {
     (void)stream;
@@ -40,26 +49,39 @@ static void *fake_host_alloc(tw__stream *stream, size_t bytes) {
 }
 
 static int fake_record(tw__stream *stream, void *native, void **event) {
-    (void)stream, (void)native;
+    (void)native;
+    if (stream != NULL)
+        stream->recorded++;
     *event = event;
     return TW_OK;
 }
 
-static int fake_reached(void *event) {
-    return event != NULL;
+static int fake_reached(const tw__stream *stream, void *event) {
+    double ends = stream != NULL ? stream->ends : 0.0;
+    return event != NULL && ends >= 0.0 && check_seconds() >= ends;
 }
 
-static void fake_event_free(void *event) {
-    (void)event;
+static void fake_event_free(tw__stream *stream, void *event) {
+    (void)stream, (void)event;
+}
+
+static void fake_free(tw__stream *stream, void *memory) {
+    (void)stream;
+    free(memory);
+}
+
+static void fake_give_up(tw__stream *stream, int for_good) {
+    stream->given_up = 1 + for_good;
 }
 
 static const tw__backend fake_backend = {.stream_native = fake_native,
                                          .stream_wait = fake_wait,
+                                         .stream_give_up = fake_give_up,
                                          .event_record = fake_record,
                                          .event_reached = fake_reached,
                                          .event_free = fake_event_free,
                                          .host_alloc = fake_host_alloc,
-                                         .host_free = free,
+                                         .host_free = fake_free,
                                          .copy = fake_copy};
 
 /* ---- transfers to lend: senders leave addresses, receivers copy */
@@ -104,6 +126,8 @@ static int lent_exchange(void *context, const tw_device_message *messages, int c
     pthread_mutex_unlock(&mutex);
     return error;
 }
+
+static const tw_gpu_calls lent = {.exchange = lent_exchange};
 
 /* ---- what ranks send each other, known to both ends by its formula */
 
@@ -195,7 +219,7 @@ static void open_ranks(ranks *r, int nranks, transfer_kind how) {
     for (int i = 0; i < nranks; i++) {
         tw__transport_set_timeout(r->transports[i], RANKS_TIMEOUT);
         if (how == LENT)
-            check_ok(tw_transport_set_device(r->transports[i], lent_exchange, &numbers[i]));
+            check_ok(tw_transport_set_device(r->transports[i], &lent, &numbers[i]));
         if (how == STAGED)
             tw_transport_free(r->transports[i]);
     }
@@ -282,11 +306,12 @@ static int lend_refusal(ranks *r, int rank, void *context) {
 
 static void test_quiet_refusal(void **state) {
     (void)state;
+    static const tw_gpu_calls refusing = {.exchange = refuse_quietly};
     ranks r;
     check_scene("a lent transfer that fails quietly");
     ranks_init(&r, 2);
     for (int i = 0; i < 2; i++)
-        check_ok(tw_transport_set_device(r.transports[i], refuse_quietly, NULL));
+        check_ok(tw_transport_set_device(r.transports[i], &refusing, NULL));
     ranks_run(&r, lend_refusal, NULL);
     ranks_error(&r, TW_ERR_TRANSPORT);
     ranks_say(&r, "failed: error -5, not explained");
@@ -319,12 +344,187 @@ static void test_absent(void **state) {
     ranks_close(&r);
 }
 
+/* ---- lent transfers that take their time, or do not end */
+
+static int queue_nothing(void *context, const tw_device_message *messages, int count,
+                         void *stream) {
+    (void)context, (void)messages, (void)count, (void)stream;
+    return TW_OK;
+}
+
+static int slow_progress(void *context) {
+    tw__stream *stream = context;
+    if (stream->fails)
+        return tw_transport_explain("the network is gone");
+    if (stream->unfinished > 0)
+        return stream->unfinished-- > 0;
+    return stream->unfinished < 0;
+}
+
+typedef struct slow {
+    tw__stream streams[2];
+    double timeout, began, took[2];
+} slow;
+
+static int swap_slowly(ranks *r, int rank, void *context) {
+    slow *s = context;
+    char memory[16] = {0};
+    tw__device_transport *device = NULL;
+    tw__transfer transfer = {.peer = 1 - rank,
+                             .out = {.data = memory, .bytes = 8},
+                             .in = {.data = memory + 8, .capacity = 8}};
+    tw__transport_set_timeout(r->transports[rank], s->timeout);
+    int error =
+        fake_transport_create(&device, r->transports[rank], &fake_backend, &s->streams[rank], 1000);
+    if (error == TW_OK)
+        error = tw__transport_transfer(r->transports[rank], &transfer, 1);
+    s->took[rank] = check_seconds() - s->began;
+    fake_transport_free(device);
+    return error;
+}
+
+/* Both ranks' streams are like this one. */
+static void run_slowly(slow *s, const tw__stream *both, double timeout, int want) {
+    static const tw_gpu_calls calls = {.exchange = queue_nothing, .progress = slow_progress};
+    ranks r;
+    *s = (slow){.timeout = timeout, .began = check_seconds()};
+    ranks_init(&r, 2);
+    for (int i = 0; i < 2; i++) {
+        s->streams[i] = *both;
+        check_ok(tw_transport_set_device(r.transports[i], &calls, &s->streams[i]));
+    }
+    ranks_run(&r, swap_slowly, s);
+    ranks_error(&r, want);
+    if (both->fails)
+        ranks_say(&r, "the exchange between devices failed: the network is gone");
+    ranks_close(&r);
+}
+
+static void check_took(const slow *s, double least, double most) {
+    for (int i = 0; i < 2; i++)
+        if (s->took[i] < least || s->took[i] > most)
+            check_fail("rank %d: took %g s, not %g .. %g", i, s->took[i], least, most);
+}
+
+/* Nobody sends a message when the device is done: the wait for it does not sleep until one comes. */
+static void test_lent_is_noticed(void **state) {
+    (void)state;
+    slow s;
+    check_scene("events are reached after 5 ms");
+    run_slowly(&s, &(tw__stream){.ends = check_seconds() + 0.005}, RANKS_TIMEOUT, TW_OK);
+    check_took(&s, 0.0, 0.04);
+    check_scene("queued at the 50th question");
+    run_slowly(&s, &(tw__stream){.unfinished = 50}, RANKS_TIMEOUT, TW_OK);
+    for (int i = 0; i < 2; i++) {
+        check_int("times still to ask", s.streams[i].unfinished, 0);
+        check_int("events", s.streams[i].recorded, 1);
+        check_int("given up", s.streams[i].given_up, 0);
+    }
+}
+
+static void test_lent_is_stuck(void **state) {
+    (void)state;
+    slow s;
+    check_scene("queued, but never done");
+    run_slowly(&s, &(tw__stream){.ends = -1.0}, 0.4, TW_ERR_TIMEOUT);
+    check_took(&s, 0.0, 1.1 * 0.4 + 0.1);
+    check_int("given up", s.streams[0].given_up, 1);
+    check_int("given up", s.streams[1].given_up, 1);
+    check_scene("never queued");
+    run_slowly(&s, &(tw__stream){.unfinished = -1}, 0.4, TW_ERR_TIMEOUT);
+    check_took(&s, 0.0, 1.1 * 0.4 + 0.1);
+    check_int("events", s.streams[0].recorded + s.streams[1].recorded, 0);
+    check_int("given up", s.streams[0].given_up, 2);
+    check_int("given up", s.streams[1].given_up, 2);
+}
+
+/* What goes wrong later, as ncclCommGetAsyncError tells it. */
+static void test_lent_fails_later(void **state) {
+    (void)state;
+    slow s;
+    check_scene("a failure after it was queued");
+    run_slowly(&s, &(tw__stream){.ends = -1.0, .fails = 1}, RANKS_TIMEOUT, TW_ERR_TRANSPORT);
+    check_took(&s, 0.0, 1.0);
+    check_true(s.streams[0].given_up > 0 && s.streams[1].given_up > 0);
+}
+
+/* ---- waits for the own device, which does not end */
+
+typedef struct lonely {
+    int alone;     /* failures of others no longer matter */
+    int fails;     /* rank 1 aborts */
+    int interrupt; /* rank 0's group is freed */
+    double took;
+    int failed; /* rank 0's transport cannot be used any more */
+} lonely;
+
+static int wait_for_own(ranks *r, int rank, void *context) {
+    lonely *l = context;
+    tw__deadline deadline = {0};
+    double begin = check_seconds();
+    int error = TW_OK;
+    tw__transport_set_timeout(r->transports[rank], 0.8);
+    if (rank == 1 && l->fails)
+        (void)tw__transport_abort(r->transports[1], tw__fail(TW_ERR_NUMBER, "rank 1 has failed"));
+    if (rank == 1)
+        return TW_OK;
+    if (l->interrupt)
+        tw__transport_interrupt(r->transports[0]);
+    while (error == TW_OK)
+        error = tw__transport_check_device(r->transports[0], &deadline, l->alone);
+    l->took = check_seconds() - begin;
+    l->failed = tw__transport_has_failed(r->transports[0]);
+    return error;
+}
+
+static void check_own(lonely l, int want, const char *text, double least, double most, int failed) {
+    ranks r;
+    check_scene("alone=%d fails=%d interrupt=%d", l.alone, l.fails, l.interrupt);
+    ranks_init(&r, 2);
+    ranks_run(&r, wait_for_own, &l);
+    check_int("status", r.status[0], want);
+    check_contains(r.text[0], text);
+    if (l.took < least || l.took > most)
+        check_fail("took %g s, not %g .. %g", l.took, least, most);
+    check_int("failed", l.failed, failed);
+    ranks_close(&r);
+}
+
+/* At half of the timeout the others would ask: until then this rank must have told them. */
+static void test_own_device(void **state) {
+    (void)state;
+    const char *stuck = "the GPU has not ended within 0.4 s";
+    check_own((lonely){0}, TW_ERR_TIMEOUT, stuck, 0.4, 0.6, 0);
+    check_own((lonely){.fails = 1}, TW_ERR_NUMBER, "says rank 1", 0.0, 0.3, 1);
+    check_own((lonely){.fails = 1, .alone = 1}, TW_ERR_TIMEOUT, stuck, 0.4, 0.6, 0);
+    check_own((lonely){.interrupt = 1}, TW_ERR_STATE, "was freed", 0.0, 0.3, 1);
+    check_own((lonely){.interrupt = 1, .alone = 1}, TW_ERR_STATE, "was freed", 0.0, 0.3, 1);
+}
+
+static void test_lent_without_exchange(void **state) {
+    (void)state;
+    static const tw_gpu_calls none;
+    tw_transport *transport;
+    check_ok(tw_transport_self(&transport));
+    check_error(tw_transport_set_device(transport, &none, NULL), TW_ERR_NULL);
+    check_ok(tw_transport_set_device(transport, &lent, NULL));
+    check_true(tw__transport_lent(transport) != NULL);
+    check_ok(tw_transport_set_device(transport, NULL, NULL));
+    check_true(tw__transport_lent(transport) == NULL);
+    tw_transport_free(transport);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ways),
         cmocka_unit_test(test_too_much),
         cmocka_unit_test(test_quiet_refusal),
         cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_lent_is_noticed),
+        cmocka_unit_test(test_lent_is_stuck),
+        cmocka_unit_test(test_lent_fails_later),
+        cmocka_unit_test(test_lent_without_exchange),
+        cmocka_unit_test(test_own_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

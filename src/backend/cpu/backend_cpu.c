@@ -538,13 +538,17 @@ static int check_pointer(const void *pointer, const char *field, int ordinal, si
     return TW_OK;
 }
 
-static int stream_create(tw__stream **stream, int ordinal) {
-    (void)ordinal;
+static int stream_create(tw__stream **stream, int ordinal, tw__check *check, void *context) {
+    (void)ordinal, (void)check, (void)context;
     *stream = NULL;
     return TW_OK;
 }
 
 static void stream_free(tw__stream *stream) {
+    (void)stream;
+}
+
+static void stream_adopt(const tw__stream *stream) {
     (void)stream;
 }
 
@@ -563,8 +567,8 @@ static int stream_follow(tw__stream *stream, void *event) {
     return TW_OK;
 }
 
-static void event_free(void *event) {
-    (void)event;
+static void event_free(tw__stream *stream, void *event) {
+    (void)stream, (void)event;
 }
 
 static int batch_seconds(tw__stream *stream, double *seconds) {
@@ -583,6 +587,11 @@ static int alloc(tw__stream *stream, void **memory, size_t bytes) {
 static void *host_alloc(tw__stream *stream, size_t bytes) {
     (void)stream;
     return tw__reserve(bytes);
+}
+
+static void release(tw__stream *stream, void *memory) {
+    (void)stream;
+    free(memory);
 }
 
 static int copy(tw__stream *stream, void *to, const void *from, size_t bytes) {
@@ -613,6 +622,7 @@ const tw__backend tw__backend_cpu = {
     .check_pointer = check_pointer,
     .stream_create = stream_create,
     .stream_free = stream_free,
+    .stream_adopt = stream_adopt,
     .stream_wait = stream_wait,
     .event_record = event_record,
     .stream_follow = stream_follow,
@@ -621,9 +631,9 @@ const tw__backend tw__backend_cpu = {
     .batch_end = stream_wait,
     .batch_seconds = batch_seconds,
     .alloc = alloc,
-    .free = free,
+    .free = release,
     .host_alloc = host_alloc,
-    .host_free = free,
+    .host_free = release,
     .copy = copy,
     .selector_memory = selector_memory,
     .selector_create = selector_create,

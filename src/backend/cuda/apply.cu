@@ -241,7 +241,7 @@ int tw__cuda_gather(void *state, const tw__list *list, int64_t base, float *valu
     look_up<<<blocks_of(list->count), LIST_THREADS, 0, d->stream>>>(list->at, list->count, base,
                                                                     d->step.acc, values);
     TW_TRY(failure(cudaGetLastError(), "reading the residual"));
-    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+    return await_selector(d);
 }
 
 int tw__cuda_peek(void *state, int64_t index, float *value) {
@@ -250,7 +250,7 @@ int tw__cuda_peek(void *state, int64_t index, float *value) {
     TW_TRY(failure(cudaMemcpyAsync(value, d->step.acc + index, sizeof *value,
                                    cudaMemcpyDeviceToHost, d->stream),
                    "reading the residual"));
-    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+    return await_selector(d);
 }
 
 __global__ void look_for_overflow(const tw__entry *kept, int64_t nkept, const tw__entry *sent,
@@ -275,7 +275,8 @@ int tw__cuda_overflows(void *state, const tw__list *kept, const tw__list *sent, 
     TW_TRY(failure(cudaMemsetAsync(found, 0, sizeof *found, d->stream), "looking for overflow"));
     look_for_overflow<<<blocks_of(kept->count), LIST_THREADS, 0, d->stream>>>(
         kept->at, kept->count, sent->at, sent->count, d->step.acc, base, found);
+    TW_TRY(failure(cudaGetLastError(), "looking for overflow"));
     TW_TRY(failure(cudaMemcpyAsync(yes, found, sizeof *yes, cudaMemcpyDefault, d->stream),
                    "looking for overflow"));
-    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+    return await_selector(d);
 }

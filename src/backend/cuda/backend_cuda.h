@@ -4,6 +4,7 @@
  * bit those of the CPU.
  *
  *   backend_cuda.c  the row
+ *   guard.cu        which GPU a thread works on
  *   stream.cu       streams, events, memory
  *   selector.cu     a selector: create, run, wait, end a step, free: the host's part
  *   fold.cu         the pass over n: acc = g + e, collecting candidates; sums
@@ -35,18 +36,20 @@ extern "C" {
 int tw__cuda_check_device(int ordinal);
 int tw__cuda_check_pointer(const void *pointer, const char *field, int ordinal, size_t element);
 int tw__cuda_device_name(int ordinal, const char **name);
-int tw__cuda_stream_create(tw__stream **stream, int ordinal);
+int tw__cuda_stream_create(tw__stream **stream, int ordinal, tw__check *check, void *context);
 void tw__cuda_stream_free(tw__stream *s);
+void tw__cuda_stream_adopt(const tw__stream *s);
 void *tw__cuda_stream_native(const tw__stream *s);
 int tw__cuda_stream_wait(tw__stream *s);
+void tw__cuda_stream_give_up(tw__stream *s, int for_good);
 int tw__cuda_stream_follow(tw__stream *s, void *event);
 int tw__cuda_event_record(tw__stream *s, void *native, void **event);
-int tw__cuda_event_reached(void *event);
-void tw__cuda_event_free(void *event);
+int tw__cuda_event_reached(const tw__stream *s, void *event);
+void tw__cuda_event_free(tw__stream *s, void *event);
 int tw__cuda_alloc(tw__stream *s, void **memory, size_t bytes);
-void tw__cuda_free(void *memory);
+void tw__cuda_free(tw__stream *s, void *memory);
 void *tw__cuda_host_alloc(tw__stream *s, size_t bytes);
-void tw__cuda_host_free(void *memory);
+void tw__cuda_host_free(tw__stream *s, void *memory);
 int tw__cuda_copy(tw__stream *s, void *to, const void *from, size_t bytes);
 
 /* ---- selector.cu */

@@ -8,25 +8,21 @@
 
 namespace tw {
 
-/* Works on this GPU until it goes; then on the one that the thread had before. */
+/* Works in the primary context of a GPU until it goes; then the thread has the context that it had
+ * before, or none. cudaSetDevice cannot do that: a thread that never had a device seems to be on
+ * GPU 0, and to go back there creates a context, which takes hundreds of megabytes. */
 class Guard {
   public:
-    explicit Guard(int ordinal) {
-        known_ = cudaGetDevice(&before_) == cudaSuccess;
-        error = cudaSetDevice(ordinal);
-    }
-    ~Guard() {
-        if (known_)
-            (void)cudaSetDevice(before_);
-    }
+    explicit Guard(int ordinal);
+    ~Guard();
     Guard(const Guard &) = delete;
     Guard &operator=(const Guard &) = delete;
     cudaError_t error;
-
-  private:
-    int before_;
-    bool known_;
 };
+
+/* The primary context of a GPU exists, and Guard finds it. For whoever creates something there: after
+ * cudaDeviceReset it is another one. */
+cudaError_t retain_context(int ordinal);
 
 /* The library's error for CUDA's; TW_OK for none. */
 inline int failure(cudaError_t error, const char *doing) {

@@ -235,21 +235,20 @@ __global__ void flag_taken(const tw__entry *entries, int64_t count, tw__edge edg
 }
 
 /* The flagged ones, in order, by way of a buffer: to may overlap with from. */
-cudaError_t gather_flagged(tw__cuda_lists *d, const Word *from, int64_t count, tw__entry *to,
-                           int64_t *many) {
+int gather_flagged(tw__cuda_lists *d, const Word *from, int64_t count, tw__entry *to,
+                   int64_t *many) {
     cudaError_t error =
         cub::DeviceSelect::Flagged(d->temporary, d->temporary_bytes, from, d->flags, d->words[1],
                                    d->counts, (int)count, stream_of(d));
     if (error == cudaSuccess)
         error = cudaMemcpyAsync(&d->answer->number, d->counts, sizeof *d->counts, cudaMemcpyDefault,
                                 stream_of(d));
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(stream_of(d));
+    TW_TRY(finish(d, error, "picking entries"));
     *many = (int64_t)d->answer->number;
-    if (error == cudaSuccess && *many > 0)
+    if (*many > 0)
         error = cudaMemcpyAsync(to, d->words[1], sizeof(Word) * (size_t)*many,
                                 cudaMemcpyDeviceToDevice, stream_of(d));
-    return error;
+    return failure(error, "picking entries");
 }
 
 int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept, tw__entry *dropped,
@@ -263,17 +262,16 @@ int take(void *context, const tw__list *list, tw__edge edge, tw__entry *kept, tw
                                                          d->orders);
     cudaError_t error = cub::DeviceScan::ExclusiveSum(d->temporary, d->temporary_bytes, d->orders,
                                                       d->orders, (int)list->count, stream_of(d));
-    if (error == cudaSuccess && dropped != nullptr) { /* first: kept may be the list's own place */
+    TW_TRY(failure(error, "parting a list"));
+    if (dropped != nullptr) { /* first: kept may be the list's own place */
         flag_taken<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, edge,
                                                               d->orders, true, d->flags);
-        error = gather_flagged(d, words, list->count, dropped, &ndropped);
+        TW_TRY(gather_flagged(d, words, list->count, dropped, &ndropped));
     }
-    if (error == cudaSuccess) {
-        flag_taken<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, edge,
-                                                              d->orders, false, d->flags);
-        error = gather_flagged(d, words, list->count, kept, nkept);
-    }
-    return finish(d, error, "parting a list");
+    flag_taken<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, edge, d->orders,
+                                                          false, d->flags);
+    TW_TRY(gather_flagged(d, words, list->count, kept, nkept));
+    return finish(d, cudaSuccess, "parting a list");
 }
 
 /* ---- several lists */
@@ -344,8 +342,8 @@ int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out
         return TW_OK;
     flag_shared<<<blocks_of(a->count), LIST_THREADS, 0, stream_of(d)>>>(a->at, a->count, b->at,
                                                                         b->count, d->flags);
-    return finish(d, gather_flagged(d, words_of(a->at), a->count, out->at, &out->count),
-                  "intersecting lists");
+    TW_TRY(gather_flagged(d, words_of(a->at), a->count, out->at, &out->count));
+    return finish(d, cudaSuccess, "intersecting lists");
 }
 
 /* ---- plain memory */
@@ -416,8 +414,8 @@ int subtract(void *context, const tw__list *list, const float *val, tw__list *ou
         return TW_OK;
     flag_rest<<<blocks_of(list->count), LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, val,
                                                                          d->words[0], d->flags);
-    TW_TRY(finish(d, gather_flagged(d, d->words[0], list->count, out->at + out->count, &many),
-                  "keeping what rounding took"));
+    TW_TRY(gather_flagged(d, d->words[0], list->count, out->at + out->count, &many));
+    TW_TRY(finish(d, cudaSuccess, "keeping what rounding took"));
     out->count += many;
     return TW_OK;
 }
@@ -562,6 +560,10 @@ void tw__cuda_lists_free(void *context) {
     tw__cuda_lists *d = of(context);
     if (d == nullptr)
         return;
+    if (is_at_work(d->stream)) {
+        free(d);
+        return;
+    }
     Guard guard(d->stream->ordinal);
     (void)cudaFree(d->words[0]);
     (void)cudaFree(d->words[1]);

@@ -55,9 +55,8 @@ inline cudaStream_t stream_of(const tw__cuda_lists *d) {
 inline int finish(tw__cuda_lists *d, cudaError_t error, const char *doing) {
     if (error == cudaSuccess)
         error = cudaGetLastError();
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(stream_of(d));
-    return failure(error, doing);
+    TW_TRY(failure(error, doing));
+    return await(d->stream);
 }
 
 } // namespace tw

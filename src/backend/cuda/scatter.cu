@@ -71,7 +71,10 @@ __global__ void settle(float *residual, int64_t n, const Learned *learned) {
 
 cudaError_t launch_settle(float *residual, int64_t n, Learned *learned, cudaStream_t stream) {
     settle<<<some_blocks(n), LIST_THREADS, 0, stream>>>(residual, n, learned);
-    return cudaMemsetAsync(&learned->leaving, 0, sizeof learned->leaving, stream);
+    cudaError_t error = cudaGetLastError();
+    return error != cudaSuccess
+               ? error
+               : cudaMemsetAsync(&learned->leaving, 0, sizeof learned->leaving, stream);
 }
 
 } // namespace tw

@@ -48,7 +48,7 @@ static Extents extents_of(int64_t n, int pieces, int64_t k_max, const tw_select_
 /* Obtains arrays, or only counts their bytes. */
 class Supply {
   public:
-    Supply(bool counting) : counting_(counting) {
+    Supply(bool counting, cudaStream_t stream) : counting_(counting), stream_(stream) {
     }
     template <typename T> size_t take(T **array, int64_t count) {
         size_t size = (size_t)count * sizeof(T);
@@ -56,19 +56,20 @@ class Supply {
             return size;
         error = cudaMalloc(reinterpret_cast<void **>(array), size);
         if (error == cudaSuccess)
-            error = cudaMemset(*array, 0, size);
+            error = cudaMemsetAsync(*array, 0, size, stream_);
         return size;
     }
     cudaError_t error = cudaSuccess;
 
   private:
     bool counting_;
+    cudaStream_t stream_; /* on which it is cleared, before all that uses it */
 };
 
 /* All device memory of a selector; *memory gets its bytes. */
 static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_select_params &p,
                           bool counting, tw_memory *memory) {
-    Supply from(counting);
+    Supply from(counting, d->stream);
     bool feedback = p.feedback == TW_FEEDBACK_ON;
     int64_t second = p.before == TW_BEFORE_ADAMW ? e.padded : 0;
     int64_t first = p.momentum != 0.0f ? e.padded : second;
@@ -123,7 +124,8 @@ static cudaError_t fill_tables(tw__cuda_selector *d, const Extents &e) {
     for (int64_t tile = 0; tile < e.tiles; tile++)
         of_tile[tile] = tw__piece_of(d->pieces, tile * TILE);
     of_tile[e.tiles] = d->pieces->count - 1;
-    cudaError_t error = cudaMemcpy(d->piece_of_tile, of_tile, bytes, cudaMemcpyHostToDevice);
+    cudaError_t error = /* after it was cleared */
+        cudaMemcpyAsync(d->piece_of_tile, of_tile, bytes, cudaMemcpyHostToDevice, d->stream);
     free(of_tile);
     d->host_tables = static_cast<Piece *>(calloc(2 * (size_t)e.pieces, sizeof *d->host_tables));
     return d->host_tables == nullptr ? cudaErrorMemoryAllocation : error;
@@ -144,8 +146,6 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
         error = supply(d, e, p, false, &memory);
     if (error == cudaSuccess)
         error = fill_tables(d, e);
-    if (error == cudaSuccess)
-        error = cudaDeviceSynchronize(); /* memory was cleared on another stream */
     d->step.report = static_cast<Report *>(report);
     if (report != nullptr)
         *d->step.report = Report{0, 0, 0, -1, 0, 0, -1};
@@ -160,6 +160,7 @@ int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_se
     int64_t n = pieces->starts[pieces->count], k_max = tw__k_max(params, n);
     (void)method, (void)scratch;
     TW_TRY(tw__cuda_check_device(params->ordinal));
+    TW_TRY(failure(retain_context(params->ordinal), "ordinal"));
     Guard guard(params->ordinal);
     TW_TRY(failure(guard.error, "ordinal"));
     tw__cuda_selector *d = static_cast<tw__cuda_selector *>(calloc(1, sizeof *d));
@@ -189,9 +190,14 @@ void tw__cuda_selector_free(void *state) {
     tw__cuda_selector *d = selector_of(state);
     if (d == nullptr)
         return;
-    Guard guard(d->params.ordinal);
     Step &s = d->step;
-    (void)cudaStreamSynchronize(d->stream);
+    if (d->group != nullptr && is_at_work(d->group)) {
+        free(d);
+        return;
+    }
+    Guard guard(d->params.ordinal);
+    if (d->group == nullptr)
+        (void)cudaStreamSynchronize(d->stream);
     void *arrays[] = {d->residual[0],   d->residual[1],  d->first[0],   d->first[1], d->second[0],
                       d->second[1],     d->learned[0],   d->learned[1], s.scratch,   s.slot_idx,
                       s.slot_val,       s.slot_count,    s.sums,        s.totals,    s.marks,
@@ -203,6 +209,21 @@ void tw__cuda_selector_free(void *state) {
     free(d->host_tables);
     (void)cudaGetLastError();
     free(d);
+}
+
+/* ---- waits: of a group in a step, with its deadline; else for the caller's stream */
+
+static int await_stream(cudaStream_t stream) {
+    return failure(cudaStreamSynchronize(stream), "waiting for the stream");
+}
+
+int tw::await_selector(const tw__cuda_selector *d) {
+    return d->group != nullptr ? await(d->group) : await_stream(d->stream);
+}
+
+/* Between steps. */
+static int await_state(const tw__cuda_selector *d) {
+    return d->group != nullptr ? await_outside(d->group) : await_stream(d->stream);
 }
 
 /* ---- steps of a group's small tensors are queued together */
@@ -384,7 +405,7 @@ int tw__cuda_run(void *state, const void *const *grads, const tw__select_step *s
 int tw__cuda_info(const void *state, tw_select_info *info) {
     const tw__cuda_selector *d = static_cast<const tw__cuda_selector *>(state);
     Guard guard(d->params.ordinal);
-    TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
+    TW_TRY(await_selector(d));
     const Report &r = *d->step.report;
     info->count = r.count;
     info->candidates = r.candidates;
@@ -407,7 +428,7 @@ static int check_part(tw__cuda_selector *d, const int32_t *idx, int64_t count) {
     if (count > 0)
         TW_TRY(tw__cuda_check_pointer(idx, "idx", d->params.ordinal, sizeof *idx));
     TW_TRY(failure(launch_check_part(d->step, idx, count, d->stream), "ending a step"));
-    TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
+    TW_TRY(await_selector(d));
     if (d->step.report->wrong_part >= 0)
         return tw__fail(TW_ERR_INDEX, "idx: entry %lld is not an ascending part of the selection",
                         (long long)d->step.report->wrong_part);
@@ -448,12 +469,13 @@ static int copy(tw__cuda_selector *d, float *to, const float *from, int64_t coun
                 cudaMemcpyKind kind) {
     size_t bytes = sizeof(float) * (size_t)count;
     TW_TRY(failure(cudaMemcpyAsync(to, from, bytes, kind, d->stream), "copying a residual"));
-    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+    return await_state(d);
 }
 
 int tw__cuda_get(void *state, tw__vector which, int64_t first, int64_t count, float *to) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
+    TW_TRY(await_state(d));                  /* to copy would wait without a deadline */
     if (which == TW__RESIDUAL && first == 0) /* once for all pieces of it */
         TW_TRY(failure(launch_settle(d->residual[d->now], d->step.n, d->learned[d->now], d->stream),
                        "settling a residual"));
@@ -486,10 +508,11 @@ int tw__cuda_get_learned(void *state, tw__learned *learned) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
     Learned from = {};
+    TW_TRY(await_state(d));
     TW_TRY(failure(
         cudaMemcpyAsync(&from, d->learned[d->now], sizeof from, cudaMemcpyDeviceToHost, d->stream),
         "reading thresholds"));
-    TW_TRY(failure(cudaStreamSynchronize(d->stream), "waiting for the stream"));
+    TW_TRY(await_state(d));
     *learned = tw__learned{};
     learned->threshold = from.threshold;
     learned->age = from.age;
@@ -507,5 +530,5 @@ int tw__cuda_set_learned(void *state, const tw__learned *learned) {
     TW_TRY(failure(
         cudaMemcpyAsync(d->learned[d->now], &to, sizeof to, cudaMemcpyHostToDevice, d->stream),
         "writing thresholds"));
-    return failure(cudaStreamSynchronize(d->stream), "waiting for the stream");
+    return await_state(d);
 }

@@ -41,6 +41,9 @@ enum Table { GRADIENTS, FLOATS };
 int locate(tw__cuda_selector *d, Table table, const void *const *memory, const char *field,
            size_t element, cudaStream_t stream, Pieces *pieces);
 
+/* For all that was queued, in a step. */
+int await_selector(const tw__cuda_selector *d);
+
 } // namespace tw
 
 #endif

@@ -1,16 +1,37 @@
 /* stream.cu - GPUs, their memory, and the order of work on them
  *
  * A group has a stream of its own. It follows the caller's stream, which makes gradients ready, and is
- * waited for before a call returns. */
+ * waited for before a call returns. Both may be stuck: a kernel of NCCL waits for a rank that is gone.
+ * So waits look at the stream again and again, and end at the group's deadline. Then the stream is
+ * given up: whatever it may still use is left alone, because CUDA frees memory only when the GPU has
+ * come to its end. */
 #include "backend/cuda/backend_cuda.h"
 #include "backend/cuda/failure.cuh"
 #include "backend/cuda/stream.cuh"
+#include "base/clock.h"
 
 #include <cstdlib>
 
 using namespace tw;
 
 /* ---- devices */
+
+/* The kernels were compiled for a GPU like this one, or an older one. */
+static int check_kernels(int ordinal) {
+    constexpr int compiled[] = {__CUDA_ARCH_LIST__}; /* 800: compute capability 8.0 */
+    int least = compiled[0], major = 0, minor = 0;
+    for (int architecture : compiled)
+        least = architecture < least ? architecture : least;
+    TW_TRY(failure(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+                   "ordinal"));
+    TW_TRY(failure(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
+                   "ordinal"));
+    if (100 * major + 10 * minor >= least)
+        return TW_OK;
+    return tw__fail(TW_ERR_DEVICE,
+                    "ordinal: GPU %d has compute capability %d.%d; this build needs %d.%d or more",
+                    ordinal, major, minor, least / 100, least / 10 % 10);
+}
 
 int tw__cuda_check_device(int ordinal) {
     int count = 0;
@@ -22,11 +43,13 @@ int tw__cuda_check_device(int ordinal) {
     }
     if (ordinal < 0 || ordinal >= count)
         return tw__fail(TW_ERR_DEVICE, "ordinal: %d; accepted is 0 .. %d", ordinal, count - 1);
-    return TW_OK;
+    return check_kernels(ordinal);
 }
 
 int tw__cuda_check_pointer(const void *pointer, const char *field, int ordinal, size_t element) {
     cudaPointerAttributes at = {};
+    Guard guard(ordinal);
+    TW_TRY(failure(guard.error, "ordinal"));
     if (cudaPointerGetAttributes(&at, pointer) != cudaSuccess) {
         (void)cudaGetLastError();
         at.type = cudaMemoryTypeUnregistered;
@@ -53,21 +76,32 @@ int tw__cuda_device_name(int ordinal, const char **name) {
 
 /* ---- streams */
 
-int tw__cuda_stream_create(tw__stream **stream, int ordinal) {
+static cudaError_t create_stream(tw__stream *s) {
+    int least = 0, first = 0; /* before what the caller computes meanwhile: others wait for it */
+    int64_t stage;
+    cudaError_t error = prepare_choose(s->ordinal, &stage); /* has this GPU's kernels, or fails */
+    (void)cudaDeviceGetStreamPriorityRange(&least, &first);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, first);
+    if (error == cudaSuccess)
+        error = cudaEventCreate(&s->begin);
+    if (error == cudaSuccess)
+        error = cudaEventCreate(&s->end);
+    return error;
+}
+
+int tw__cuda_stream_create(tw__stream **stream, int ordinal, tw__check *check, void *context) {
     TW_TRY(tw__cuda_check_device(ordinal));
+    TW_TRY(failure(retain_context(ordinal), "ordinal"));
     Guard guard(ordinal);
     TW_TRY(failure(guard.error, "ordinal"));
     tw__stream *s = static_cast<tw__stream *>(calloc(1, sizeof *s));
     if (s == nullptr)
         return tw__fail(TW_ERR_MEMORY, "no memory for a stream");
     s->ordinal = ordinal;
-    int least = 0, first = 0; /* before what the caller computes meanwhile: others wait for it */
-    (void)cudaDeviceGetStreamPriorityRange(&least, &first);
-    cudaError_t error = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, first);
-    if (error == cudaSuccess)
-        error = cudaEventCreate(&s->begin);
-    if (error == cudaSuccess)
-        error = cudaEventCreate(&s->end);
+    s->check = check;
+    s->context = context;
+    cudaError_t error = create_stream(s);
     if (error != cudaSuccess) {
         tw__cuda_stream_free(s);
         return failure(error, "creating a stream");
@@ -80,21 +114,93 @@ void tw__cuda_stream_free(tw__stream *s) {
     if (s == nullptr)
         return;
     Guard guard(s->ordinal);
-    tw__cuda_event_free(s->begin);
-    tw__cuda_event_free(s->end);
-    if (s->native != nullptr)
+    tw__cuda_event_free(s, s->begin);
+    tw__cuda_event_free(s, s->end);
+    if (s->native != nullptr && !is_at_work(s))
         (void)cudaStreamDestroy(s->native);
     free(s);
+}
+
+/* Of a thread that is the library's own: it need not be left as it was. */
+void tw__cuda_stream_adopt(const tw__stream *s) {
+    (void)cudaSetDevice(s->ordinal);
 }
 
 void *tw__cuda_stream_native(const tw__stream *s) {
     return s->native;
 }
 
-int tw__cuda_stream_wait(tw__stream *s) {
-    Guard guard(s->ordinal);
-    return failure(cudaStreamSynchronize(s->native), "waiting for the stream");
+/* ---- waits */
+
+static int given_up(const tw__stream *s) {
+    return __atomic_load_n(&s->given_up, __ATOMIC_RELAXED);
 }
+
+void tw__cuda_stream_give_up(tw__stream *s, int for_good) {
+    __atomic_store_n(&s->given_up, for_good ? FOR_GOOD : AT_WORK, __ATOMIC_RELAXED);
+}
+
+/* 1: it has come to its end, 0: not yet, or an error. */
+static int look_at(cudaError_t state, const char *doing) {
+    if (state != cudaErrorNotReady)
+        return state == cudaSuccess ? 1 : failure(state, doing);
+    (void)cudaGetLastError(); /* or the next launch would seem to have failed */
+    return 0;
+}
+
+/* Until the stream ends, or `on` does not return TW_OK; `begun` is 0 in the first of its calls. */
+template <typename On> static int await_while(tw__stream *s, const On &on) {
+    int64_t begun = 0;
+    Guard guard(s->ordinal);
+    TW_TRY(failure(guard.error, "ordinal"));
+    for (;;) {
+        int state = look_at(cudaStreamQuery(s->native), "waiting for the stream");
+        if (state != 0)
+            return state > 0 ? TW_OK : state;
+        TW_TRY(on(begun));
+        begun = begun == 0 ? tw__clock() : begun;
+        tw__relax(tw__clock() - begun);
+    }
+}
+
+static int fail_given_up() {
+    return tw__fail(TW_ERR_TIMEOUT, "the GPU is still at work on a step that has failed");
+}
+
+int tw::await(tw__stream *s) {
+    return await_while(
+        s,
+        [&](int64_t begun) {
+            if (given_up(s) != KEPT)
+                return fail_given_up();
+            int error = s->check != nullptr ? s->check(s->context, begun == 0) : TW_OK;
+            if (error != TW_OK)
+                tw__cuda_stream_give_up(s, 0);
+            return error;
+        });
+}
+
+int tw::await_outside(tw__stream *s) {
+    return await_while(
+        s, [&](int64_t) { return given_up(s) == KEPT ? TW_OK : fail_given_up(); });
+}
+
+bool tw::is_at_work(tw__stream *s) {
+    constexpr int64_t MOMENT = TW__SECOND / 10; /* what was aborted ends in less */
+    if (given_up(s) != AT_WORK)
+        return given_up(s) == FOR_GOOD;
+    int error = await_while(s, [&](int64_t begun) {
+        return begun == 0 || tw__clock() - begun < MOMENT ? TW_OK : TW_ERR_TIMEOUT;
+    });
+    __atomic_store_n(&s->given_up, error == TW_ERR_TIMEOUT ? FOR_GOOD : KEPT, __ATOMIC_RELAXED);
+    return error == TW_ERR_TIMEOUT;
+}
+
+int tw__cuda_stream_wait(tw__stream *s) {
+    return await(s);
+}
+
+/* ---- memory of the host, for the GPU */
 
 int tw__cuda_copy(tw__stream *s, void *to, const void *from, size_t bytes) {
     Guard guard(s->ordinal);
@@ -110,7 +216,10 @@ void *tw__cuda_host_alloc(tw__stream *s, size_t bytes) {
     return memory;
 }
 
-void tw__cuda_host_free(void *memory) {
+void tw__cuda_host_free(tw__stream *s, void *memory) {
+    if (memory == nullptr || is_at_work(s))
+        return;
+    Guard guard(s->ordinal);
     (void)cudaFreeHost(memory);
 }
 
@@ -134,17 +243,17 @@ int tw__cuda_stream_follow(tw__stream *s, void *event) {
                    "following the caller's stream");
 }
 
-int tw__cuda_event_reached(void *event) {
-    cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
-    if (error != cudaErrorNotReady)
-        return error == cudaSuccess ? 1 : failure(error, "copying");
-    (void)cudaGetLastError(); /* or the next launch would seem to have failed */
-    return 0;
+int tw__cuda_event_reached(const tw__stream *s, void *event) {
+    Guard guard(s->ordinal);
+    TW_TRY(failure(guard.error, "ordinal"));
+    return look_at(cudaEventQuery(static_cast<cudaEvent_t>(event)), "waiting for an event");
 }
 
-void tw__cuda_event_free(void *event) {
-    if (event != nullptr)
-        (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+void tw__cuda_event_free(tw__stream *s, void *event) {
+    if (event == nullptr || is_at_work(s))
+        return;
+    Guard guard(s->ordinal);
+    (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
 }
 
 /* ---- memory of the GPU */
@@ -154,7 +263,9 @@ int tw__cuda_alloc(tw__stream *s, void **memory, size_t bytes) {
     return failure(cudaMalloc(memory, bytes > 0 ? bytes : 1), "memory of a group");
 }
 
-void tw__cuda_free(void *memory) {
-    if (memory != nullptr)
-        (void)cudaFree(memory);
+void tw__cuda_free(tw__stream *s, void *memory) {
+    if (memory == nullptr || is_at_work(s))
+        return;
+    Guard guard(s->ordinal);
+    (void)cudaFree(memory);
 }

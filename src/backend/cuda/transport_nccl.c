@@ -8,6 +8,11 @@ static int explain(const char *what, ncclResult_t result) {
     return tw_transport_explain("NCCL: cannot %s: %s", what, ncclGetErrorString(result));
 }
 
+/* A communicator that does not block goes on by itself: `progress` tells when it is done. */
+static int has_failed(ncclResult_t result) {
+    return result != ncclSuccess && result != ncclInProgress;
+}
+
 static ncclResult_t queue(const tw_device_message *m, ncclComm_t comm, cudaStream_t stream) {
     return m->sending ? ncclSend(m->data, m->bytes, ncclInt8, m->peer, comm, stream)
                       : ncclRecv(m->data, m->bytes, ncclInt8, m->peer, comm, stream);
@@ -16,14 +21,34 @@ static ncclResult_t queue(const tw_device_message *m, ncclComm_t comm, cudaStrea
 int tw_nccl_exchange(void *context, const tw_device_message *messages, int count, void *stream) {
     ncclComm_t comm = context;
     ncclResult_t result = ncclGroupStart();
-    for (int i = 0; i < count && result == ncclSuccess; i++)
+    for (int i = 0; i < count && !has_failed(result); i++)
         result = queue(&messages[i], comm, stream);
     ncclResult_t ended = ncclGroupEnd(); /* also after a failure */
-    result = result == ncclSuccess ? ended : result;
-    return result == ncclSuccess ? TW_OK : explain("exchange", result);
+    result = has_failed(result) ? result : ended;
+    return has_failed(result) ? explain("exchange", result) : TW_OK;
+}
+
+static int progress(void *context) {
+    ncclResult_t state = ncclSuccess;
+    ncclResult_t result = ncclCommGetAsyncError(context, &state);
+    if (has_failed(result) || has_failed(state))
+        return explain("exchange", has_failed(result) ? result : state);
+    return state == ncclInProgress;
+}
+
+static int check(void *context, int ordinal) {
+    int device = -1;
+    ncclResult_t result = ncclCommCuDevice(context, &device);
+    if (result != ncclSuccess)
+        return explain("ask the communicator for its GPU", result);
+    if (device == ordinal)
+        return TW_OK;
+    return tw_transport_explain("comm: is of GPU %d; the group's tensors lie on GPU %d", device,
+                                ordinal);
 }
 
 int tw_transport_nccl(tw_transport *transport, ncclComm_t comm) {
+    static const tw_gpu_calls calls = {tw_nccl_exchange, progress, check};
     int rank, nranks, nccl_rank = 0, nccl_ranks = 0;
     int status = tw_transport_info(transport, NULL, &rank, &nranks, NULL);
     if (status != TW_OK)
@@ -38,5 +63,5 @@ int tw_transport_nccl(tw_transport *transport, ncclComm_t comm) {
                                    nccl_rank, nccl_ranks, rank, nranks);
         return TW_ERR_PARAM;
     }
-    return tw_transport_set_device(transport, tw_nccl_exchange, comm);
+    return tw_transport_set_device(transport, &calls, comm);
 }
