@@ -1,8 +1,8 @@
 # libthinwire_mpi and libthinwire_nccl, static and shared: companions of libthinwire, so that
 # libthinwire itself needs neither MPI nor NCCL. Included from src/CMakeLists.txt.
 #
-# thinwire_add_companion(NAME SOURCE LIBRARY...): thinwire_NAME from SOURCE, linked to LIBRARY.
-function(thinwire_add_companion what source)
+# thinwire_add_companion(NAME SOURCES LIBRARY...): thinwire_NAME from SOURCES, linked to LIBRARY.
+function(thinwire_add_companion what sources)
   foreach(kind static shared)
     string(TOUPPER ${kind} KIND)
     set(suffix "")
@@ -10,7 +10,7 @@ function(thinwire_add_companion what source)
       set(suffix _shared)
     endif()
     set(name thinwire_${what}${suffix})
-    add_library(${name} ${KIND} ${source})
+    add_library(${name} ${KIND} ${sources})
     add_library(thinwire::${what}${suffix} ALIAS ${name})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PUBLIC thinwire${suffix} ${ARGN}
@@ -37,7 +37,7 @@ function(thinwire_add_companion what source)
 endfunction()
 
 if(MPI_C_FOUND)
-  thinwire_add_companion(mpi transport/transport_mpi.c MPI::MPI_C)
+  thinwire_add_companion(mpi "transport/transport_mpi.c;transport/frame.c;base/crc32c.c" MPI::MPI_C)
 endif()
 
 if(CMAKE_CUDA_COMPILER AND NCCL_INCLUDE_DIR AND NCCL_LIBRARY)

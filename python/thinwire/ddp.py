@@ -328,8 +328,8 @@ def compress(model, scheme="oktopk", density=None, **options):
     then falls to its value during the first fifth), or warmup_steps; warmup_density (0.25), warmup
     ("exponential", "linear", "cosine"); whole_model (True: the k largest values of the model;
     False: of each parameter. Default True, but not with unused parameters or bucket); select,
-    exchange, wire, result ("mean" or "sum"), timeout (seconds), momentum, clip_norm, seed, bucket
-    (elements), threads, grad_scaler (the GradScaler of mixed precision), and the other fields of
+    exchange, wire, result ("mean" or "sum"), checksum (of messages; True), timeout (seconds),
+    momentum, clip_norm, seed, bucket (elements), threads, grad_scaler (the GradScaler of mixed precision), and the other fields of
     tw_select_params.
     Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
     """

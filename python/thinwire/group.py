@@ -12,12 +12,13 @@ from .library import check, lib
 
 _RESULTS = {"mean": 0, "sum": 1}
 _GLOBALS = {"exact": 0, "reuse": 1}
-_CHOICES = {"feedback": {True: 0, False: 1}, "before": {"nothing": 0, "adamw": 1},
+_ON = {True: 0, False: 1}
+_CHOICES = {"feedback": _ON, "before": {"nothing": 0, "adamw": 1},
             "warmup": {"exponential": 0, "linear": 1, "cosine": 2, "caller": 3}}
 _BYTES = {library.F32: 4, library.F16: 2, library.BF16: 2}
 _SELECT_OPTIONS = ("select", *(name for name, _ in library.SelectParams._fields_
                                if name not in ("method", "reserved")))
-OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "timeout", "bucket",
+OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "checksum", "timeout", "bucket",
            *_SELECT_OPTIONS)
 
 
@@ -58,13 +59,14 @@ def _set_select(params, options, accepted=_SELECT_OPTIONS):
 
 
 def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, result="mean",
-                 global_="exact", timeout=0.0, bucket=0, **select):
+                 global_="exact", checksum=True, timeout=0.0, bucket=0, **select):
     """tw_group_params from keywords."""
     params = library.GroupParams()
     params.scheme = _text("scheme", scheme)
     params.exchange, params.wire = _text("exchange", exchange), _text("wire", wire)
     params.result = _choice("result", result, _RESULTS)
     params.global_ = _choice("global_", global_, _GLOBALS)
+    params.checksum = _choice("checksum", checksum, _ON)
     _set_number(params, "timeout", timeout)
     _set_number(params, "bucket", bucket)
     _set_select(params.select, dict(select, density=density), OPTIONS)

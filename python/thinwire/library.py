@@ -30,7 +30,8 @@ class SelectParams(Structure):
 class GroupParams(Structure):
     _fields_ = [("scheme", c_char_p), ("exchange", c_char_p), ("wire", c_char_p),
                 ("select", SelectParams), ("result", c_int), ("global_", c_int), ("count", c_int),
-                ("timeout", c_double), ("bucket", c_int64), ("reserved", c_uint32 * 8)]
+                ("checksum", c_int), ("timeout", c_double), ("bucket", c_int64),
+                ("reserved", c_uint32 * 8)]
 
 
 class Memory(Structure):

@@ -22,6 +22,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 
 import torch.distributed as dist
 
@@ -519,18 +520,24 @@ class ProcessGroupTransport(Transport):
         """Whether any rank says so, for each of a list. Collective."""
         mine, deadline, late = bytes(used), time.monotonic() + self.timeout, []
         result = int.from_bytes(mine, "big")
+        message = mine + zlib.crc32(mine).to_bytes(4, "big")
         for one in self.flags.values():
             one.settimeout(self.timeout)
             with contextlib.suppress(OSError):      # then nothing comes from it
-                one.sendall(mine)
+                one.sendall(message)
         for peer, one in self.flags.items():
             one.settimeout(max(0.001, deadline - time.monotonic()))
             try:
-                result |= int.from_bytes(_receive_now(one, len(mine)), "big")
+                theirs = _receive_now(one, len(message))
             except socket.timeout:
                 late.append(str(peer))
             except OSError as error:
                 raise TransportError(f"rank {peer} has left or is dead: {error.strerror}")
+            else:
+                if zlib.crc32(theirs[:-4]) != int.from_bytes(theirs[-4:], "big"):
+                    raise TransportError(f"the flags of rank {peer} are damaged: their CRC32 does "
+                                         "not match")
+                result |= int.from_bytes(theirs[:-4], "big")
         if late:
             raise TimeoutError(f"no answer within {self.timeout:g} s from rank {', '.join(late)}; "
                                "is it stopped or dead?")

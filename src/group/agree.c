@@ -21,11 +21,17 @@ typedef struct field {
 
 /* The format comes first: ranks of other versions or byte orders differ there. */
 static const field group_fields[] = {
-    {"format", FORMAT},     {"scheme", SCHEME},
-    {"exchange", EXCHANGE}, {"wire", WIRE},
-    {"result", INTEGER},    {"global", INTEGER},
-    {"count", INTEGER},     {"bucket", INTEGER},
-    {"tensors", INTEGER},   {"tw_transport_set_device", INTEGER},
+    {"format", FORMAT},
+    {"scheme", SCHEME},
+    {"exchange", EXCHANGE},
+    {"wire", WIRE},
+    {"result", INTEGER},
+    {"global", INTEGER},
+    {"count", INTEGER},
+    {"checksum", INTEGER},
+    {"bucket", INTEGER},
+    {"tensors", INTEGER},
+    {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define FORMAT_NOW 0x54570006 /* "TW", version 6; another byte order reads differently */
@@ -64,6 +70,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         g->params.result,
         g->params.global,
         g->params.count,
+        g->params.checksum,
         g->params.bucket,
         g->ntensors,
         tw__transport_lent(g->transport) != NULL,

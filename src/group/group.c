@@ -33,6 +33,7 @@ static int check_params(const tw_group_params *p) {
     TW_TRY(tw__check_choice("result", p->result, TW_SUM));
     TW_TRY(tw__check_choice("global", p->global, TW_GLOBAL_REUSE));
     TW_TRY(tw__check_choice("count", p->count, TW_COUNT_PER_RANK));
+    TW_TRY(tw__check_choice("checksum", p->checksum, TW_CHECKSUM_OFF));
     if (!(p->timeout >= 0.0 && p->timeout <= 1e9))
         return tw__fail(TW_ERR_PARAM, "timeout: %g; accepted is 0 (default) .. 1e9 seconds",
                         p->timeout);
@@ -106,6 +107,7 @@ int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_pa
         return error;
     }
     tw__transport_set_timeout(transport, g->params.timeout);
+    tw__transport_set_checksum(transport, g->params.checksum == TW_CHECKSUM_ON);
     *group = g;
     return TW_OK;
 }

@@ -1,16 +1,14 @@
 /* connection.c - see connection.h */
 #include "transport/connection.h"
 
+#include "base/crc32c.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-
-#define MAGIC 0x54574d31u /* of every header */
-/* No message is longer: 2^31 entries, four times over. */
-#define LONGEST (SIZE_MAX / 2 < (uint64_t)1 << 36 ? SIZE_MAX / 2 : (uint64_t)1 << 36)
 
 /* Reads in one look at a socket: 1 MB of short messages. */
 #define READS 16
@@ -28,10 +26,10 @@ typedef struct tw__unexpected {
 
 tw__request *tw__connection_request(tw__connection *c, int tag, void *data, size_t bytes) {
     tw__request *r = tw__slab_take(c->requests);
-    assert(tag >= 0 && tag < TW__CONNECTION_TAGS);
+    assert(tag >= 0 && tag < TW__FRAME_TAGS);
     if (r != NULL)
         *r = (tw__request){
-            .connection = c, .header = {bytes, (uint32_t)tag, MAGIC}, .data = data, .bytes = bytes};
+            .connection = c, .frame = {.tag = (uint8_t)tag}, .data = data, .bytes = bytes};
     return r;
 }
 
@@ -72,6 +70,15 @@ static void finish(tw__connection *c, tw__request *r, tw__outcome outcome) {
     tw__slab_put(c->requests, r);
 }
 
+static void fail_receives(tw__connection *c) {
+    for (int tag = 0; tag < TW__FRAME_TAGS; tag++)
+        while (c->receives[tag].first != NULL)
+            finish(c, pop(&c->receives[tag]), TW__FAILED);
+    if (c->receive != NULL)
+        finish(c, c->receive, TW__FAILED);
+    c->receive = NULL;
+}
+
 void tw__connection_lose(tw__connection *c, int why) {
     assert(why != 0);
     if (c->lost != 0)
@@ -81,17 +88,17 @@ void tw__connection_lose(tw__connection *c, int why) {
     c->poll->fd = -1 - c->poll->fd; /* poll ignores it; it is still to be closed */
     while (c->sends.first != NULL)
         finish(c, pop(&c->sends), TW__FAILED);
-    for (int tag = 0; tag < TW__CONNECTION_TAGS; tag++)
-        while (c->receives[tag].first != NULL)
-            finish(c, pop(&c->receives[tag]), TW__FAILED);
-    if (c->receive != NULL)
-        finish(c, c->receive, TW__FAILED);
-    c->receive = NULL;
+    fail_receives(c);
+}
+
+static int is_damaged(const tw__connection *c) {
+    return c->damage[0] != '\0';
 }
 
 static void set_events(const tw__connection *c) {
+    int reading = !c->held && !is_damaged(c);
     if (c->lost == 0)
-        c->poll->events = (short)((c->held ? 0 : POLLIN) | (c->sends.first != NULL ? POLLOUT : 0));
+        c->poll->events = (short)((reading ? POLLIN : 0) | (c->sends.first != NULL ? POLLOUT : 0));
 }
 
 static int would_block(void) {
@@ -125,53 +132,52 @@ static void take_unexpected(tw__connection *c, unexpected *u, tw__request *r) {
 }
 
 static void keep_unexpected(tw__connection *c, unexpected *u) {
-    tw__unexpected_list *list = &c->unexpected[c->header.tag];
+    tw__unexpected_list *list = &c->unexpected[c->frame.tag];
     *(list->first == NULL ? &list->first : &list->last->next) = u;
     list->last = u;
 }
 
-/* 0, or an errno. */
-static int read_header(tw__connection *c) {
-    memcpy(&c->header, c->buffer + c->begin, sizeof c->header);
-    c->begin += sizeof c->header;
-    return c->header.magic == MAGIC && c->header.tag < TW__CONNECTION_TAGS &&
-                   c->header.bytes <= LONGEST
-               ? 0
-               : EPROTO;
+/* Returns 0 if it is damaged. */
+static int read_frame(tw__connection *c) {
+    memcpy(&c->frame, c->buffer + c->begin, sizeof c->frame);
+    c->begin += sizeof c->frame;
+    return tw__frame_check(&c->frame, c->received++, c->damage);
 }
 
-/* The header was read: decide where the body goes. 0, or an errno. */
+/* The frame was read: decide where the body goes. 0, or an errno. */
 static int open_message(tw__connection *c) {
-    tw__queue *waiting = &c->receives[c->header.tag];
-    size_t size = size_of(c->header.bytes);
+    tw__queue *waiting = &c->receives[c->frame.tag];
+    size_t size = size_of(c->frame.bytes);
     assert(c->receive == NULL && c->keep == NULL);
     c->held = waiting->first == NULL && size > TW__CONNECTION_UNEXPECTED - c->unexpected_bytes;
     c->in_body = !c->held;
     c->got = 0;
+    c->crc = 0;
     if (c->held)
         return 0;
     if (waiting->first != NULL) {
         tw__request *r = pop(waiting);
-        c->receive = fits(r, c->header.bytes) ? r : NULL;
+        c->receive = fits(r, c->frame.bytes) ? r : NULL;
         return 0;
     }
     c->keep = malloc(size);
     if (c->keep == NULL)
         return ENOMEM;
     c->keep->next = NULL;
-    c->keep->bytes = c->header.bytes;
+    c->keep->bytes = c->frame.bytes;
     c->unexpected_bytes += size;
     return 0;
 }
 
+/* All of the body is there, and undamaged. */
 static void close_message(tw__connection *c) {
-    tw__queue *waiting = &c->receives[c->header.tag];
+    tw__queue *waiting = &c->receives[c->frame.tag];
     unexpected *u = c->keep;
-    assert(c->in_body && c->got == c->header.bytes);
+    assert(c->in_body && c->got == c->frame.bytes);
     c->in_body = 0;
     c->keep = NULL;
     if (c->receive != NULL) {
-        c->receive->bytes = c->header.bytes;
+        c->receive->bytes = c->frame.bytes;
         c->receive->outcome = TW__DONE;
     }
     c->receive = NULL;
@@ -185,26 +191,45 @@ static char *body_of(const tw__connection *c) {
     return c->receive != NULL ? c->receive->data : c->keep != NULL ? c->keep->body : NULL;
 }
 
-/* Uses the bytes in the buffer, up to a message that is held. 0, or an errno. */
+/* A part of the body is where it goes. A body that is dropped has no CRC. */
+static void add_to_body(tw__connection *c, size_t part) {
+    if (c->frame.checked && body_of(c) != NULL)
+        c->crc = tw__crc32c(c->crc, body_of(c) + c->got, part);
+    c->got += part;
+}
+
+static int body_is_whole(tw__connection *c) {
+    return body_of(c) == NULL || tw__frame_check_body(&c->frame, c->crc, c->damage);
+}
+
+/* Begins the next message, if its frame is there. 0, or an errno. */
+static int parse_frame(tw__connection *c) {
+    if (!c->held && c->end - c->begin < sizeof c->frame)
+        return 0;
+    return c->held || read_frame(c) ? open_message(c) : 0;
+}
+
+/* Whether the body is complete. */
+static int parse_body(tw__connection *c) {
+    size_t available = c->end - c->begin, rest = c->frame.bytes - c->got;
+    size_t part = available < rest ? available : rest;
+    if (body_of(c) != NULL && part > 0)
+        memcpy(body_of(c) + c->got, c->buffer + c->begin, part);
+    c->begin += part;
+    add_to_body(c, part);
+    return c->got == c->frame.bytes;
+}
+
+/* Uses the bytes in the buffer, up to a message that is held or damaged. 0, or an errno. */
 static int parse(tw__connection *c) {
     for (;;) {
         assert(c->begin <= c->end && c->end <= TW__CONNECTION_BUFFER);
-        size_t available = c->end - c->begin;
         if (!c->in_body) {
-            if (!c->held && available < sizeof c->header)
-                return 0;
-            int error = c->held ? 0 : read_header(c);
-            error = error != 0 ? error : open_message(c);
-            if (error != 0 || c->held)
+            int error = parse_frame(c);
+            if (error != 0 || !c->in_body)
                 return error;
-            continue;
         }
-        size_t rest = c->header.bytes - c->got, part = available < rest ? available : rest;
-        if (body_of(c) != NULL && part > 0)
-            memcpy(body_of(c) + c->got, c->buffer + c->begin, part);
-        c->begin += part;
-        c->got += part;
-        if (c->got < c->header.bytes)
+        if (!parse_body(c) || !body_is_whole(c))
             return 0;
         close_message(c);
     }
@@ -213,11 +238,11 @@ static int parse(tw__connection *c) {
 /* One read: into the body if its rest is long, else into the buffer. */
 static ssize_t read_some(tw__connection *c) {
     int fd = c->poll->fd;
-    size_t rest = c->in_body ? c->header.bytes - c->got : 0;
+    size_t rest = c->in_body ? c->frame.bytes - c->got : 0;
     if (rest >= TW__CONNECTION_BUFFER && body_of(c) != NULL) {
         assert(c->begin == c->end); /* parse has used the buffer */
         ssize_t got = recv(fd, body_of(c) + c->got, rest, MSG_DONTWAIT);
-        c->got += got > 0 ? (size_t)got : 0;
+        add_to_body(c, got > 0 ? (size_t)got : 0);
         return got;
     }
     memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
@@ -232,10 +257,14 @@ static void use_buffer(tw__connection *c) {
     int error = parse(c);
     if (error != 0)
         tw__connection_lose(c, error);
+    else if (is_damaged(c))
+        fail_receives(c);
 }
 
 static void read_up_to(tw__connection *c, int reads) {
-    for (int i = 0; i < reads && c->lost == 0 && !c->held; i++) {
+    if (is_damaged(c)) /* not polled for reading: the peer has hung up */
+        tw__connection_lose(c, -1);
+    for (int i = 0; i < reads && c->lost == 0 && !c->held && !is_damaged(c); i++) {
         ssize_t got = read_some(c);
         if (got < 0 && would_block())
             break;
@@ -254,20 +283,28 @@ void tw__connection_read(tw__connection *c) {
 /* ---- writing */
 
 static ssize_t write_some(int fd, tw__request *r) {
-    size_t of_header = r->moved < sizeof r->header ? sizeof r->header - r->moved : 0;
-    size_t done = r->moved + of_header - sizeof r->header; /* of the body */
+    size_t of_frame = r->moved < sizeof r->frame ? sizeof r->frame - r->moved : 0;
+    size_t done = r->moved + of_frame - sizeof r->frame; /* of the body */
     assert(done <= r->bytes);
     struct iovec parts[2] = {
-        {(char *)&r->header + (sizeof r->header - of_header), of_header},
+        {(char *)&r->frame + (sizeof r->frame - of_frame), of_frame},
         {r->data + done, r->bytes - done},
     };
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* Numbered when the first byte leaves: a request that is cancelled before leaves no gap. */
+static void number_frame(const tw__connection *c, tw__frame *frame) {
+    frame->number = c->sent;
+    tw__frame_seal(frame);
+}
+
 void tw__connection_flush(tw__connection *c) {
     while (c->lost == 0 && c->sends.first != NULL) {
         tw__request *r = c->sends.first;
+        if (r->moved == 0)
+            number_frame(c, &r->frame);
         ssize_t sent = write_some(c->poll->fd, r);
         if (sent < 0 && !would_block()) {
             int why = errno;
@@ -276,8 +313,9 @@ void tw__connection_flush(tw__connection *c) {
         }
         if (sent < 0)
             break;
+        c->sent += r->moved == 0;
         r->moved += (size_t)sent;
-        if (r->moved == sizeof r->header + r->bytes)
+        if (r->moved == sizeof r->frame + r->bytes)
             finish(c, pop(&c->sends), TW__DONE);
     }
     set_events(c);
@@ -285,6 +323,7 @@ void tw__connection_flush(tw__connection *c) {
 
 void tw__connection_send(tw__connection *c, tw__request *r) {
     r->sending = 1;
+    r->frame = tw__frame_open(r->data, r->bytes, r->frame.tag, c->checked);
     push(&c->sends, r);
     if (c->sends.first == r)
         tw__connection_flush(c);
@@ -297,13 +336,13 @@ int tw__connection_has(const tw__connection *c, int tag) {
 }
 
 void tw__connection_receive(tw__connection *c, tw__request *r) {
-    tw__unexpected_list *list = &c->unexpected[r->header.tag];
+    tw__unexpected_list *list = &c->unexpected[r->frame.tag];
     unexpected *first = list->first;
     if (first != NULL) {
         list->first = first->next;
         take_unexpected(c, first, r);
     } else {
-        push(&c->receives[r->header.tag], r);
+        push(&c->receives[r->frame.tag], r);
     }
     if (c->held && c->lost == 0) {
         use_buffer(c);
@@ -328,7 +367,7 @@ void tw__connection_cancel(tw__connection *c, tw__request *r) {
             return;
         tw__connection_lose(c, ENOMEM);
     }
-    leave_queue(r->sending ? &c->sends : &c->receives[r->header.tag], r);
+    leave_queue(r->sending ? &c->sends : &c->receives[r->frame.tag], r);
     if (c->receive == r)
         c->receive = NULL; /* the rest of the message is dropped */
     tw__slab_put(c->requests, r);
@@ -341,6 +380,7 @@ tw__connection *tw__connection_create(tw__slab *requests, struct pollfd *poll) {
     if (c != NULL) {
         c->requests = requests;
         c->poll = poll;
+        c->checked = 1;
     }
     return c;
 }
@@ -350,7 +390,7 @@ void tw__connection_free(tw__connection *c) {
         return;
     for (tw__request *r = c->sends.first; r != NULL; r = r->next)
         free(r->copy);
-    for (int tag = 0; tag < TW__CONNECTION_TAGS; tag++)
+    for (int tag = 0; tag < TW__FRAME_TAGS; tag++)
         for (unexpected *u = c->unexpected[tag].first, *next = NULL; u != NULL; u = next) {
             next = u->next;
             free(u);

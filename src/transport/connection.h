@@ -3,31 +3,29 @@
  *   send   -> queue -> socket                        as far as the socket accepts
  *   socket -> buffer -> receive, or unexpected list  if no receive has been started for it
  *
- * A message is a header and a body; long bodies bypass the buffer. Nothing here blocks. Requests come
- * from a slab that all connections of a transport share. A step allocates nothing but memory for
- * unexpected messages.
+ * A message is a frame (frame.h) and a body; long bodies bypass the buffer. Nothing here blocks.
+ * Requests come from a slab that all connections of a transport share. A step allocates nothing but
+ * memory for unexpected messages.
+ *
+ * After a message that is damaged nothing more is read: all receives fail with its description. But
+ * this rank can still send, so that the others learn what has happened.
  *
  * A peer that keeps sending must not hold up this rank nor fill its memory. So a look at the socket
  * reads a limited number of times, and unexpected messages take TW__CONNECTION_UNEXPECTED bytes at
- * most: one that has no room is held. Its header was read, and the connection reads no further until
+ * most: one that has no room is held. Its frame was read, and the connection reads no further until
  * a receive for it is started or room is made. A held message also holds up replies to queries that
  * come after it. */
 #ifndef TW_TRANSPORT_CONNECTION_H
 #define TW_TRANSPORT_CONNECTION_H
 
 #include "base/memory.h"
+#include "transport/frame.h"
 #include "transport/transport_internal.h"
 
 #include <poll.h>
 
-#define TW__CONNECTION_TAGS 4
 #define TW__CONNECTION_BUFFER ((size_t)64 << 10)
 #define TW__CONNECTION_UNEXPECTED ((size_t)64 << 20)
-
-typedef struct tw__header {
-    uint64_t bytes;
-    uint32_t tag, magic;
-} tw__header;
 
 typedef enum { TW__UNDER_WAY, TW__DONE, TW__FAILED } tw__outcome;
 
@@ -36,11 +34,11 @@ typedef struct tw__request {
     struct tw__connection *connection;
     int sending;
     tw__outcome outcome;
-    unsigned round; /* of polling, when it was last tested */
-    tw__header header;
+    unsigned round;  /* of polling, when it was last tested */
+    tw__frame frame; /* when receiving: the tag alone */
     char *data;
     size_t bytes; /* to send; or capacity, then received */
-    size_t moved; /* of header and body, when sending; of a message that is too long, its length */
+    size_t moved; /* of frame and body, when sending; of a message that is too long, its length */
     char *copy;   /* of the data, if it was cancelled while it was sent; else NULL */
 } tw__request;
 
@@ -57,16 +55,20 @@ typedef struct tw__connection {
     tw__slab *requests;
     struct pollfd *poll; /* events to poll for; fd is -1 - fd once lost, and still to be closed */
     int lost;            /* 0; or an errno, or -1: the peer has closed the connection */
-    tw__queue sends, receives[TW__CONNECTION_TAGS];
-    tw__unexpected_list unexpected[TW__CONNECTION_TAGS];
+    int checked;         /* bodies are sent with their CRC */
+    uint32_t sent, received;     /* messages: the number of the next one */
+    char damage[TW__FRAME_TEXT]; /* of a message from the peer; "": none */
+    tw__queue sends, receives[TW__FRAME_TAGS];
+    tw__unexpected_list unexpected[TW__FRAME_TAGS];
     size_t unexpected_bytes; /* of all of them, and of `keep` */
 
     /* The message that is being read. Its body goes to `receive` or to `keep`; if both are NULL it
      * is dropped. */
-    int in_body; /* the header was read, and it is known where the body goes */
-    int held;    /* the header was read, and there is no room for the body */
-    tw__header header;
-    size_t got; /* bytes of the body */
+    int in_body; /* the frame was read, and it is known where the body goes */
+    int held;    /* the frame was read, and there is no room for the body */
+    tw__frame frame;
+    size_t got;   /* bytes of the body */
+    uint32_t crc; /* of these */
     tw__request *receive;
     struct tw__unexpected *keep;
 
@@ -80,7 +82,7 @@ void tw__connection_free(tw__connection *c);
 
 /* A new request. NULL: no memory. */
 tw__request *tw__connection_request(tw__connection *c, int tag, void *data, size_t bytes);
-/* Start it. It ends when its outcome changes. */
+/* Start it. It ends when its outcome changes. A send computes the CRC of its data at once. */
 void tw__connection_send(tw__connection *c, tw__request *r);
 void tw__connection_receive(tw__connection *c, tw__request *r);
 /* Whether a receive would be done at once, also after the connection is lost. */

@@ -141,6 +141,11 @@ void tw__transport_set_timeout(tw_transport *t, double seconds) {
                                : DEFAULT_TIMEOUT;
 }
 
+void tw__transport_set_checksum(tw_transport *t, int on) {
+    if (t->calls.checksum != NULL)
+        t->calls.checksum(t->context, on);
+}
+
 void tw__transport_interrupt(tw_transport *t) {
     t->interrupted = 1;
 }

@@ -9,6 +9,7 @@
  *   transport_simulated.c  the same over a simulated network, with a clock for each rank
  *   transport_sockets.c    over connected sockets; connection.c: messages over one socket
  *   transport_mpi.c        over MPI, in libthinwire_mpi
+ *   frame.c                the header of every message over sockets or MPI, and its checksums
  *   transport_nccl.c       device memory by NCCL, in libthinwire_nccl; in the folder of its backend
  *
  * A transport is a table of calls (tw_transport_calls) with a context. The rest of the library uses
@@ -54,6 +55,8 @@ int tw__transport_acquire(tw_transport *t);
 void tw__transport_release(tw_transport *t);
 /* Seconds until a wait fails, the question who is missing included. 0: the default. */
 void tw__transport_set_timeout(tw_transport *t, double seconds);
+/* Whether messages carry a checksum, on transports that have one. */
+void tw__transport_set_checksum(tw_transport *t, int on);
 /* From any thread: all waits fail with TW_ERR_STATE, now and later. */
 void tw__transport_interrupt(tw_transport *t);
 

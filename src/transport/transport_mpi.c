@@ -1,5 +1,8 @@
 /* transport_mpi.c - over MPI, by the public calls of libthinwire
  *
+ * A message is a frame (frame.h) and a body. Short ones are copied behind their frame, in the slot.
+ * For long ones an MPI datatype joins the frame in the slot and the body in the caller's memory.
+ *
  * A request is a slot. MPI's requests are in one array, so that one call tests all of them. Slots are
  * reused: a step allocates nothing, but MPI may. Nothing here blocks. Ranks that share a core must
  * let each other compute, so idle yields a few times and then sleeps.
@@ -10,19 +13,24 @@
 #include "thinwire_mpi.h"
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/memory.h"
+#include "transport/frame.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How long other ranks may take to create the transport. */
 #define CREATE_SECONDS 300
 /* For all cancelled requests of a transport together. The call that fails takes this much longer than
  * its deadline. */
 #define CANCEL_TIME (TW__SECOND / 20)
-/* MPI counts in int. Longer messages are counted in words of 8 bytes, and the rest. */
-#define LONG_MESSAGE ((size_t)1 << 30)
+/* Bytes of a body that is copied, which takes 0.02 us. A datatype adds 0.2 us (Open MPI) to 0.7 us
+ * (MPICH) to a short message. */
+#define SHORT_BODY 2048
+/* MPI counts in int: bodies in words of 8 bytes, and the rest. */
 #define WORD 8
 /* Idle: yields, then sleeps of 1, 2, 4 ... 512 microseconds, each EACH times, so that a message is
  * noticed late by an eighth of the wait at most. Measured with 8 ranks on 2 cores: 64 bytes to all
@@ -33,13 +41,19 @@
 #define DOUBLINGS 9
 
 typedef struct slot {
-    size_t bytes;   /* to send; or received */
-    int at;         /* position of its MPI_Request, -1 when it is done */
-    int error;      /* MPI's, once it is done */
-    unsigned round; /* of testing, when it was last tested */
+    void *data;         /* of the caller */
+    size_t bytes;       /* to send; or capacity, then received */
+    MPI_Count received; /* with the frame */
+    int at;             /* position of its MPI_Request, -1 when it is done */
+    int error;          /* MPI's, once it is done */
+    unsigned round;     /* of testing, when it was last tested */
     int tag;
     int receiving;
+    tw__frame frame;
+    char body[SHORT_BODY]; /* directly behind it */
 } slot;
+
+_Static_assert(offsetof(slot, body) == offsetof(slot, frame) + sizeof(tw__frame), "one message");
 
 typedef struct mpi {
     MPI_Comm comm;
@@ -47,6 +61,8 @@ typedef struct mpi {
     int nranks;
     int *hosts;          /* [nranks]: the lowest rank on the same host */
     int failed;          /* a request failed, or was cancelled */
+    int abandoned;       /* a cancelled request was not done: MPI may still use its slot */
+    int checked;         /* bodies are sent with their CRC */
     int idles;           /* in a row, without a request that was done */
     int64_t cancel_time; /* left, ns */
     tw__slab slots;
@@ -84,13 +100,15 @@ static int grow(mpi *m, size_t room) {
     return grown;
 }
 
-static slot *take(mpi *m, int tag, int receiving) {
+static slot *take(mpi *m) {
     slot *s = NULL;
     if (m->active < m->room || grow(m, 2 * (size_t)m->room))
         s = tw__slab_take(&m->slots);
     if (s == NULL)
         return NULL;
-    *s = (slot){.tag = tag, .receiving = receiving, .round = m->round, .at = m->active};
+    memset(s, 0, offsetof(slot, body));
+    s->round = m->round;
+    s->at = m->active;
     m->owners[m->active] = s;
     m->requests[m->active++] = MPI_REQUEST_NULL;
     return s;
@@ -114,23 +132,29 @@ static void put(mpi *m, slot *s) {
 
 /* ---- start */
 
-/* How MPI counts a message: *count elements of *type, to be freed if it is not MPI_BYTE. */
-static int type_of(const mpi *m, size_t bytes, int *count, MPI_Datatype *type) {
-    int lengths[2] = {(int)(bytes / WORD), (int)(bytes % WORD)};
-    MPI_Aint offsets[2] = {0, (MPI_Aint)(bytes - bytes % WORD)};
-    MPI_Datatype types[2] = {m->word, MPI_BYTE};
-    *type = MPI_BYTE;
-    *count = bytes <= LONG_MESSAGE ? (int)bytes : 1;
-    if (bytes <= LONG_MESSAGE)
-        return MPI_SUCCESS;
-    int error = MPI_Type_create_struct(2, lengths, offsets, types, type);
+static int is_short(const slot *s) {
+    return s->bytes <= SHORT_BODY;
+}
+
+/* The frame in the slot and the caller's data, as addresses. */
+static int join(const mpi *m, slot *s, MPI_Datatype *type) {
+    size_t rest = s->bytes % WORD;
+    int lengths[3] = {(int)sizeof s->frame, (int)(s->bytes / WORD), (int)rest};
+    MPI_Aint places[3];
+    MPI_Datatype types[3] = {MPI_BYTE, m->word, MPI_BYTE};
+    MPI_Get_address(&s->frame, &places[0]);
+    MPI_Get_address(s->data, &places[1]);
+    MPI_Get_address((char *)s->data + (s->bytes - rest), &places[2]);
+    int error = MPI_Type_create_struct(3, lengths, places, types, type);
     return error != MPI_SUCCESS ? error : MPI_Type_commit(type);
 }
 
-static int start(const mpi *m, void *data, size_t bytes, int peer, const slot *s) {
+static int start(const mpi *m, int peer, slot *s) {
     MPI_Request *request = &m->requests[s->at];
     MPI_Datatype type = MPI_BYTE;
-    int count = 0, error = type_of(m, bytes, &count, &type);
+    void *data = is_short(s) ? &s->frame : MPI_BOTTOM;
+    int count = is_short(s) ? (int)(sizeof s->frame + s->bytes) : 1;
+    int error = is_short(s) ? MPI_SUCCESS : join(m, s, &type);
     if (error == MPI_SUCCESS)
         error = s->receiving ? MPI_Irecv(data, count, type, peer, s->tag, m->comm, request)
                              : MPI_Isend(data, count, type, peer, s->tag, m->comm, request);
@@ -139,15 +163,28 @@ static int start(const mpi *m, void *data, size_t bytes, int peer, const slot *s
     return error;
 }
 
+/* MPI keeps messages in order, so they need no numbers. */
+static void write_frame(const mpi *m, slot *s) {
+    s->frame = tw__frame_open(s->data, s->bytes, s->tag, m->checked);
+    tw__frame_seal(&s->frame);
+    if (is_short(s) && s->bytes > 0)
+        memcpy(s->body, s->data, s->bytes);
+}
+
 /* Other calls wait for it. NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker) */
 static int start_slot(mpi *m, int peer, int tag, int receiving, void *data, size_t bytes,
                       void **request) {
-    slot *s = take(m, tag, receiving);
+    slot *s = take(m);
     if (s == NULL)
         return tw_transport_explain("no memory for more than %d requests", m->active);
+    s->data = data;
     s->bytes = bytes;
+    s->tag = tag;
+    s->receiving = receiving;
+    if (!receiving)
+        write_frame(m, s);
     *request = s;
-    int error = start(m, data, bytes, peer, s);
+    int error = start(m, peer, s);
     if (error == MPI_SUCCESS)
         return TW_OK;
     m->failed = 1;
@@ -168,12 +205,28 @@ static int mpi_recv(void *context, int peer, int tag, void *data, size_t capacit
 /* ---- test and cancel */
 
 static void set_done(slot *s, int error, const MPI_Status *status) {
-    MPI_Count count = 0;
     s->error = error;
-    if (error == MPI_SUCCESS && s->receiving) {
-        s->error = MPI_Get_elements_x(status, MPI_BYTE, &count);
-        s->bytes = (size_t)count;
-    }
+    if (error == MPI_SUCCESS && s->receiving)
+        s->error = MPI_Get_elements_x(status, MPI_BYTE, &s->received);
+}
+
+/* What has arrived is in the slot, and in the caller's memory if there was room for a long one. */
+static int read_message(slot *s) {
+    char text[TW__FRAME_TEXT];
+    size_t body =
+        s->received < (MPI_Count)sizeof s->frame ? 0 : (size_t)s->received - sizeof s->frame;
+    if (!tw__frame_check(&s->frame, 0, text))
+        return tw_transport_explain("%s", text);
+    if (s->frame.bytes != body || s->frame.tag != s->tag)
+        return tw_transport_explain("%zu bytes came, %llu were sent", body,
+                                    (unsigned long long)s->frame.bytes);
+    const void *data = is_short(s) ? s->body : s->data;
+    if (!tw__frame_check_body(&s->frame, s->frame.checked ? tw__crc32c(0, data, body) : 0, text))
+        return tw_transport_explain("%s", text);
+    if (is_short(s) && body > 0)
+        memcpy(s->data, s->body, body);
+    s->bytes = body;
+    return TW_OK;
 }
 
 /* Tests all active requests at once. MPI looks at all its sockets in every call: with 8 ranks on 2
@@ -204,13 +257,22 @@ static int mpi_test(void *context, void *request, size_t *bytes) {
     if (error == MPI_SUCCESS && s->at >= 0)
         return 0;
     m->idles = 0;
-    *bytes = s->bytes;
     error = error == MPI_SUCCESS ? s->error : error;
+    int status = error != MPI_SUCCESS ? explain("MPI_Testsome", error)
+                 : s->receiving       ? read_message(s)
+                                      : TW_OK;
+    *bytes = s->bytes;
     put(m, s);
-    if (error == MPI_SUCCESS)
-        return 1;
-    m->failed = 1;
-    return explain("MPI_Testsome", error);
+    m->failed |= status != TW_OK;
+    return status == TW_OK ? 1 : status;
+}
+
+/* MPI may still read or write the slot: it is never used again, and never freed. */
+static void abandon(mpi *m, slot *s) {
+    if (m->requests[s->at] != MPI_REQUEST_NULL)
+        MPI_Request_free(&m->requests[s->at]);
+    leave(m, s);
+    m->abandoned = 1;
 }
 
 /* Receives of liveness checks (tag 1) are cancelled at every end; others only after a failure. */
@@ -227,9 +289,10 @@ static void mpi_cancel(void *context, void *request) {
            !done && tw__clock() < deadline)
         sched_yield();
     m->cancel_time -= tw__clock() - begin;
-    if (!done && m->requests[s->at] != MPI_REQUEST_NULL)
-        MPI_Request_free(&m->requests[s->at]);
-    put(m, s);
+    if (done)
+        put(m, s);
+    else
+        abandon(m, s);
 }
 
 static void mpi_idle(void *context, int64_t microseconds) {
@@ -248,7 +311,8 @@ static void mpi_idle(void *context, int64_t microseconds) {
 /* ---- create and free */
 
 static void free_context(mpi *m) {
-    tw__slab_free(&m->slots);
+    if (!m->abandoned)
+        tw__slab_free(&m->slots);
     free(m->requests);
     free(m->owners);
     free(m->done);
@@ -284,6 +348,11 @@ static int mpi_host(void *context, int rank) {
     return m->hosts[rank];
 }
 
+static void mpi_checksum(void *context, int on) {
+    mpi *m = context;
+    m->checked = on;
+}
+
 static const tw_transport_calls mpi_calls = {
     .name = "mpi",
     .send = mpi_send,
@@ -293,6 +362,7 @@ static const tw_transport_calls mpi_calls = {
     .idle = mpi_idle,
     .close = mpi_close,
     .host = mpi_host,
+    .checksum = mpi_checksum,
 };
 
 static int refuse(int error, const char *text) {
@@ -357,6 +427,7 @@ static int create(mpi **created, MPI_Comm comm) {
     if (m == NULL)
         return refuse(TW_ERR_MEMORY, "no memory");
     m->cancel_time = CANCEL_TIME;
+    m->checked = 1;
     MPI_Comm_size(comm, &m->nranks);
     m->hosts = calloc((size_t)m->nranks, sizeof *m->hosts);
     /* The receives of three alltoalls, their sends, and a liveness check. */

@@ -48,9 +48,13 @@ static int poll_sockets(sockets *s, int milliseconds) {
     return 1;
 }
 
-static int explain_loss(int why) {
-    assert(why != 0);
-    return tw_transport_explain("%s", why < 0 ? "it has closed its connection" : strerror(why));
+/* Why nothing more can be received, or sent. */
+static int explain_loss(const tw__connection *c) {
+    if (c->damage[0] != '\0')
+        return tw_transport_explain("%s", c->damage);
+    assert(c->lost != 0);
+    return tw_transport_explain("%s",
+                                c->lost < 0 ? "it has closed its connection" : strerror(c->lost));
 }
 
 static tw__request *new_request(const sockets *s, tw__connection *c, int tag, void *data,
@@ -69,7 +73,7 @@ static int sockets_send(void *context, int peer, int tag, const void *data, size
     tw__connection *to = s->to[peer];
     assert(peer != s->rank);
     if (to->lost != 0)
-        return explain_loss(to->lost);
+        return explain_loss(to);
     tw__request *r = new_request(s, to, tag, (void *)data, bytes);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
@@ -84,8 +88,8 @@ static int sockets_recv(void *context, int peer, int tag, void *data, size_t cap
     sockets *s = context;
     tw__connection *from = s->to[peer];
     assert(peer != s->rank);
-    if (from->lost != 0 && !tw__connection_has(from, tag))
-        return explain_loss(from->lost);
+    if ((from->lost != 0 || from->damage[0] != '\0') && !tw__connection_has(from, tag))
+        return explain_loss(from);
     tw__request *r = new_request(s, from, tag, data, capacity);
     if (r == NULL)
         return TW_ERR_TRANSPORT;
@@ -98,7 +102,7 @@ static int explain_failure(const tw__request *r) {
     if (!r->sending && r->moved > r->bytes)
         return tw_transport_explain("the message of %zu bytes is longer than the %zu expected",
                                     r->moved, r->bytes);
-    return explain_loss(r->connection->lost);
+    return explain_loss(r->connection);
 }
 
 /* Polls only if this request was tested since the last time: one poll serves all requests. */
@@ -121,7 +125,7 @@ static int sockets_test(void *context, void *handle, size_t *bytes) {
 static void sockets_cancel(void *context, void *handle) {
     sockets *s = context;
     tw__request *r = handle;
-    s->failed |= r->sending || r->header.tag == TW__TAG_DATA;
+    s->failed |= r->sending || r->frame.tag == TW__TAG_DATA;
     tw__connection_cancel(r->connection, r);
 }
 
@@ -135,6 +139,13 @@ static void sockets_idle(void *context, int64_t microseconds) {
     }
     int64_t milliseconds = (microseconds + 999) / 1000;
     (void)poll_sockets(s, milliseconds < 1000 ? (int)milliseconds : 1000);
+}
+
+static void sockets_checksum(void *context, int on) {
+    sockets *s = context;
+    for (int peer = 0; peer < s->nranks; peer++)
+        if (peer != s->rank)
+            s->to[peer]->checked = on;
 }
 
 /* ---- create and free */
@@ -229,6 +240,7 @@ static const tw_transport_calls sockets_calls = {
     .cancel = sockets_cancel,
     .idle = sockets_idle,
     .close = sockets_close,
+    .checksum = sockets_checksum,
 };
 
 int tw_transport_sockets(tw_transport **transport, const int *fds, int rank, int nranks) {

@@ -49,6 +49,8 @@ static void test_params(void **state) {
     REFUSE(bucket, -1, TW_ERR_PARAM, "bucket");
     REFUSE(bucket, (int64_t)INT32_MAX + 1, TW_ERR_PARAM, "bucket");
     REFUSE(count, 3, TW_ERR_PARAM, "count");
+    REFUSE(checksum, 2, TW_ERR_PARAM, "checksum");
+    REFUSE(checksum, -1, TW_ERR_PARAM, "checksum");
     REFUSE(reserved[0], 1, TW_ERR_PARAM, "reserved");
     REFUSE(reserved[7], 1, TW_ERR_PARAM, "reserved");
 }
@@ -273,6 +275,7 @@ static void test_mismatch(void **state) {
     MISMATCH(result, TW_SUM, "result");
     MISMATCH(global, TW_GLOBAL_REUSE, "global");
     MISMATCH(count, TW_COUNT_PER_RANK, "count");
+    MISMATCH(checksum, TW_CHECKSUM_OFF, "checksum");
     MISMATCH(bucket, 1, "bucket");
     MISMATCH(select.method, "dgc", "method");
     MISMATCH(select.k, K + 1, "k");

@@ -197,6 +197,35 @@ def test_rank_dies_before_a_union():
     run(dies_before_a_union, 3, may_die=(1,))
 
 
+class Damaging:
+    """A socket that changes a bit of what is sent."""
+
+    def __init__(self, one):
+        self.one = one
+
+    def __getattr__(self, name):
+        return getattr(self.one, name)
+
+    def sendall(self, data):
+        self.one.sendall(bytes([data[0] ^ 1]) + data[1:])
+
+
+def damages_flags(rank, nranks):
+    transport = transport_of(None, 20.0)
+    transport.prepare_union()
+    if rank == 1:
+        transport.flags[0] = Damaging(transport.flags[0])
+    if rank == 0:
+        refused(thinwire.TransportError, "the flags of rank 1 are damaged",
+                lambda: transport.union([False, True]))
+    else:
+        assert transport.union([True, False]) == [1, 1]
+
+
+def test_damaged_flags():
+    run(damages_flags, 3)
+
+
 def stops(rank, nranks):
     return train_until(rank, 1, lambda: time.sleep(9), timeout=3.0)
 
@@ -425,7 +454,7 @@ def test_rank_stays_away():
 
 if __name__ == "__main__":
     main([test_bad_arguments, test_one_rank_fails, test_changed_size, test_bad_states,
-          test_rank_dies, test_rank_dies_before_a_union, test_rank_stops,
+          test_rank_dies, test_rank_dies_before_a_union, test_damaged_flags, test_rank_stops,
           test_rank_stops_with_unused_parameters, test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_cleanly, test_device_fails, test_stuck_step_lets_the_process_end,

@@ -103,6 +103,9 @@ def test_parameters_reach_the_library():
     """The last field of both structures, and one of each type before it, arrive."""
     refused(thinwire.ParamError, "bucket: -1", density=0.1, bucket=-1)
     refused(thinwire.ParamError, "timeout: -2", density=0.1, timeout=-2)
+    refused(ValueError, "checksum: 'off'; accepted is True, False", checksum="off")
+    assert thinwire.Group(thinwire.alone(), density=0.1).params.checksum == 0
+    assert thinwire.Group(thinwire.alone(), density=0.1, checksum=False).params.checksum == 1
     refused(thinwire.NameError, "nonsense", scheme="nonsense")
     refused(thinwire.NameError, "nonsense", wire="nonsense")
     for field, value in (("dgc_sample", -1.0), ("gaussian_rounds", -1), ("reuse_nudge", -1.0),

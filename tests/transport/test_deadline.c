@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "transport/frame.h"
+#include "transport/transport_internal.h"
 #include "transport_ranks.h"
 
 enum { RANKS = 3, BAD = 2, N = 1000 };
@@ -77,31 +79,48 @@ static void flood_thread(tw_transport *transport, const int *sockets, int64_t co
     free(messages);
 }
 
-/* As connection.c writes it. */
-typedef struct header {
-    uint64_t bytes;
-    uint32_t tag, magic;
-} header;
+/* Messages that rank 2 has sent to rank 0: what it forges is numbered from here on. */
+static uint32_t sent;
+static int (*counted)(void *context, int peer, int tag, const void *data, size_t bytes,
+                      void **request);
+
+static int count_send(void *context, int peer, int tag, const void *data, size_t bytes,
+                      void **request) {
+    sent += peer == 0;
+    return counted(context, peer, tag, data, bytes, request);
+}
+
+static void count_sends(tw_transport *transport) {
+    counted = transport->calls.send;
+    transport->calls.send = count_send;
+}
+
+static tw__frame next_frame(size_t bytes, int tag) {
+    tw__frame frame = {.bytes = bytes, .number = sent++, .tag = (uint8_t)tag};
+    tw__frame_seal(&frame);
+    return frame;
+}
 
 /* Messages of `bytes` each to rank 0. The write blocks when rank 0 stops reading; the test ends this
  * process. */
-static void flood_socket(const int *sockets, uint32_t tag, size_t bytes, const void *body,
+static void flood_socket(const int *sockets, int tag, size_t bytes, const void *body,
                          int64_t count) {
-    size_t size = sizeof(header) + bytes, batch = size < 65536 ? 65536 / size : 1;
+    size_t size = sizeof(tw__frame) + bytes, batch = size < 65536 ? 65536 / size : 1;
     char *data = calloc(batch, size);
-    const header h = {bytes, tag, 0x54574d31};
-    for (size_t i = 0; i < batch; i++) {
-        memcpy(data + i * size, &h, sizeof h);
-        if (body != NULL)
-            memcpy(data + i * size + sizeof h, body, bytes);
-    }
-    for (int64_t i = 0; i < count; i += (int64_t)batch)
+    for (int64_t i = 0; i < count; i += (int64_t)batch) {
+        for (size_t one = 0; one < batch; one++) {
+            tw__frame frame = next_frame(bytes, tag);
+            memcpy(data + one * size, &frame, sizeof frame);
+            if (body != NULL)
+                memcpy(data + one * size + sizeof frame, body, bytes);
+        }
         for (size_t at = 0; at < batch * size;) {
             ssize_t wrote = send(sockets[0], data + at, batch * size - at, MSG_NOSIGNAL);
             if (wrote < 0)
                 break;
             at += (size_t)wrote;
         }
+    }
     free(data);
     wait_for_others();
 }
@@ -132,9 +151,9 @@ static void flood_data(tw_transport *transport, const int *sockets, int64_t coun
 /* One message that is too long, and bytes for as long as rank 0 reads them. */
 static void send_endless(tw_transport *transport, const int *sockets, int64_t count) {
     static char data[1 << 20];
-    const header h = {(uint64_t)1 << 36, 0, 0x54574d31};
+    const tw__frame frame = next_frame((size_t)1 << 36, 0);
     (void)transport, (void)count;
-    (void)send(sockets[0], &h, sizeof h, MSG_NOSIGNAL);
+    (void)send(sockets[0], &frame, sizeof frame, MSG_NOSIGNAL);
     while (!outcomes[0].done)
         (void)send(sockets[0], data, sizeof data, MSG_NOSIGNAL);
     wait_for_others();
@@ -142,9 +161,9 @@ static void send_endless(tw_transport *transport, const int *sockets, int64_t co
 
 /* One message that arrives byte by byte, too slowly. */
 static void drip(tw_transport *transport, const int *sockets, int64_t count) {
-    const header h = {40, 0, 0x54574d31};
+    const tw__frame frame = next_frame(40, 0);
     (void)transport, (void)count;
-    (void)send(sockets[0], &h, sizeof h, MSG_NOSIGNAL);
+    (void)send(sockets[0], &frame, sizeof frame, MSG_NOSIGNAL);
     for (int i = 0; i < 39 && !outcomes[0].done; i++) {
         (void)send(sockets[0], "x", 1, MSG_NOSIGNAL);
         nap(0.2);
@@ -175,6 +194,8 @@ static void run_rank(int rank, tw_transport *transport, const int *sockets) {
     params.timeout = timeout;
     params.select.k = 100;
     params.select.threads = 1;
+    if (rank == BAD && sockets != NULL)
+        count_sends(transport);
     int status = tw_group_create(&group, transport, &params);
     if (status == TW_OK)
         status = tw_group_add(group, N, NULL, NULL);

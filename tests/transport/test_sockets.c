@@ -1,9 +1,11 @@
-/* test_sockets.c - bad sockets, peers that die or send bad headers, messages cancelled halfway
+/* test_sockets.c - bad sockets, peers that die, damaged messages, messages cancelled halfway
  *
  * test_transport.c, test_liveness.c and test_deadline.c test the rest; they run over sockets too. */
 #include <string.h>
 #include <unistd.h>
 
+#include "base/crc32c.h"
+#include "transport/frame.h"
 #include "transport_ranks.h"
 
 /* ---- rank 0 has a transport; the test plays ranks 1 and 2 with bare sockets */
@@ -35,12 +37,24 @@ static void setup_close(setup *l) {
     tw_transport_free(l->transport); /* returns at once: no peer is left */
 }
 
-/* As connection.c writes it. */
-typedef struct header {
-    uint64_t bytes;
-    uint32_t tag, magic;
-} header;
-enum { MAGIC = 0x54574d31 };
+/* As connection.c writes it: the message of this number. */
+static tw__frame frame_of(const void *data, size_t bytes, uint32_t number) {
+    tw__frame frame = tw__frame_open(data, bytes, 0, 1);
+    frame.number = number;
+    tw__frame_seal(&frame);
+    return frame;
+}
+
+typedef struct sample {
+    tw__frame frame;
+    char body[40];
+} sample;
+
+static sample make_sample(void) {
+    sample s = {.body = "forty bytes"};
+    s.frame = frame_of(s.body, sizeof s.body, 0);
+    return s;
+}
 
 static void write_raw(const setup *l, const void *data, size_t bytes) {
     check_true(write(l->other, data, bytes) == (ssize_t)bytes);
@@ -78,26 +92,110 @@ static void expect_failure(const void *bytes_sent, size_t bytes, int early, cons
     setup_close(&l);
 }
 
-static void test_bad_headers(void **state) {
+/* Whole frames that no rank sends. */
+static void test_bad_frames(void **state) {
     (void)state;
-    static const header wrong[] = {{0, 0, 0x54415247},
-                                   {0, 4, MAGIC},
-                                   {UINT64_MAX, 0, MAGIC},
-                                   {((uint64_t)1 << 36) + 1, 0, MAGIC}};
+    const struct {
+        tw__frame frame;
+        const char *text;
+    } wrong[] = {{{.tag = 4}, "tag 4 and 0 bytes"},
+                 {{.bytes = UINT64_MAX}, "which cannot be"},
+                 {{.bytes = ((uint64_t)1 << 36) + 1}, "which cannot be"},
+                 {{.number = 1}, "message 1 came, message 0 was due"},
+                 {{.number = UINT32_MAX}, "message 4294967295 came, message 0 was due"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        check_scene("nonsense %zu", i);
-        expect_failure(&wrong[i], sizeof wrong[i], 1, "Protocol error");
-        expect_failure(&wrong[i], sizeof wrong[i], 0, "Protocol error");
+        tw__frame frame = wrong[i].frame;
+        check_scene("frame %zu", i);
+        tw__frame_seal(&frame);
+        expect_failure(&frame, sizeof frame, 1, wrong[i].text);
+        expect_failure(&frame, sizeof frame, 0, wrong[i].text);
+    }
+    tw__frame other = {.magic = 0x5458}; /* of another version: its CRC is right */
+    other.crc = tw__crc32c(0, &other, offsetof(tw__frame, crc));
+    expect_failure(&other, sizeof other, 1, "do ranks run different versions?");
+}
+
+/* Every bit of a message, frame and body. */
+static void test_flipped_bits(void **state) {
+    (void)state;
+    for (size_t bit = 0; bit < 8 * sizeof(sample); bit++) {
+        sample sent = make_sample();
+        ((char *)&sent)[bit / 8] ^= (char)(1 << bit % 8);
+        check_scene("bit %zu", bit);
+        expect_failure(&sent, sizeof sent, (int)bit % 2,
+                       bit < 8 * sizeof sent.frame
+                           ? "the header of message 0 is damaged: its CRC32C does not match"
+                           : "message 0 of 40 bytes is damaged: its CRC32C is ");
     }
 }
 
-/* In the middle of a header, of a body that is received, and of an unexpected one. */
+/* The same message twice, and one that is missing. */
+static void test_repeated(void **state) {
+    (void)state;
+    for (uint32_t next = 0; next <= 2; next += 2) {
+        setup l;
+        tw__message messages[2];
+        char room[2][40];
+        sample sent = make_sample();
+        setup_open(&l);
+        for (int i = 0; i < 2; i++) {
+            check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room[i], 40, &messages[i]));
+            write_raw(&l, &sent, sizeof sent);
+            sent.frame = frame_of(sent.body, sizeof sent.body, next);
+        }
+        check_ok(tw__transport_wait(l.transport, messages, 1));
+        check_error(tw__transport_wait(l.transport, &messages[1], 1), TW_ERR_TRANSPORT);
+        check_contains(tw_last_error(), next == 0 ? "message 0 came, message 1 was due"
+                                                  : "message 2 came, message 1 was due");
+        setup_close(&l);
+    }
+}
+
+/* A rank that received a damaged message can still send: the peer learns what has happened. */
+static void test_notice_after_damage(void **state) {
+    (void)state;
+    setup l;
+    tw__message message;
+    char room[40], got[512] = "";
+    sample sent = make_sample();
+    sent.body[7] ^= 1;
+    setup_open(&l);
+    check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message));
+    write_raw(&l, &sent, sizeof sent);
+    check_error(tw__transport_wait(l.transport, &message, 1), TW_ERR_TRANSPORT);
+    ssize_t bytes = recv(l.other, got, sizeof got - 1, MSG_DONTWAIT);
+    check_true(bytes > (ssize_t)sizeof(tw__frame) + 8);
+    check_contains(got + sizeof(tw__frame) + 8,
+                   "cannot receive from rank 1: message 0 of 40 bytes");
+    setup_close(&l);
+}
+
+/* Without a checksum the body is not looked at. The peer may have one all the same. */
+static void test_without_checksum(void **state) {
+    (void)state;
+    setup l;
+    tw__message message;
+    char room[40];
+    sample sent = make_sample();
+    setup_open(&l);
+    tw__transport_set_checksum(l.transport, 0);
+    sent.frame.checked = 0;
+    tw__frame_seal(&sent.frame);
+    sent.body[7] ^= 1;
+    check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message));
+    write_raw(&l, &sent, sizeof sent);
+    check_ok(tw__transport_wait(l.transport, &message, 1));
+    check_ok(tw__transport_send(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message));
+    check_true(recv(l.other, &sent, sizeof sent, 0) == (ssize_t)sizeof sent);
+    check_int("checked", sent.frame.checked, 0);
+    check_ok(tw__transport_wait(l.transport, &message, 1));
+    setup_close(&l);
+}
+
+/* In the middle of a frame, of a body that is received, and of an unexpected one. */
 static void test_closed_midway(void **state) {
     (void)state;
-    struct {
-        header header;
-        char body[40];
-    } bytes_sent = {{sizeof bytes_sent.body, 0, MAGIC}, ""};
+    const sample bytes_sent = make_sample();
     for (size_t cut = 1; cut < sizeof bytes_sent; cut += 5) {
         check_scene("cut at %zu", cut);
         expect_failure(&bytes_sent, cut, 1, "it has closed its connection");
@@ -108,15 +206,16 @@ static void test_closed_midway(void **state) {
 /* Messages that the peer sent before it closed are received, expected or not, even if a send of this
  * rank is the first to notice. */
 static void run_sent_before_close(int send_first) {
-    static const header known = {5, 0, MAGIC};
     char first[8] = "", second[8] = "";
     tw__message messages[3] = {0};
     setup l;
     setup_open(&l);
     check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, first, 8, &messages[0]));
     for (int i = 0; i < 2; i++) {
-        write_raw(&l, &known, sizeof known);
-        write_raw(&l, i == 0 ? "first" : "later", 5);
+        const char *text = i == 0 ? "first" : "later";
+        const tw__frame frame = frame_of(text, 5, (uint32_t)i);
+        write_raw(&l, &frame, sizeof frame);
+        write_raw(&l, text, 5);
     }
     (void)close(l.other);
     l.other = -1;
@@ -146,14 +245,15 @@ static void test_sent_before_close(void **state) {
 static void test_byte_by_byte(void **state) {
     (void)state;
     enum { MESSAGES = 3, BYTES = 9 };
-    char sent[MESSAGES * (sizeof(header) + BYTES)], room[MESSAGES][BYTES];
+    char sent[MESSAGES * (sizeof(tw__frame) + BYTES)], room[MESSAGES][BYTES];
     tw__message messages[MESSAGES];
     setup l;
     setup_open(&l);
     for (size_t i = 0; i < MESSAGES; i++) {
-        const header h = {BYTES, 0, MAGIC};
-        memcpy(sent + i * (sizeof h + BYTES), &h, sizeof h);
-        memset(sent + i * (sizeof h + BYTES) + sizeof h, 'a' + (int)i, BYTES);
+        char *message = sent + i * (sizeof(tw__frame) + BYTES), *body = message + sizeof(tw__frame);
+        memset(body, 'a' + (int)i, BYTES);
+        const tw__frame frame = frame_of(body, BYTES, (uint32_t)i);
+        memcpy(message, &frame, sizeof frame);
         check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room[i], BYTES, &messages[i]));
     }
     for (size_t at = 0; at < sizeof sent; at++) {
@@ -331,7 +431,11 @@ static void test_bad_sockets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_bad_frames),
+        cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_notice_after_damage),
+        cmocka_unit_test(test_without_checksum),
         cmocka_unit_test(test_closed_midway),
         cmocka_unit_test(test_sent_before_close),
         cmocka_unit_test(test_byte_by_byte),

@@ -2,6 +2,7 @@
  *
  *   test_transport_mpi messages   alltoalls, sums, long messages, bad arguments
  *   test_transport_mpi too_long   a message that does not fit is an error of its receiver
+ *   test_transport_mpi damaged    a flipped bit is an error of all ranks that names the sender
  *   test_transport_mpi stopped    all ranks name one that was stopped by SIGSTOP, by their deadline
  *   test_transport_mpi silent     the same of one that makes no call
  *   test_transport_mpi closed     the same of one that frees its transport
@@ -157,6 +158,54 @@ static void too_long(void) {
     check_true(rank == 0 || all_are((unsigned char *)data + 100, sizeof data - 100, 0));
 }
 
+/* scripts/attack reads it. */
+static void print_failure(double seconds) {
+    printf("rank %d: %.3f s of %g, %s\n", rank, seconds, timeout, tw_last_error());
+}
+
+/* ---- damage: a bit changes after the transport has computed its CRC */
+
+static int damage;        /* the next message of rank 0 is to be damaged */
+static char *damage_data; /* its body, if that stays in the caller's memory */
+
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request) {
+    if (damage) {
+        damage = 0;
+        char *message = data == MPI_BOTTOM ? damage_data : (char *)(uintptr_t)data;
+        message[data == MPI_BOTTOM ? LONGEST / 2 : count / 2] ^= 16;
+    }
+    return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+
+/* A short message, which is copied, or a long one. All others wait for rank 1, and get its notice. */
+static void expect_damage(size_t bytes) {
+    static char data[LONGEST];
+    tw__message message = {0};
+    int last = rank == 0 ? nranks - 1 : rank - 1;
+    damage = rank == 0;
+    damage_data = data;
+    if (rank == 0)
+        check_ok(tw__transport_send(transport, 1, TW__PAYLOAD, data, bytes, &message));
+    if (rank == 0)
+        check_ok(tw__transport_wait(transport, &message, 1));
+    check_ok(tw__transport_recv(transport, last, TW__PAYLOAD, data, bytes, &message));
+    int64_t begin = tw__clock();
+    check_true(tw__transport_wait(transport, &message, 1) == TW_ERR_TRANSPORT);
+    print_failure((double)(tw__clock() - begin) * 1e-9);
+    check_true(strstr(tw_last_error(), "mpi transport: cannot receive from rank 0: ") ==
+               tw_last_error());
+    check_true(strstr(tw_last_error(), "is damaged: its CRC32C is ") != NULL);
+}
+
+static void damaged(void) {
+    tw_transport *first = transport;
+    expect_damage(100);
+    check_ok(tw_transport_mpi(&transport, MPI_COMM_WORLD));
+    expect_damage(LONGEST);
+    tw_transport_free(first);
+}
+
 /* A step against the last rank, which misbehaves. Ends by the deadline and names it. */
 static void expect_deadline(void) {
     char want[96];
@@ -165,7 +214,7 @@ static void expect_deadline(void) {
     int64_t begin = tw__clock();
     int status = sum(100);
     double seconds = (double)(tw__clock() - begin) * 1e-9;
-    printf("rank %d: %.3f s of %g, %s\n", rank, seconds, timeout, tw_last_error());
+    print_failure(seconds);
     check_true(status == TW_ERR_TIMEOUT);
     check_true(strstr(tw_last_error(), want) == tw_last_error());
     check_true(seconds >= 0.9 * timeout && seconds <= 1.1 * timeout + 0.1);
@@ -257,7 +306,8 @@ static const struct {
     const char *name;
     void (*run)(void);
 } parts[] = {{"messages", messages}, {"too_long", too_long}, {"stopped", stopped},
-             {"silent", silent},     {"closed", closed},     {"flood", flood}};
+             {"silent", silent},     {"closed", closed},     {"flood", flood},
+             {"damaged", damaged}};
 
 int main(int argc, char **argv) {
     int found = 0;
