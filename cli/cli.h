@@ -71,6 +71,7 @@ const char *names_method(int position);
 const char *names_exchange(int position);
 const char *names_scheme(int position);
 const char *names_wire(int position);
+const char *names_checksum(int position); /* in the order of tw_checksum */
 
 /* The position of a scheme that is known to exist. */
 int names_find_scheme(const char *name);

@@ -30,6 +30,11 @@ const char *names_exchange(int position) {
     return tw_exchange(position, &name, NULL) == TW_OK ? name : NULL;
 }
 
+const char *names_checksum(int position) {
+    static const char *const names[] = {"on", "off"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
+
 const char *names_wire(int position) {
     const char *name;
     return tw_wire(position, &name, NULL) == TW_OK ? name : NULL;

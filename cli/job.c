@@ -7,10 +7,13 @@
 #include "job.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 
 #include "cli.h"
 
@@ -83,7 +86,7 @@ int job_worst(const job_handle *job, int status) {
 }
 
 const char *job_transport_name(const job_handle *job) {
-    return job->mpi ? "mpi" : "threads";
+    return job->mpi ? "mpi" : job->sockets ? "sockets" : "threads";
 }
 
 typedef struct thread_set {
@@ -150,6 +153,7 @@ int job_threads(int nranks, size_t stack, void (*work)(void *context, int rank),
 /* A job whose ranks are threads. */
 typedef struct local_job {
     int nranks;
+    bool sockets;
     job_rank *ranks;           /* [nranks] */
     tw_transport **transports; /* [nranks] for what is measured, then [nranks] for gather.c */
     job_work work;
@@ -166,9 +170,39 @@ static void rank_main(void *context, int rank) {
     local->transports[rank] = local->transports[rank + local->nranks] = NULL;
 }
 
+/* ends [nranks][nranks] gets the socket of each rank to each other. */
+static int make_sockets(int *ends, int nranks) {
+    for (int a = 0; a < nranks; a++)
+        for (int b = a + 1; b < nranks; b++) {
+            int pair[2];
+            if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
+                return error_report("only %d ranks could be connected: %s; try fewer --ranks", a,
+                                    strerror(errno));
+            ends[a * nranks + b] = pair[0];
+            ends[b * nranks + a] = pair[1];
+        }
+    return STATUS_OK;
+}
+
+static int connect_by_sockets(tw_transport **transports, int nranks) {
+    int *ends = calloc((size_t)nranks * (size_t)nranks, sizeof *ends);
+    int status = ends != NULL ? make_sockets(ends, nranks)
+                              : error_report("not enough memory for %d ranks", nranks);
+    for (int r = 0; r < nranks && status == STATUS_OK; r++)
+        status = error_check(
+            "connecting the ranks",
+            tw_transport_sockets(&transports[r], ends + (ptrdiff_t)r * nranks, r, nranks));
+    free(ends);
+    return status;
+}
+
 static int connect_ranks(local_job *local) {
     int nranks = local->nranks;
-    TW_TRY(error_check("connecting the ranks", tw_transport_threads(local->transports, nranks)));
+    if (local->sockets)
+        TW_TRY(connect_by_sockets(local->transports, nranks));
+    else
+        TW_TRY(
+            error_check("connecting the ranks", tw_transport_threads(local->transports, nranks)));
     TW_TRY(error_check("connecting the ranks",
                        tw_transport_threads(local->transports + nranks, nranks)));
     for (int r = 0; r < nranks; r++) {
@@ -195,6 +229,7 @@ static int print_error(const local_job *local) {
 static int run_local(const job_handle *job, job_work work, void *context) {
     size_t nranks = (size_t)job->nranks;
     local_job local = {.nranks = job->nranks,
+                       .sockets = job->sockets,
                        .ranks = calloc(nranks, sizeof *local.ranks),
                        .transports = calloc(2 * nranks, sizeof(tw_transport *)),
                        .work = work,

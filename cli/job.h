@@ -23,6 +23,7 @@
 /* The job as a process sees it. */
 typedef struct job_handle {
     bool mpi;
+    bool sockets; /* between ranks that are threads */
     int nranks;
     int first; /* lowest rank in this process */
 } job_handle;
@@ -60,7 +61,7 @@ int job_worst(const job_handle *job, int status);
  * where ranks are lost it may end the job instead. */
 int job_run(const job_handle *job, job_work work, void *context);
 
-/* "threads" or "mpi". */
+/* "threads", "sockets" or "mpi". */
 const char *job_transport_name(const job_handle *job);
 
 /* Call work(context, rank) in a thread for each of nranks. None begins before all exist: a thread

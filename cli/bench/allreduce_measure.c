@@ -130,6 +130,7 @@ static tw_group_params params_of(const allreduce_rank *self, const allreduce_row
     params.result = TW_SUM; /* no division that would round */
     params.global = bench->global;
     params.timeout = bench->timeout;
+    params.checksum = row->checksum;
     return params;
 }
 

@@ -31,7 +31,7 @@ void allreduce_report_begin(allreduce_report *report, const allreduce_bench *ben
     *report = (allreduce_report){.bench = bench, .json = json};
     memcpy(report->columns, columns, sizeof columns);
     for (int i = 0; i < bench->ncases; i++) { /* rows are never wider than their head */
-        int length = (int)strlen(bench->cases[i].name);
+        int length = (int)strlen(bench->cases[i].name) + (int)strlen(" off");
         if (length > -report->columns[0].width)
             report->columns[0].width = -length;
     }
@@ -72,6 +72,7 @@ static void write_json(const allreduce_report *report, const allreduce_row *row,
               J_INT("nranks", bench->nranks), J_INT("n", bench->n),
               J_TEXT("pattern", pattern_name(row->pattern)),
               J_TEXT("global", bench->global == TW_GLOBAL_REUSE ? "reuse" : "exact"),
+              J_TEXT("checksum", names_checksum(row->checksum)),
               J_TEXT("device", report->device->name), J_INT("threads", report->device->threads),
               J_INT("seed", bench->seed), J_INT("step", bench->steps));
     jsonl_set(json, J_INT("k", result->k), J_REAL("density", result->density),
@@ -106,10 +107,11 @@ static void print_row(table *rows, const allreduce_bench *bench, const allreduce
         snprintf(faster, sizeof faster, "%.2f", result->vs_dense);
     if (result->wrong >= 0)
         snprintf(wrong, sizeof wrong, "%" PRId64, result->wrong);
+    const char *off = row->checksum == TW_CHECKSUM_OFF ? " off" : "";
     table_row(rows,
-              "%s|%" PRId64 "|%" PRId64 "|f32|%" PRId64 "|%.4g|%.1f|%.2f|%.2f|%" PRId64 "|%.0f|"
+              "%s%s|%" PRId64 "|%" PRId64 "|f32|%" PRId64 "|%.4g|%.1f|%.2f|%.2f|%" PRId64 "|%.0f|"
               "%.1f|%.1f|%s|%s",
-              row->what->name, bench->n * WORD, bench->n, result->k, result->density,
+              row->what->name, off, bench->n * WORD, bench->n, result->k, result->density,
               result->time_us, result->algbw, result->busbw, result->payload_sent,
               floor(result->bound_words * WORD + 0.5), result->select_us, result->exchange_us,
               faster, wrong);

@@ -52,6 +52,11 @@ static const char help_examples[] =
     "  thinwire bench allreduce --device cuda --ranks 4 --n 14728266\n"
     "  mpirun -n 4 thinwire bench allreduce --scheme oktopk\n";
 
+static const char *joined_name(int position) {
+    static const char *const names[] = {"threads", "sockets"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
+
 static int parse(allreduce_bench *bench, int argc, char **argv) {
     const cli_option options[] = {
         OPTION_CHOICES("scheme", "LIST", &bench->schemes, names_scheme,
@@ -87,6 +92,11 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
                        "(default 1, under mpirun 0)"),
         OPTION_REAL("timeout", "SECONDS", &bench->timeout, 0.01, 1e6,
                     "that a rank waits for others (default 300)"),
+        OPTION_CHOICES(
+            "checksum", "LIST", &bench->checksums, names_checksum,
+            "of messages between processes: on, off, or on,off to compare (default on)."),
+        OPTION_CHOICE("transport", "NAME", &bench->joined, joined_name,
+                      "between ranks that are threads (default threads); sockets have checksums."),
         OPTION_SEED(&bench->seed, "of the gradients and of selection random (default 1)"),
         OPTION_JSON(&bench->json_path),
     };
@@ -160,6 +170,8 @@ static int settle(allreduce_bench *bench) {
         return error_usage("bench allreduce: --threads is for --device cpu; leave it out");
     if (bench->patterns.count == 0)
         bench->patterns = (choice_list){1, {0}};
+    if (bench->checksums.count == 0)
+        bench->checksums = (choice_list){1, {TW_CHECKSUM_ON}};
     make_cases(bench);
     return STATUS_OK;
 }
@@ -208,10 +220,12 @@ static int one_pattern(allreduce_rank *self, allreduce_report *report, int patte
         progress_clear();
         allreduce_report_pattern(report, pattern);
     }
-    for (int i = 0; i < bench->ncases * bench->densities.count && status == STATUS_OK; i++) {
-        int which = i % bench->ncases, density = i / bench->ncases;
+    int checksums = bench->checksums.count, rows = bench->ncases * checksums;
+    for (int i = 0; i < rows * bench->densities.count && status == STATUS_OK; i++) {
+        int which = i % rows / checksums, density = i / rows;
         int64_t k = larger(1, llround(bench->densities.at[density] * (double)bench->n));
-        allreduce_row row = {&bench->cases[which], pattern, bench->k > 0 ? bench->k : k};
+        allreduce_row row = {&bench->cases[which], pattern, bench->k > 0 ? bench->k : k,
+                             bench->checksums.at[i % checksums]};
         if (density == 0 || !row.what->dense) /* dense is the same whatever the density */
             status = one_row(self, report, &row);
     }
@@ -227,7 +241,7 @@ static int sweep(job_rank *job, void *context) {
         int64_t rows = 0;
         for (int i = 0; i < bench->ncases; i++)
             rows += bench->cases[i].dense ? 1 : bench->densities.count;
-        rows *= bench->patterns.count;
+        rows *= bench->patterns.count * bench->checksums.count;
         report->device = &self.device;
         progress_begin("bench allreduce", rows * (ALLREDUCE_WARM_STEPS + bench->steps));
     }
@@ -239,9 +253,11 @@ static int sweep(job_rank *job, void *context) {
     return status;
 }
 
-static int run_job(const job_handle *job, void *context) {
+static int run_job(const job_handle *begun, void *context) {
     allreduce_bench *bench = context;
     jsonl *json = NULL;
+    const job_handle joined = {begun->mpi, bench->joined == 1, begun->nranks, begun->first};
+    const job_handle *job = &joined;
     int status = settle_ranks(bench, job);
     if (status == STATUS_OK && job_prints(job))
         status = jsonl_open(&json, bench->json_path, false);

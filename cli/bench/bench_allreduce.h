@@ -44,8 +44,10 @@ typedef struct allreduce_bench {
     int device;      /* tw_device */
     int64_t threads; /* of a rank's selector; 0: the library's default; -1: not given */
     int64_t seed;
-    double timeout; /* seconds */
-    int global;     /* tw_global */
+    double timeout;        /* seconds */
+    choice_list checksums; /* tw_checksum: a row for each */
+    int joined;            /* ranks as threads: by 0 the transport of threads, 1 sockets */
+    int global;            /* tw_global */
     bool verify;
     bool no_dense;         /* only what was asked for */
     const char *json_path; /* NULL: none */
@@ -61,6 +63,7 @@ typedef struct allreduce_row {
     const allreduce_case *what;
     int pattern;
     int64_t k;
+    int checksum; /* tw_checksum */
 } allreduce_row;
 
 /* What was measured, the same on all ranks. Bytes are those of the busiest rank in its worst step;

@@ -7,9 +7,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "backend/backend.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "bench/bench_device.h"
 #include "bench/gradients.h"
 #include "cli.h"
@@ -21,6 +23,7 @@
 #define DEFAULT_N 14728266 /* VGG-16 on CIFAR-10 */
 #define DEFAULT_REPEATS 50
 #define WARM_REPEATS 3
+#define CHECKED_BYTES 500000 /* about what a rank sends per step of oktopk, bf16, density 0.01 */
 
 typedef struct wire_bench {
     choice_list formats; /* positions for tw__wire_at */
@@ -304,6 +307,27 @@ static int sweep(const wire_bench *bench, const float *values, table *rows, json
     return status;
 }
 
+/* The checksum of messages beside the copy of the same bytes: the shortest of `repeats`, in GB/s. */
+static void report_checksum(const wire_bench *bench, const float *values, FILE *stream) {
+    size_t bytes = (size_t)(bench->n < CHECKED_BYTES / 4 ? bench->n * 4 : CHECKED_BYTES);
+    int64_t shortest[2] = {INT64_MAX, INT64_MAX};
+    char *copy = calloc(bytes, 1);
+    uint32_t crc = 0;
+    for (int64_t i = 0; i < bench->repeats && copy != NULL; i++) {
+        int64_t begin = tw__clock();
+        crc = tw__crc32c(crc, values, bytes);
+        int64_t checked = tw__clock();
+        memcpy(copy, values, bytes);
+        int64_t copied = tw__clock();
+        shortest[0] = checked - begin < shortest[0] ? checked - begin : shortest[0];
+        shortest[1] = copied - checked < shortest[1] ? copied - checked : shortest[1];
+    }
+    fprintf(stream, "\nCRC32C of %zu bytes (%s): %.1f GB/s, %08x; copying them: %.1f GB/s\n", bytes,
+            tw__crc32c_name(), (double)bytes / (double)shortest[0], crc,
+            (double)bytes / (double)shortest[1]);
+    free(copy);
+}
+
 static int run_bench(wire_bench *bench, jsonl *json) {
     float *values = vector_alloc(bench->n, sizeof(float));
     bench->encode_us = calloc((size_t)bench->repeats, 2 * sizeof *bench->encode_us);
@@ -323,6 +347,7 @@ static int run_bench(wire_bench *bench, jsonl *json) {
         progress_begin("bench wire", (int64_t)bench->densities.count * bench->formats.count);
         status = sweep(bench, values, &rows, json);
         progress_end();
+        report_checksum(bench, values, stream);
     }
     free(values);
     free(bench->encode_us);

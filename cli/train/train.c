@@ -94,6 +94,8 @@ static int parse(train_settings *s, int argc, char **argv) {
         OPTION_INTEGER("seed", "N", &s->seed, 0, 1e9, "of parameters and batches (default 1)"),
         OPTION_REAL("timeout", "SECONDS", &s->timeout, 0.001, 1e6,
                     "to wait for other workers (default 300)"),
+        OPTION_CHOICE("checksum", "HOW", &s->checksum, names_checksum,
+                      "of messages between processes, under mpirun (default on)."),
         OPTION_TEXT("checkpoint", "DIR", &s->checkpoints,
                     "save there, the two newest are kept; no other run's may lie there"),
         OPTION_INTEGER("every", "N", &s->checkpoint_every, 1, 1e9,

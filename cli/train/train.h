@@ -42,6 +42,7 @@ typedef struct train_settings {
     int64_t evaluate_every, snapshot_every;
     int64_t seed;
     double timeout;
+    int checksum;           /* tw_checksum */
     const char *log_path;   /* run log, NULL: none */
     const char *trace_path; /* timeline, NULL: none */
     const char *checkpoints;

@@ -59,6 +59,7 @@ static tw_group_params group_of(const train_settings *s, const char *rule) {
         params.select.eps = EPSILON;
     }
     params.timeout = s->timeout;
+    params.checksum = s->checksum;
     return params;
 }
 
