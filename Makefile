@@ -11,7 +11,7 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 
 .NOTPARALLEL:
 .PHONY: all demo help deps install check test test-release test-mpich test-asan test-tsan \
-        test-valgrind test-gpu test-gpu-memory lint format fuzz mutate verify mpich bench bench-allreduce \
+        test-valgrind test-gpu test-gpu-memory lint format fuzz attack mutate verify mpich bench bench-allreduce \
         bench-auto bench-torch bench-vgg16 bench-gpu netlab clean
 
 all: ## build the library and build/thinwire; installs nothing
@@ -100,6 +100,10 @@ fuzz: ## look for crashes with libFuzzer, SECONDS (60) for each of 3 fuzzers
 	for part in selector exchange wire; do \
 	    build-fuzz/tests/fuzz_$$part -max_total_time=$(SECONDS) -max_len=4096 || exit 1; \
 	done
+
+# BITS: how many to flip. The quick part is in `make test`.
+attack: all mpich ## faults of network and files against real processes: one table, 5 minutes
+	scripts/attack $(if $(BITS),--bits $(BITS))
 
 # MUTANTS: texts; mutants whose line contains one of them are tried. None: all.
 mutate: ## change the sources in one place at a time (tests/mutants.txt): a test must fail each time
