@@ -136,13 +136,14 @@ void series_loss(series *curve, const run_log *run, series_axis axis, double win
 }
 
 void series_binned(series *curve, const run_log *run, size_t offset, double bin) {
-    const run_step *end = run->steps + run->nsteps;
+    int64_t at = 0;
     curve->count = 0;
-    for (const run_step *at = run->steps; at < end && curve->count < SERIES_POINTS;) {
+    while (at < run->nsteps && curve->count < SERIES_POINTS) {
         mean of = {0};
-        double first = at->step;
-        for (; at < end && at->step < first + bin; at++)
-            mean_add(&of, at, offset);
+        double first = run->steps[at].step;
+        do /* one step at least: a bin is nothing beside a step of 1e300 */
+            mean_add(&of, &run->steps[at++], offset);
+        while (at < run->nsteps && run->steps[at].step < first + bin);
         curve->x[curve->count] = first;
         curve->y[curve->count++] = mean_value(&of);
     }
