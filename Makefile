@@ -11,8 +11,8 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 
 .NOTPARALLEL:
 .PHONY: all demo help deps install check test test-release test-mpich test-asan test-tsan \
-        test-valgrind test-gpu test-gpu-memory lint format fuzz attack mutate verify mpich bench bench-allreduce \
-        bench-auto bench-torch bench-vgg16 bench-gpu netlab clean
+        test-valgrind test-gpu test-gpu-memory lint format fuzz fuzz-coverage attack mutate \
+        verify mpich bench bench-allreduce bench-auto bench-torch bench-vgg16 bench-gpu netlab clean
 
 all: ## build the library and build/thinwire; installs nothing
 	@scripts/install-deps --check build
@@ -93,13 +93,14 @@ lint: ## check formatting, run static analysis
 format: ## reformat all sources
 	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
-fuzz: ## look for crashes with libFuzzer, SECONDS (60) for each of 3 fuzzers
+# PARTS: names of fuzzers, as exchange. None: all.
+fuzz: ## look for crashes with libFuzzer, SECONDS (60) for each of the fuzzers in tests/fuzz
 	@scripts/install-deps build fuzz
-	cmake --preset fuzz
-	$(call BUILD,build-fuzz) --target fuzz_selector fuzz_exchange fuzz_wire
-	for part in selector exchange wire; do \
-	    build-fuzz/tests/fuzz_$$part -max_total_time=$(SECONDS) -max_len=4096 || exit 1; \
-	done
+	scripts/fuzz $(SECONDS) $(PARTS)
+
+fuzz-coverage: ## lines of exchanges, transports and loaders that the inputs of `make fuzz` reach
+	@scripts/install-deps build fuzz
+	scripts/fuzz --coverage $(PARTS)
 
 # BITS: how many to flip. The quick part is in `make test`.
 attack: all mpich ## faults of network and files against real processes: one table, 5 minutes
