@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import random
 import resource
 import socket
 import threading
@@ -106,6 +107,68 @@ def test_strangers():
     assert answer_to(store, _HELLO.pack(secret, 1, 0)) == ACK
     second = Rank(store, 1, 2)
     check_sockets([first.end(), second.end()])
+
+
+def any_bytes(rng, secret):
+    """What a stranger may send in a handshake with rank 1 of 4: often nearly right. Returns the
+    bytes, and the rank that it becomes."""
+    peer, wanted = rng.choice((2, 3, 3, rng.randrange(6))), rng.choice((1, 1, 1, 2))
+    data = bytearray(_HELLO.pack(secret, peer, wanted) + rng.choice((ACK, ACK, b"", READY)) +
+                     rng.choice((READY, READY, b"", ACK, b"more than that")))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    del data[rng.choice((len(data), rng.randrange(len(data) + 1))):]
+    words = bytes(data)
+    right = words[:_HELLO.size + 1] == _HELLO.pack(secret, peer, 1) + ACK and peer in (2, 3)
+    return words, peer if right else None
+
+
+def meet_strangers(rng):
+    """Handshakes of some strangers, side by side, in pieces and in any order."""
+    meeting = _Rendezvous(None, 1, 4, 20.0)
+    meeting.secret, ends = "s" * 32, {}
+    for _ in range(rng.randrange(1, 5)):
+        words, peer = any_bytes(rng, b"s" * 32)
+        own, other = socket.socketpair()
+        ends[own] = [other, words, peer]
+        meeting.strangers[own] = own
+        meeting.handshakes.add(own, meeting._identify(own), time.monotonic() + 5)
+    while any(words for _, words, _ in ends.values()):
+        end = rng.choice(list(ends.values()))
+        size = rng.randrange(len(end[1]) + 1)
+        with contextlib.suppress(OSError):      # it was refused
+            end[0].sendall(end[1][:size])
+        end[1] = end[1][size:]
+        if not end[1] and rng.randrange(4) == 0:
+            end[0].close()
+        for _ in range(rng.randrange(4)):
+            meeting.handshakes.serve(0)
+            meeting._tell()
+    for _ in range(8):
+        meeting.handshakes.serve(0)
+    for peer, one in meeting.sockets.items():
+        assert ends[one][2] == peer and one.fileno() >= 0
+    assert meeting.ready <= set(meeting.sockets)
+    assert all(one.fileno() >= 0 for one in meeting.handshakes.running)
+    for one, (other, _, _) in ends.items():
+        assert one in meeting.sockets.values() or one in meeting.strangers or one.fileno() < 0
+        other.close()
+    for _ in range(8):
+        meeting.handshakes.serve(0)
+    assert not meeting.strangers
+    for one in meeting.sockets.values():
+        meeting.handshakes.release(one)
+        one.close()
+    assert not meeting.handshakes.running
+    meeting.handshakes.close()
+
+
+def test_any_bytes():
+    """2,000 handshakes with random faults: only who knows the secret becomes a rank, and every
+    other connection is closed."""
+    rng = random.Random(1)
+    for _ in range(800):
+        meet_strangers(rng)
 
 
 def test_busy_port():
@@ -389,8 +452,9 @@ def test_tcp_store():
 
 
 if __name__ == "__main__":
-    main([test_all_connect, test_strangers, test_busy_port, test_absent, test_rank_that_left,
-          test_silent_strangers, test_one_deadline_for_a_hello, test_job_interface_only,
+    main([test_all_connect, test_strangers, test_any_bytes, test_busy_port, test_absent,
+          test_rank_that_left, test_silent_strangers, test_one_deadline_for_a_hello,
+          test_job_interface_only,
           test_no_descriptor_left, test_replacement, test_rank_comes_again,
           test_rank_0_gives_up_after_all_are_connected, test_stale_keys, test_stuck_store,
           test_one_rank_fails_before_the_meeting,
