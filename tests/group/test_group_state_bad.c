@@ -137,7 +137,7 @@ static void forge(char *bytes, int64_t size) {
 static void test_forged(void **state) {
     (void)state;
     enum { HEADER = 40, HEAD = 88 };
-    const double nan_64 = NAN, minus = -1.0, infinite_64 = INFINITY;
+    const double nan_64 = NAN, minus = -1.0, infinite_64 = INFINITY, huge = 1e78;
     const float nan_32 = NAN, infinite = INFINITY;
     const int64_t negative = -1, most = INT64_MAX;
     const uint32_t bits = 0x7f800001u;
@@ -152,9 +152,12 @@ static void test_forged(void **state) {
         {"global threshold", HEADER + 24, &bits, 4},
         {"guess", HEADER + 28, &bits, 4},
         {"rank of the guess", HEADER + 32, &nan_64, 8},
+        {"rank of the guess: too large", HEADER + 32, &huge, 8},
         {"growth", HEADER + 40, &minus, 8},
         {"growth: infinite", HEADER + 40, &infinite_64, 8},
+        {"growth: too large", HEADER + 40, &huge, 8},
         {"margin", HEADER + 48, &nan_64, 8},
+        {"margin: too large", HEADER + 48, &huge, 8},
         {"threshold", HEADER + 56, &nan_32, 4},
         {"age: negative", HEADER + 64, &negative, 8},
         {"age: too much", HEADER + 64, &most, 8},
