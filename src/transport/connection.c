@@ -262,7 +262,7 @@ static void use_buffer(tw__connection *c) {
 }
 
 static void read_up_to(tw__connection *c, int reads) {
-    if (is_damaged(c)) /* not polled for reading: the peer has hung up */
+    if (is_damaged(c) || c->held) /* not polled for reading: the peer has hung up */
         tw__connection_lose(c, -1);
     for (int i = 0; i < reads && c->lost == 0 && !c->held && !is_damaged(c); i++) {
         ssize_t got = read_some(c);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "transport/frame.h"
 #include "transport_ranks.h"
@@ -352,6 +353,30 @@ static void test_bounded(void **state) {
     free(in);
 }
 
+/* A peer announces more than is kept of unexpected messages, and closes. The rank that waits for
+ * another message of it learns that at once. */
+static void test_closed_while_held(void **state) {
+    setup l;
+    tw__message message;
+    char room[64];
+    (void)state;
+    setup_open(&l);
+    tw__frame frame = frame_of("", 0, 0);
+    frame.bytes = (uint64_t)1 << 30;
+    frame.tag = 3; /* which this rank does not receive */
+    tw__frame_seal(&frame);
+    check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, sizeof room, &message));
+    write_raw(&l, &frame, sizeof frame);
+    poll_once(&l);
+    (void)close(l.other);
+    int64_t begin = tw__clock();
+    check_error(tw__transport_wait(l.transport, &message, 1), TW_ERR_TRANSPORT);
+    check_contains(tw_last_error(), "cannot receive from rank 1: it has closed its connection");
+    check_true(tw__clock() - begin < TW__SECOND);
+    l.other = -1;
+    setup_close(&l);
+}
+
 /* Cancels a long message of which a part was sent, at the sender, at the receiver, or at both. Its
  * buffers can be freed at once, and the next message arrives. */
 static void cancel_halfway(int expected, int cancel_send, int cancel_recv) {
@@ -441,6 +466,7 @@ int main(void) {
         cmocka_unit_test(test_byte_by_byte),
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_closed_while_held),
         cmocka_unit_test(test_cancel_halfway),
         cmocka_unit_test(test_bad_sockets),
     };
