@@ -93,8 +93,8 @@ class RunLog:
 
 def sparse_step(state):
     """Counts, bytes and times of the last step, from thinwire's state."""
-    last = state.stats()["last"]
-    return {key: last[name] for key, name in STATS.items()}
+    stats = state.stats()
+    return {key: stats[f"last_{name}"] for key, name in STATS.items()}
 
 
 def dense_step(parameters, nranks):

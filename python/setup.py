@@ -40,6 +40,6 @@ class PlatformDistribution(Distribution):
         return True
 
 
-setup(name="thinwire", version=version(), packages=["thinwire"], python_requires=">=3.8",
+setup(name="thinwire", version=version(), packages=["thinwire", "thinwire.integrations"], python_requires=">=3.8",
       description="Sums gradients over thin wires: sends what matters, keeps the rest",
       license="MIT", cmdclass={"build_py": BuildWithLibrary}, distclass=PlatformDistribution)

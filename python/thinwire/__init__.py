@@ -4,6 +4,7 @@
     thinwire.compress(ddp_model, scheme="oktopk", density=0.01)      # a hook beside any optimizer
 
 docs/python.md is the manual. Group works without torch. The rest imports torch when it is used.
+thinwire.integrations has accelerate, lightning and transformers.
 """
 from . import errors as _errors
 from .errors import Error
@@ -13,7 +14,7 @@ from .library import schemes, version
 globals().update({kind.__name__: kind for kind in _errors.BY_CODE.values()})
 __version__ = version()
 _LAZY = {"AdamW": "optim", "SGD": "optim", "compress": "ddp", "Compression": "optimizer",
-         "DistributedOptimizer": "optimizer"}
+         "DistributedOptimizer": "optimizer", "broadcast_parameters": "parameters"}
 # Without the error classes: some share their names with Python's.
 __all__ = ["Error", "Group", "alone", "threads", "schemes", "version", *_LAZY]
 

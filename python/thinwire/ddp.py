@@ -6,20 +6,30 @@ continues, in DDP's order, which is the same on all ranks. backward() raises err
 finished its own work for the step.
 """
 import functools
+import os
 import queue
 import threading
 import warnings
 import weakref
+from typing import TYPE_CHECKING, Callable, Union
 
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Embedding, EmbeddingBag
 from torch.nn.parallel import DistributedDataParallel
 
+from . import fsdp
 from .engine import Engine
 from .errors import ParamError, StateError, TimeoutError, TransportError
 from .library import LARGEST
+from .options import check, shown
 from .schedule import is_trained_adaptively
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .options import Options
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
 _STUCK_SECONDS = 5.0    # after which a step that was aborted counts as stuck
@@ -188,6 +198,7 @@ class State:
         self._usage = _Usage(self.parameters) if may_be_unused(model) else None
         self._worker = _Worker(self.engine)
         self._looked = engine.groups.is_adaptive is not None    # for the optimizer of the model
+        self._model, self._refusing = weakref.ref(model), []
         self._finalizer = weakref.finalize(self, _shut_down, self._worker, self._usage)
 
     @property
@@ -195,16 +206,34 @@ class State:
         return self.engine.scaler
 
     def stats(self):
+        """Bytes, counts and times: totals, and those of the last step, as last_..."""
         return self.engine.stats()
 
     def summary(self):
+        """One line."""
         return self.engine.summary()
 
+    def residual_norm(self):
+        """The 2-norm of this rank's residual. Copies it to the host."""
+        return self.engine.residual_norm()
+
     def state_dict(self):
+        """This rank's residuals, thresholds and counters. Every rank has its own: save all of them,
+        with torch.save or under one key of torch.distributed.checkpoint."""
         return self.engine.state_dict()
 
+    def gather_state_dict(self, dst=None):
+        """The states of all ranks in one dict, which load_state_dict() takes on all ranks of any
+        number. Collective. dst: the rank that gets it; others get None. Default: all."""
+        return self.engine.gather_state_dict(dst)
+
     def load_state_dict(self, saved):
+        """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
+        of all ranks. Collective."""
         self.engine.load_state_dict(saved)
+
+    def __repr__(self):
+        return f"<thinwire.State: {self.summary()}>"
 
     def __reduce__(self):
         """A copy or pickle is a dict: models of torch 2 hold the state, and scripts copy them."""
@@ -212,6 +241,8 @@ class State:
 
     def close(self):
         """Frees everything now, not when the model is freed or the process ends."""
+        for hook in self._refusing:
+            hook.remove()
         self._finalizer()
 
     # ---- the hook
@@ -278,8 +309,24 @@ class State:
 
     def _raise(self):
         error, self._worker.error = self._worker.error, None
-        if error is not None:
-            raise error
+        if error is None:
+            return
+        if not self._refusing and (self._worker.left or isinstance(error, _GONE)):
+            self._refuse_training(error)
+        raise error
+
+    def _refuse_training(self, error):
+        """Raises the error again in later passes. This one was cut short, and DDP would fail with
+        an assertion of its own, or wait for the rank that is gone."""
+        def refuse(*_):
+            raise error.with_traceback(None)
+
+        def refuse_forward(*_):
+            if torch.is_grad_enabled():
+                refuse()
+        self._refusing = [parameter.register_hook(refuse) for parameter in self.parameters]
+        if self._model() is not None:
+            self._refusing.append(self._model().register_forward_pre_hook(refuse_forward))
 
 
 def _queue_callback(callback):
@@ -317,24 +364,91 @@ def attach(model, named, **options):
 def _selects_as_a_whole(model, options):
     """The default of whole_model: it gives the better model, where it can be had."""
     elements = sum(parameter.numel() for _, parameter in trained(model))
-    may_be_unused = model.find_unused_parameters or model.static_graph
-    return not may_be_unused and not options.get("bucket") and elements <= LARGEST
+    return not may_be_unused(model) and not options.get("bucket") and elements <= LARGEST
 
 
-def compress(model, scheme="oktopk", density=None, **options):
+class Single:
+    """What compress() returns for a plain model in a job of one process: nothing is exchanged, and
+    gradients stay as they are. So a script needs no case of its own for one process."""
+
+    scaler = None
+
+    def __init__(self, scheme):
+        self.scheme, self.saved = scheme, {}
+
+    def stats(self):
+        return {}
+
+    def summary(self):
+        return f"thinwire {self.scheme}, one process: nothing is exchanged"
+
+    def residual_norm(self):
+        return 0.0
+
+    def state_dict(self):
+        """What load_state_dict() was given: residuals of a larger job wait for the next one."""
+        return self.saved
+
+    def gather_state_dict(self, dst=None):
+        return self.saved
+
+    def load_state_dict(self, saved):
+        self.saved = saved
+
+    def __repr__(self):
+        return f"<thinwire.Single: {self.summary()}>"
+
+    def close(self):
+        pass
+
+
+def _is_single():
+    return dist.get_world_size() == 1 if dist.is_initialized() else \
+        int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
+@shown
+def compress(model: torch.nn.Module, scheme: str = "oktopk",
+             density: Union[float, Callable[[int], float], None] = None,
+             **options: "Unpack[Options]"):
     """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
 
-    Options: density (0.01; a number, or a function of the step) or k; steps (of the run: density
-    then falls to its value during the first fifth), or warmup_steps; warmup_density (0.25), warmup
-    ("exponential", "linear", "cosine"); whole_model (True: the k largest values of the model;
-    False: of each parameter. Default True, but not with unused parameters or bucket); select,
-    exchange, wire, result ("mean" or "sum"), checksum (of messages; True), timeout (seconds),
-    momentum, clip_norm, seed, bucket (elements), threads, grad_scaler (the GradScaler of mixed precision), and the other fields of
-    tw_select_params.
-    Returns the state: stats(), summary(), state_dict(), load_state_dict(), close().
+    model           a DistributedDataParallel, or a model that fully_shard() has sharded over a mesh
+                    with a replicate and a shard dimension (HSDP). In a job of one process also a
+                    plain model: nothing is exchanged then
+    scheme          one of thinwire.schemes()
+    density, or k   fraction, or number, of the model's values that a rank selects in a step; 0.01.
+                    density may be a function of the step
+    steps           of the whole run: density falls to its value during the first fifth
+    warmup_steps    says that directly; warmup_density (0.25) is where it begins, warmup how it falls:
+                    "exponential", "linear" or "cosine"
+    whole_model     True: the k largest values of the model. False: the same share of each parameter.
+                    Default True, but not with unused parameters, nor with bucket
+    select, exchange, wire
+                    replace the scheme's selection method, its exchange, the wire format ("raw")
+    result          "mean" or "sum" over ranks
+    checksum        True: messages carry a checksum
+    timeout         seconds to wait for other ranks, then an error names them. Default: as long as
+                    the process group waits
+    grad_scaler     the GradScaler of mixed precision
+    momentum        momentum before selection, as in Deep Gradient Compression
+    clip_norm       limits the norm of each rank's gradient before selection
+    feedback        True: what was not sent is added to the next gradient. False: it is dropped
+    bucket          elements that travel together; not with whole_model or grad_scaler
+    threads         that select on the CPU; default torch's
+    global_, seed, reuse_period, reuse_low, reuse_high, reuse_nudge, gaussian_rounds, dgc_sample
+                    as in thinwire.h
+
+    Returns the state: stats(), summary(), residual_norm(), state_dict(), gather_state_dict(),
+    load_state_dict(), close(). docs/python.md is the manual.
     """
-    if not isinstance(model, DistributedDataParallel):
-        raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. "
-                        "Without it, use thinwire.DistributedOptimizer")
-    options.setdefault("whole_model", _selects_as_a_whole(model, options))
-    return attach(model, trained(model), scheme=scheme, density=density, **options)
+    check(options)
+    if isinstance(model, DistributedDataParallel):
+        options.setdefault("whole_model", _selects_as_a_whole(model, options))
+        return attach(model, trained(model), scheme=scheme, density=density, **options)
+    if fsdp.is_sharded(model):
+        return fsdp.attach(model, scheme=scheme, density=density, **options)
+    if isinstance(model, torch.nn.Module) and _is_single():
+        return Single(scheme)
+    raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. Without "
+                    "it, use thinwire.DistributedOptimizer")

@@ -29,10 +29,10 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from . import library, saved
+from . import library, options as known, saved, states
 from .errors import Error, NumberError, ParamError, SizeError, StateError
-from .group import OPTIONS, Group
-from .process_group import transport_of
+from .group import Group
+from .process_group import timeout_of, transport_of
 from .schedule import Schedule, warn_once
 from .stats import TRIAL, Stats
 from .tensors import Groups, Tensors
@@ -41,16 +41,18 @@ _TYPES = {torch.float32: library.F32, torch.float16: library.F16, torch.bfloat16
 _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: one bucket of DDP
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
 _MOST_THREADS = 256             # the library's limit
-# What the engine says itself, or an optimizer of thinwire for each parameter group.
-_OWN = {"type", "device", "ordinal", "stream", "before", "beta1", "beta2", "eps", "rate"}
 _WHOLE_VECTORS = {"dense", "auto"}      # schemes and exchanges to which pieces are unknown
-_OPTIONS = ("whole_model", "grad_scaler", "steps", *(name for name in OPTIONS if name not in _OWN))
+_TIMEOUT = 300.0                # seconds, if the process group has none of its own
 
 
 def _check(parameters):
     if not parameters:
         raise ParamError("no parameter requires a gradient: there is nothing to compress")
     for name, parameter in parameters:
+        if hasattr(parameter, "placements") or hasattr(parameter, "_sharded_size"):
+            raise ParamError(f"parameter '{name}' is sharded (FSDP, DTensor); thinwire.compress() "
+                             "takes a model that is sharded and has replicas (HSDP), beside an "
+                             "optimizer of torch. Train a model without replicas without thinwire")
         if parameter.dtype not in _TYPES:
             raise ParamError(f"parameter '{name}' is {parameter.dtype}; accepted are "
                              f"{', '.join(map(str, _TYPES))}")
@@ -64,11 +66,10 @@ def _check(parameters):
 
 def _check_options(timeout, scaler, others):
     """Checks the options that reach the library in another form, or not at all."""
-    for name in others:
-        if name not in _OPTIONS:
-            raise TypeError(f"unknown option {name!r}; accepted are {', '.join(_OPTIONS)}")
-    if not isinstance(timeout, Real) or not 0 <= timeout <= _LONGEST:
-        raise ParamError(f"timeout: {timeout!r}; accepted are 0 (default) .. {_LONGEST} seconds")
+    known.check(others)
+    if timeout is not None and not (isinstance(timeout, Real) and 0 <= timeout <= _LONGEST):
+        raise ParamError(f"timeout: {timeout!r}; accepted are seconds up to {_LONGEST}, and None "
+                         "or 0: as long as the process group waits")
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise ParamError(f"grad_scaler: {scaler!r}; accepted is the GradScaler of the loss")
 
@@ -84,7 +85,7 @@ class Engine:
     def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
                  density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
-                 timeout=300.0, **options):
+                 timeout=None, **options):
         _check(parameters)
         _check_options(timeout, grad_scaler, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
@@ -110,7 +111,7 @@ class Engine:
         self.step = 0           # good steps, those before load_state_dict() too
         self.is_fresh = False   # the last step's result was not used yet
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        timeout = timeout or 300.0      # 0: default
+        timeout = timeout or min(timeout_of(process_group) or _TIMEOUT, _LONGEST)
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
         self.vectors = self.updates = self.group = self.places = self.targets = None
@@ -163,7 +164,26 @@ class Engine:
                 self.group.add_pieces([self.sizes[number] for number in numbers], **chosen)
             else:
                 self.group.add(size, **chosen)
-        self.group.open()
+        try:
+            self.group.open()
+        except Error as error:
+            raise type(error)(self._by_name(self._of_whole_model(error))) from None
+
+    def _of_whole_model(self, error):
+        """Ranks with and without whole_model differ in their number of tensors, or in the bucket."""
+        found = re.search(r"(tensors|bucket): rank (\d+) has (\d+), rank (\d+) has (\d+)", str(error))
+        if found is None:
+            return error
+        first, one, second, other = map(int, found.groups()[1:])
+        if found[1] == "tensors":
+            name, kinds = "whole_model", {len(self.sizes): False, len(set(self.groups.of)): True}
+        else:
+            name, kinds = "whole_model or grad_scaler", {one: False, other: False,
+                                                         library.LARGEST: True}
+        if {kinds.get(one), kinds.get(other)} != {False, True}:
+            return error
+        return type(error)(f"{name}: rank {first} has {kinds[one]}, rank {second} has "
+                           f"{kinds[other]}; give all ranks the same")
 
     def warn_of_low_density(self):
         if self.schedule.is_abrupt and self.transport.rank == 0:
@@ -375,7 +395,7 @@ class Engine:
     # ---- statistics and state
 
     def stats(self):
-        """Bytes, counts and times: totals, and the last step under "last"."""
+        """Bytes, counts and times: totals, and those of the last step, as last_..."""
         return self.costs.as_dict()
 
     def summary(self):
@@ -390,16 +410,27 @@ class Engine:
             self.group.residual(tensor, vector)
         return self.tensors.split(vectors, self.sizes)
 
+    def residual_norm(self):
+        """The 2-norm of this rank's residual. Copies it to the host."""
+        return float(torch.stack([one.norm() for one in self.residuals()]).norm())
+
     def state_dict(self):
-        """This rank's residuals, thresholds and counters, for torch.save."""
-        return {"version": 1, "rank": self.transport.rank, "nranks": self.transport.nranks,
+        """This rank's residuals, thresholds and counters. Every rank has its own: save all of them,
+        with torch.save or under one key of torch.distributed.checkpoint."""
+        rank, nranks = self.transport.rank, self.transport.nranks
+        return {"version": 2, "note": states.note(rank, nranks), "rank": rank, "nranks": nranks,
                 "names": list(self.names), "sizes": list(self.sizes),
-                "state": saved.bytes_of(self.group)}
+                "state": states.RankState.of(saved.bytes_of(self.group), rank, nranks)}
+
+    def gather_state_dict(self, dst=None):
+        """The states of all ranks in one dict, which load_state_dict() takes on all ranks of any
+        number. Collective. dst: the rank that gets it; others get None. Default: all."""
+        return states.gather(self, dst)
 
     def load_state_dict(self, state):
-        """Continues from this rank's dict, or from the list of the dicts of all ranks. The run that
-        saved them may have had another number of ranks; each dict goes to one rank, and all ranks
-        must give the same list. Collective."""
+        """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
+        of all ranks. In the last two cases the run that saved may have had another number of ranks;
+        each rank's state goes to one rank, and all ranks must give the same. Collective."""
         with contextlib.ExitStack() as stack:
             try:
                 mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
@@ -408,7 +439,10 @@ class Engine:
             except Exception:           # on this rank only: the others must not wait for it
                 self.refuse_state()
                 raise
-            self.group.load(paths)
+            try:
+                self.group.load(paths)
+            except Error as error:
+                raise saved.explain(error) from None
         self.is_fresh = False
         self.step = max(self.group.info(tensor).step for tensor in range(len(self.tensors.sizes)))
 

@@ -1,4 +1,5 @@
 """Errors of the C library as Python exceptions, one class for each tw_error."""
+import builtins
 
 
 class Error(RuntimeError):
@@ -55,8 +56,8 @@ class TransportError(Error):
     code = -11
 
 
-class TimeoutError(Error):  # noqa: A001 - thinwire.TimeoutError
-    """Ranks are missing; the text names them."""
+class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - thinwire.TimeoutError
+    """Ranks are missing; the text names them. Also Python's own TimeoutError."""
 
     code = -12
 

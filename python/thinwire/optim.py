@@ -9,6 +9,7 @@ import math
 import sys
 import weakref
 from numbers import Real
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +19,13 @@ from .decay import Decay
 from .engine import Engine
 from .errors import MismatchError, ParamError, StateError
 from .optimizer import DDPStep, Distributed, PlainStep, held
+from .options import shown
 from .tensors import Groups
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .options import Options
 
 _LOWEST_EPS = 1.1754943508222875e-38        # the library's: FLT_MIN
 
@@ -105,6 +112,8 @@ def _check_betas(betas):
 class _Exchanging(Distributed):
     """An optimizer with an exchange of its own. A base class before one of torch's."""
 
+    saved_apart = False     # an integration saves the exchange's state: state_dict() is torch's
+
     def _exchange_with(self, model, process_group, passes, options):
         """Opens the exchange; the last thing that a constructor does. Collective."""
         for group in self.param_groups:
@@ -123,7 +132,7 @@ class _Exchanging(Distributed):
             weakref.finalize(self, self.thinwire.close)
 
     def stats(self):
-        """Bytes, counts and times: totals, and the last step, with its density, under "last"."""
+        """Bytes, counts and times: totals, and those of the last step, as last_..."""
         return self.thinwire.stats()
 
     def summary(self):
@@ -135,12 +144,24 @@ class _Exchanging(Distributed):
         self._exchange.close()
 
     def state_dict(self):
-        """As torch's, with this rank's residuals, moments, thresholds and counters."""
+        """As torch's, with this rank's residuals, moments, thresholds and counters. Every rank has
+        its own: save all of them."""
+        if self.saved_apart:
+            return super().state_dict()
         return {**super().state_dict(), "thinwire": self.thinwire.state_dict()}
 
+    def gather_state_dict(self, dst=None):
+        """The states of all ranks in one dict, which load_state_dict() takes on all ranks of any
+        number. Collective. dst: the rank that gets it; others get None. Default: all."""
+        exchange = self.thinwire.gather_state_dict(dst)
+        return {**super().state_dict(), "thinwire": exchange} if exchange is not None else None
+
     def load_state_dict(self, state):
-        """Continues from this rank's dict, or from the list of the dicts of all ranks: see
-        docs/python.md. Collective. After an error nothing has changed."""
+        """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
+        of all ranks: see docs/python.md. Collective. After an error nothing has changed."""
+        if self.saved_apart and "thinwire" not in state:
+            super().load_state_dict(state)
+            return self._check_unchanged()
         before = super().state_dict()
         try:
             first, exchange = _parts(state)
@@ -232,9 +253,13 @@ class AdamW(_Exchanging, _AdamWRule):
     else step() does.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, *,
-                 model=None, process_group=None, backward_passes_per_step=1, scheme="topka",
-                 wire="bf16", whole_model=True, clip_update=0.0, **options):
+    @shown
+    def __init__(self, params, lr: float = 1e-3, betas: Tuple[float, float] = (0.9, 0.99),
+                 eps: float = 1e-8, weight_decay: float = 0.01, *,
+                 model: Optional[torch.nn.Module] = None, process_group=None,
+                 backward_passes_per_step: int = 1, scheme: str = "topka", wire: str = "bf16",
+                 whole_model: bool = True, clip_update: float = 0.0,
+                 **options: "Unpack[Options]"):
         params, model = _resolve(params, model, weight_decay)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
                                   "weight_decay": weight_decay})
@@ -291,9 +316,12 @@ class SGD(_Exchanging, torch.optim.SGD):
     Other options are those of compress().
     """
 
-    def __init__(self, params, lr, momentum=0, dampening=0, weight_decay=0, nesterov=False, *,
-                 momentum_before=False, model=None, process_group=None, backward_passes_per_step=1,
-                 scheme="oktopk", wire="bf16", whole_model=True, **options):
+    @shown
+    def __init__(self, params, lr: float, momentum: float = 0, dampening: float = 0,
+                 weight_decay: float = 0, nesterov: bool = False, *,
+                 momentum_before: bool = False, model: Optional[torch.nn.Module] = None,
+                 process_group=None, backward_passes_per_step: int = 1, scheme: str = "oktopk",
+                 wire: str = "bf16", whole_model: bool = True, **options: "Unpack[Options]"):
         params, model = _resolve(params, model, weight_decay)
         super().__init__(params, lr, momentum=momentum, dampening=dampening,
                          weight_decay=weight_decay, nesterov=nesterov)

@@ -7,20 +7,36 @@ them, then runs the optimizer's own step. Weights must be equal at the start, as
 import functools
 import threading
 import weakref
+from typing import TYPE_CHECKING, Callable, Iterable, Optional, Tuple, Union
 
 import torch
+import torch.distributed as dist
 
 from .engine import Engine
 from .errors import ParamError, StateError
+from .options import check, shown
 from .schedule import is_adaptive
 from .tensors import Groups
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .options import Options
 
 
 class Compression:
     """The options of compress() as an object."""
 
-    def __init__(self, scheme="oktopk", density=None, **options):
+    @shown
+    def __init__(self, scheme: str = "oktopk",
+                 density: Union[float, Callable[[int], float], None] = None,
+                 **options: "Unpack[Options]"):
+        check(options)
         self.options = dict(options, scheme=scheme, density=density)
+
+    def __repr__(self):
+        options = (f"{name}={value!r}" for name, value in self.options.items() if value is not None)
+        return f"thinwire.Compression({', '.join(options)})"
 
 
 class PlainStep:
@@ -190,8 +206,11 @@ def _check(optimizer, compression):
                          "DistributedOptimizer first, and make the scheduler from its result")
 
 
-def DistributedOptimizer(optimizer, named_parameters=None, compression=None,
-                         backward_passes_per_step=1, process_group=None):
+def DistributedOptimizer(
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None,
+        compression: Optional[Compression] = None, backward_passes_per_step: int = 1,
+        process_group: "Optional[dist.ProcessGroup]" = None) -> torch.optim.Optimizer:
     """Makes optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
 
     named_parameters: names for error texts. optimizer.thinwire has stats(), summary(),

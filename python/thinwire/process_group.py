@@ -24,6 +24,7 @@ import threading
 import time
 import zlib
 
+import torch
 import torch.distributed as dist
 
 from .errors import ParamError, StateError, TimeoutError, TransportError
@@ -472,6 +473,21 @@ def ranks_of(group):
     if group is None or group is dist.group.WORLD:
         return list(range(dist.get_world_size()))
     return [dist.get_global_rank(group, rank) for rank in range(dist.get_world_size(group))]
+
+
+def timeout_of(group):
+    """Seconds that a process group itself waits for other ranks; None if it does not say, as that
+    of mpi."""
+    if not dist.is_initialized():
+        return None
+    group = group or dist.group.WORLD
+    if hasattr(group, "_get_backend"):      # torch 2
+        device = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
+        with contextlib.suppress(RuntimeError):
+            group = group._get_backend(torch.device(device))
+    options = getattr(group, "options", None)
+    timeout = getattr(options, "_timeout", None)
+    return timeout.total_seconds() if timeout else None
 
 
 # ---- the transport

@@ -2,13 +2,16 @@
 import contextlib
 import ctypes
 import os
+import re
 import tempfile
 
 import torch
 
+from . import states
 from .errors import FileError, MismatchError
 
-_FIELDS = {"version", "rank", "nranks", "names", "sizes", "state"}
+_FIELDS = {1: {"version", "rank", "nranks", "names", "sizes", "state"}}
+_FIELDS[2] = _FIELDS[1] | {"note"}
 _MEMORY = "/dev/shm"        # files in it never touch a disk
 
 
@@ -71,12 +74,14 @@ def files_of(dicts, nranks):
 
 
 def own_of(saved, rank, nranks, sizes):
-    """The dicts that this rank loads: one dict is its own; of the list of all ranks' dicts it takes
-    every nranks-th. sizes: elements of the model's parameters, by name."""
+    """The dicts that this rank loads: one dict is its own; of the list of all ranks' dicts, or of
+    a gathered state, it takes every nranks-th. sizes: elements of the model's parameters, by
+    name."""
+    saved = states.expand(saved)
     every = [saved] if isinstance(saved, dict) else saved
     if not (isinstance(every, (list, tuple)) and all(map(_is_state, every))):
-        raise MismatchError("expected a dict that thinwire's state_dict() returned, or a list of "
-                            "such dicts")
+        raise MismatchError("expected a dict that thinwire's state_dict() or gather_state_dict() "
+                            "returned, or a list of the dicts of all ranks")
     for one in every:
         _compare(dict(zip(one["names"], one["sizes"])), sizes)
     if isinstance(saved, dict):
@@ -85,7 +90,7 @@ def own_of(saved, rank, nranks, sizes):
 
 
 def _is_state(one):
-    return isinstance(one, dict) and one.keys() == _FIELDS and one["version"] == 1
+    return isinstance(one, dict) and one.keys() == _FIELDS.get(one.get("version"))
 
 
 def _compare(then, now):
@@ -97,3 +102,16 @@ def _compare(then, now):
     if list(then) != list(now):
         raise MismatchError("the saved state is of a model with the same parameters in another "
                             "order")
+
+
+def explain(error):
+    """The library's error, in the words of state_dict(). Every rank gets the same."""
+    match = re.search(r"the state of saved rank (\d+) is taken by (\d+) ranks", str(error))
+    if match is None:
+        return error
+    rank, many = match.groups()
+    what = (f"the state of rank {rank} is given to {many} ranks" if int(many) > 1 else
+            f"the state of rank {rank} is missing")
+    return type(error)(f"{what}: every rank has a state of its own, and one rank's is not enough. "
+                       "Save state_dict() on every rank and give each rank its own, or save "
+                       "gather_state_dict() once and give it to all ranks")

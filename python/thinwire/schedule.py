@@ -49,6 +49,8 @@ class Schedule:
 
 
 def _check(elements, density, k, steps, warmup_steps):
+    if isinstance(density, Real) and not 0 < density <= 1:      # to the library 0 means: see k
+        raise DensityError(f"density: {density!r}; accepted is 0 < density <= 1")
     if not isinstance(k, Integral) or not 0 <= k <= elements:
         raise KError(f"k: {k!r}; accepted is 1 .. {elements}, whole numbers up to the elements "
                      "of all parameters")

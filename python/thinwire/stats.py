@@ -53,19 +53,25 @@ class Stats:
                 and self.fastest > self.dense_seconds)
 
     def as_dict(self):
+        """Numbers only, for a logger."""
+        measured = {} if self.dense_seconds is None else {"dense_seconds": self.dense_seconds}
         return {"steps": self.steps, "skipped": self.skipped, "elements": self.elements,
-                "dense_bytes": self.dense_bytes, "dense_seconds": self.dense_seconds,
-                **self.totals,
-                "last": dict(self.last, density=self.last["k"] / self.elements)}
+                "dense_bytes": self.dense_bytes, **measured, **self.totals,
+                **{f"last_{name}": value for name, value in self.last.items()},
+                "last_density": self.last["k"] / self.elements}
 
     def line(self):
         steps = max(1, self.steps)
         mean = {name: value / steps for name, value in self.totals.items()}
         sent = mean["payload_sent"] + mean["control_sent"]
-        saved = f", {self.dense_bytes / sent:.1f}x less" if sent > 0 else ""
+        saved = _compared(self.dense_bytes, sent) if sent > 0 and self.dense_bytes > 0 else ""
         times = ", ".join(f"{name.split('_')[0]} {1e3 * mean[name]:.2f}" for name in TIMES)
         return (f"{self.steps} steps, {self.skipped} skipped; a step sends {sent / 1e3:.1f} kB "
                 f"(dense {self.dense_bytes / 1e3:.1f} kB{saved}); ms a step: {times}")
+
+
+def _compared(dense, sent):
+    return f", {dense / sent:.1f}x less" if sent <= dense else f", {sent / dense:.1f}x more"
 
 
 def _busy(step):

@@ -129,7 +129,7 @@ def counted(rank, nranks):
             assert step != 2
         except thinwire.NumberError:
             continue
-        k.append(state.stats()["last"]["k"])
+        k.append(state.stats()["last_k"])
     assert k == [90, 90, 90] and state.stats()["k"] == 270, (k, state.stats())
 
 

@@ -138,7 +138,7 @@ def bad_states(rank, nranks):
     else:
         refused(thinwire.FileError, "rank 1: ", lambda: state.load_state_dict(state.state_dict()))
     assert time.monotonic() - begin < 30
-    refused(thinwire.MismatchError, "expected a dict that thinwire's state_dict() returned",
+    refused(thinwire.MismatchError, "expected a dict that thinwire's state_dict()",
             lambda: state.load_state_dict(network.state_dict()))
     if rank == 1:
         refused(AttributeError, "'str'", lambda: state.load_state_dict(

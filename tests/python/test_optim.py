@@ -61,7 +61,7 @@ def modules(rank, nranks):
             optimizer = thinwire.AdamW(one, lr=0.01, weight_decay=0.1, whole_model=whole_model,
                                        **FULL)
             results.append(train(one, optimizer))
-            assert optimizer.stats()["last"]["density"] == 1.0
+            assert optimizer.stats()["last_density"] == 1.0
             assert optimizer.stats()["steps"] == STEPS and "topka" in optimizer.summary()
     return results
 
@@ -323,7 +323,7 @@ def densities(rank, nranks):
         optimizer = thinwire.AdamW(network.parameters(), **options)
         for step in range(7):
             train(network, optimizer, rank, 1)
-            found.append(round(optimizer.stats()["last"]["density"], 3))
+            found.append(round(optimizer.stats()["last_density"], 3))
         return found
     assert play(density=0.01, steps=20)[:5] == [0.25, 0.112, 0.05, 0.022, 0.01]
     assert play(density=0.1, warmup_steps=3, warmup="linear")[:4] == [0.25, 0.2, 0.15, 0.1]
@@ -338,7 +338,7 @@ def densities(rank, nranks):
     for step in range(3):
         network.zero_grad()
         loss(network, rank, step).backward()
-        assert abs(state.stats()["last"]["density"] - 0.2 / (1 + step)) < 1e-3
+        assert abs(state.stats()["last_density"] - 0.2 / (1 + step)) < 1e-3
 
 
 def test_densities():

@@ -1,0 +1,55 @@
+"""Thinwire inside of training frameworks. Each module imports its framework, and nothing else does:
+
+    thinwire.integrations.accelerate        attach(accelerator, model, ...)
+    thinwire.integrations.lightning         ThinwireCallback(...)
+    thinwire.integrations.transformers      ThinwireCallback(trainer, ...)
+
+Each attaches after the framework has wrapped the model, saves the state of every rank with the
+framework's checkpoint and takes it back, and logs through the framework's loggers.
+"""
+from .. import states
+from ..ddp import Single, compress
+from ..optimizer import Distributed
+
+
+def _inner(optimizer):
+    """An optimizer without the framework's wrappers."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def attached(model, optimizers=(), **options):
+    """The state of a wrapped model: that of thinwire's optimizer if it has one, else compress()'s.
+    The framework goes on to save the optimizer's own part."""
+    for optimizer in map(_inner, optimizers):
+        if isinstance(optimizer, Distributed):
+            optimizer.saved_apart = True
+            return optimizer.thinwire
+    return compress(getattr(model, "_orig_mod", model), **options)      # of torch.compile
+
+
+def metrics(state):
+    """The last step's figures, for a logger: bytes, density, residual norm, times."""
+    last = {f"thinwire/{name[5:]}": value for name, value in state.stats().items()
+            if name.startswith("last_")}
+    return {**last, "thinwire/residual_norm": state.residual_norm()}
+
+
+def save(state, folder):
+    """Writes this rank's state beside a checkpoint. Call it on all ranks."""
+    if not isinstance(state, Single):
+        states.save(folder, state.state_dict())
+
+
+def load(state, folder):
+    """Takes the states beside a checkpoint, of any number of ranks. Collective."""
+    if isinstance(state, Single):
+        return
+    engine = getattr(state, "engine", state)
+    try:
+        mine = states.load(folder, engine.transport.rank, engine.transport.nranks)
+    except Exception:       # perhaps on this rank only: the others must not wait for it
+        engine.refuse_state()
+        raise
+    state.load_state_dict(mine)

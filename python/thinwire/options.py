@@ -1,0 +1,68 @@
+"""The options that compress(), Compression, AdamW and SGD share: names, types and defaults."""
+import inspect
+from typing import TYPE_CHECKING, Callable, Optional, TypedDict, Union
+
+if TYPE_CHECKING:
+    from torch.cuda.amp import GradScaler
+
+
+class Options(TypedDict, total=False):
+    """compress() says what each one does."""
+
+    scheme: str
+    density: Union[float, Callable[[int], float]]
+    k: int
+    steps: int
+    warmup: str
+    warmup_steps: int
+    warmup_density: float
+    whole_model: bool
+    select: str
+    exchange: str
+    wire: str
+    result: str
+    global_: str
+    checksum: bool
+    timeout: float
+    grad_scaler: "GradScaler"
+    momentum: float
+    clip_norm: float
+    feedback: bool
+    bucket: int
+    threads: int
+    seed: int
+    reuse_period: int
+    reuse_low: float
+    reuse_high: float
+    reuse_nudge: float
+    gaussian_rounds: int
+    dgc_sample: float
+
+
+_DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mean",
+             "global_": "exact", "checksum": True, "momentum": 0.0, "clip_norm": 0.0, "feedback": True, "bucket": 0,
+             "threads": 0, "seed": 0, "reuse_period": 0, "reuse_low": 0.0, "reuse_high": 0.0,
+             "reuse_nudge": 0.0, "gaussian_rounds": 0, "dgc_sample": 0.0}
+
+
+def check(names):
+    for name in names:
+        if name not in Options.__annotations__:
+            raise TypeError(f"unknown option {name!r}; accepted are "
+                            f"{', '.join(Options.__annotations__)}")
+
+
+def _parameter(name):
+    kind, default = Options.__annotations__[name], _DEFAULTS.get(name)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                             annotation=kind if default is not None else Optional[kind])
+
+
+def shown(function):
+    """Lets help() and editors see the options in place of **options."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    more = [_parameter(name) for name in Options.__annotations__
+            if name not in signature.parameters]
+    function.__signature__ = signature.replace(parameters=own + more)
+    return function

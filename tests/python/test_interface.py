@@ -1,0 +1,172 @@
+"""What help(), dir() and repr() show; arguments and figures; one process; weights alike."""
+import builtins
+import inspect
+import pathlib
+import pydoc
+import re
+from datetime import timedelta
+
+import ranks  # noqa: F401 - says SKIP where there is no torch
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import thinwire
+from known import Known
+from ranks import equal, loss, main, model, run, weights
+from test_bad import refused
+from thinwire.process_group import timeout_of
+from thinwire.stats import Stats
+
+MANUAL = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
+CALLS = ("compress", "AdamW", "SGD", "DistributedOptimizer", "Compression", "broadcast_parameters")
+
+
+def options_of_manual():
+    """The names in the first column of the table of compress()' options."""
+    text = MANUAL.read_text()
+    table = text[text.index("## compress("):text.index("The state:")]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"tw_select_params"}
+
+
+def test_help_shows_what_the_manual_says():
+    names = options_of_manual()
+    assert len(names) > 20, names
+    signature = inspect.signature(thinwire.compress).parameters
+    assert names <= set(signature), names - set(signature)
+    assert all(one.annotation is not one.empty for one in signature.values()), signature
+    text = pydoc.plain(pydoc.render_doc(thinwire.compress))
+    assert all(re.search(rf"\b{name}\b", text[text.index("model "):]) for name in names)
+    for kind in (thinwire.AdamW, thinwire.SGD, thinwire.Compression):
+        assert names <= set(inspect.signature(kind).parameters), kind
+    assert inspect.signature(thinwire.AdamW).parameters["scheme"].default == "topka"
+
+
+def test_dir_and_help():
+    assert set(CALLS) <= set(dir(thinwire))
+    text = pydoc.plain(pydoc.render_doc(thinwire))
+    assert all(re.search(rf"\b{name}\b", text) for name in CALLS)
+
+
+def test_unknown_options():
+    def names(call):
+        try:
+            call()
+        except TypeError as error:
+            return str(error)
+    text = names(lambda: thinwire.Compression(fluff=1))
+    assert "'fluff'" in text and "whole_model" in text and "grad_scaler" in text, text
+    assert not re.search(r"\b(device|stream|type|ordinal)\b", text), text
+    assert repr(thinwire.Compression(density=0.1)) == \
+        "thinwire.Compression(scheme='oktopk', density=0.1)"
+
+
+def test_timeout_error():
+    """Also Python's, with the text as given."""
+    error = thinwire.TimeoutError("rank 1")
+    assert isinstance(error, builtins.TimeoutError) and isinstance(error, thinwire.Error)
+    assert str(error) == "rank 1" and error.code == -12
+
+
+def test_summary_that_sends_more():
+    stats = Stats(1000, 2)
+    stats.open["payload_sent"] = 3 * stats.dense_bytes
+    stats.end_step()
+    assert "3.0x more" in stats.line(), stats.line()
+    stats.open["payload_sent"] = 0
+    stats.end_step()
+    stats.end_step()
+    stats.end_step()
+    stats.end_step()
+    stats.end_step()
+    assert "2.0x less" in stats.line(), stats.line()
+
+
+def figures(rank, nranks):
+    network = DDP(model())
+    state = thinwire.compress(network, density=0.05)
+    loss(network, rank, 0).backward()
+    stats = state.stats()
+    assert all(isinstance(value, (int, float)) for value in stats.values()), stats
+    assert stats["last_density"] == stats["last_k"] / stats["elements"] > 0.04
+    assert stats["last_payload_sent"] == stats["payload_sent"] > 0
+    assert "oktopk, 2 ranks, 1 steps" in repr(state), repr(state)
+    norm = torch.cat([one.flatten() for one in state.engine.residuals()]).norm()
+    assert abs(state.residual_norm() - norm) < 1e-5 and norm > 0
+
+
+def test_figures():
+    run(figures, 2)
+
+
+def mismatches(rank, nranks):
+    refused(thinwire.MismatchError, "whole_model or grad_scaler: rank 1 has True, rank 0 has False",
+            lambda: thinwire.compress(DDP(model()), whole_model=rank == 1))
+    scaler = torch.cuda.amp.GradScaler(enabled=False)
+    scaler.is_enabled = lambda: True
+    refused(thinwire.MismatchError, "whole_model: rank 1 has False, rank 0 has True",
+            lambda: thinwire.compress(DDP(model()), whole_model=rank == 0, grad_scaler=scaler))
+    refused(thinwire.MismatchError, "bucket: rank 1 has 6, rank 0 has 5",
+            lambda: thinwire.compress(DDP(model()), bucket=5 + rank))
+    refused(thinwire.DensityError, "density: 0; accepted is 0 < density <= 1",
+            lambda: thinwire.compress(DDP(model()), density=0))
+
+
+def test_mismatches():
+    run(mismatches, 2)
+
+
+def waits(rank, nranks):
+    """As long as the process group."""
+    assert timeout_of(None) == 1800, timeout_of(None)
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=77))
+    state = thinwire.compress(DDP(Known(a=10), process_group=group))
+    assert state.engine.transport.timeout == 77, state.engine.transport.timeout
+    state = thinwire.compress(DDP(Known(a=10), process_group=group), timeout=5)
+    assert state.engine.transport.timeout == 5
+
+
+def test_timeout_of_the_process_group():
+    run(waits, 2)
+
+
+def test_one_process():
+    """A plain model, without a process group: the script has no case of its own."""
+    network, plain = model(), model()
+    network = network if not dist.is_initialized() else DDP(network)
+    state = thinwire.compress(network, density=0.05)
+    loss(network, 0, 0).backward()
+    loss(plain, 0, 0).backward()
+    assert torch.equal(network[0].weight.grad, plain[0].weight.grad)
+    state.load_state_dict({"of": "8 ranks"})
+    assert state.state_dict() == state.gather_state_dict() == {"of": "8 ranks"}
+    assert state.stats() == {} and "one process" in state.summary() == str(state)[18:-1]
+    state.close()
+
+
+def alike(rank, nranks):
+    network = torch.nn.Sequential(model(seed=rank), torch.nn.BatchNorm1d(3))
+    network[1].running_mean.fill_(rank)
+    thinwire.broadcast_parameters(network, root=1)
+    assert network[1].running_mean[0] == 1
+    first = weights(network)
+    network = model(seed=rank)
+    thinwire.broadcast_parameters(network.named_parameters())
+    return first, weights(network)
+
+
+def test_broadcast_parameters():
+    first, second = zip(*run(alike, 3))
+    assert equal(first) and equal(second)
+    assert torch.equal(second[0], weights(model(seed=0)))
+    assert not torch.equal(first[0], second[0])
+    network = model()
+    thinwire.broadcast_parameters(network)      # one process
+    assert torch.equal(weights(network), weights(model()))
+
+
+if __name__ == "__main__":
+    main([test_help_shows_what_the_manual_says, test_dir_and_help, test_unknown_options,
+          test_timeout_error, test_summary_that_sends_more, test_figures, test_mismatches,
+          test_timeout_of_the_process_group, test_one_process, test_broadcast_parameters])
