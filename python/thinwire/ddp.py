@@ -347,7 +347,7 @@ def attach(model, named, **options):
     engine = Engine(named, model.process_group, **options)
     try:
         if may_be_unused(model):
-            engine.transport.prepare_union()
+            engine.transport.prepare_union(len(named))
         state = State(model, named, engine)
     except BaseException:       # perhaps on this rank only: the others must not wait for it
         engine.close()

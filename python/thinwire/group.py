@@ -104,8 +104,8 @@ class Transport:
         check(lib.tw_transport_info(self.handle, None, None, None, traffic))
         return {name: getattr(traffic, name) for name, _ in traffic._fields_}
 
-    def prepare_union(self):
-        """Makes union() possible. Collective."""
+    def prepare_union(self, most):
+        """Makes union() of lists with up to `most` elements possible. Collective."""
 
     def union(self, used):
         """Whether any rank says so, for each of a list. Collective."""

@@ -40,9 +40,10 @@ class Options(TypedDict, total=False):
 
 
 _DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mean",
-             "global_": "exact", "checksum": True, "momentum": 0.0, "clip_norm": 0.0, "feedback": True, "bucket": 0,
-             "threads": 0, "seed": 0, "reuse_period": 0, "reuse_low": 0.0, "reuse_high": 0.0,
-             "reuse_nudge": 0.0, "gaussian_rounds": 0, "dgc_sample": 0.0}
+             "global_": "exact", "checksum": True, "momentum": 0.0, "clip_norm": 0.0,
+             "feedback": True, "bucket": 0, "threads": 0, "seed": 0, "reuse_period": 0,
+             "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0, "gaussian_rounds": 0,
+             "dgc_sample": 0.0}
 
 
 def check(names):

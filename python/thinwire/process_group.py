@@ -9,6 +9,7 @@ no Python runs for a message.
 A rank listens on the interface that GLOO_SOCKET_IFNAME names, as gloo does. Without it, on the one
 that routes to MASTER_ADDR.
 """
+import array
 import contextlib
 import ctypes
 import errno
@@ -22,13 +23,12 @@ import socket
 import struct
 import threading
 import time
-import zlib
 
 import torch
 import torch.distributed as dist
 
 from .errors import ParamError, StateError, TimeoutError, TransportError
-from .group import Transport, alone
+from .group import Group, Transport, alone
 from .library import check, lib
 
 SIOCGIFADDR = 0x8915
@@ -248,16 +248,17 @@ class _Rendezvous:
         return self.sockets
 
     def _check(self, reader):
-        if reader.error is not None:
-            raise TransportError("the store of the process group failed: "
-                                 f"{_first_line(reader.error)}")
-        if time.monotonic() < self.deadline:
+        if reader.error is None and time.monotonic() < self.deadline:
             return
         others = set(range(self.nranks)) - {self.rank}
         missing = others - self.met or others - set(self.sockets) or others - self.ready
         if 0 in missing:        # without its secret the others cannot meet
             missing = {0}
         names = ", ".join(map(str, sorted(missing)))
+        if reader.error is not None:
+            raise TimeoutError(f"rank {names} is missing, and the store of the process group has "
+                               f"failed: {_first_line(reader.error)}; is the process that holds it "
+                               "dead? Often that is rank 0")
         tried = "".join(f" {error}." for peer, error in self.errors.items() if peer in missing)
         raise TimeoutError(f"no answer within {self.timeout:g} s from rank {names}; is it stopped "
                            "or dead?" + (f"{tried} GLOO_SOCKET_IFNAME names the network interface "
@@ -431,16 +432,6 @@ def _is_closed(connection):
         return True
 
 
-def _receive_now(connection, size):
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError(errno.ECONNRESET, "the connection was closed")
-        data += part
-    return data
-
-
 def _first_line(error):
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
@@ -492,19 +483,13 @@ def timeout_of(group):
 
 # ---- the transport
 
-class ProcessGroupTransport(Transport):
-    """A transport between the ranks of a process group. Creation is collective."""
+class _Sockets(Transport):
+    """A transport over connections of a rendezvous."""
 
-    def __init__(self, group, timeout):
-        rank, nranks = dist.get_rank(group), dist.get_world_size(group)
-        key = "-".join(map(str, ranks_of(group)))
-        self.store = dist.PrefixStore(f"thinwire/{key}", _store_for(group))
-        meeting = _Rendezvous(self.store, rank, nranks, timeout, _last.get(key))
-        self.timeout, self.flags = timeout, {}
-        self.sockets = meeting.connect_all()
-        self.secret = _last[key] = meeting.secret
+    def __init__(self, meeting):
+        self.timeout, self.sockets = meeting.timeout, meeting.connect_all()
         try:
-            super().__init__(self._make(rank, nranks))
+            super().__init__(self._make(meeting.rank, meeting.nranks))
         except BaseException:
             self._close_sockets()
             raise
@@ -527,41 +512,9 @@ class ProcessGroupTransport(Transport):
             copy.detach()
         return handle
 
-    def prepare_union(self):
-        """Connects the ranks for union(). Collective."""
-        store = dist.PrefixStore(self.secret, self.store)
-        self.flags = _Rendezvous(store, self.rank, self.nranks, self.timeout).connect_all()
-
-    def union(self, used):
-        """Whether any rank says so, for each of a list. Collective."""
-        mine, deadline, late = bytes(used), time.monotonic() + self.timeout, []
-        result = int.from_bytes(mine, "big")
-        message = mine + zlib.crc32(mine).to_bytes(4, "big")
-        for one in self.flags.values():
-            one.settimeout(self.timeout)
-            with contextlib.suppress(OSError):      # then nothing comes from it
-                one.sendall(message)
-        for peer, one in self.flags.items():
-            one.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                theirs = _receive_now(one, len(message))
-            except socket.timeout:
-                late.append(str(peer))
-            except OSError as error:
-                raise TransportError(f"rank {peer} has left or is dead: {error.strerror}")
-            else:
-                if zlib.crc32(theirs[:-4]) != int.from_bytes(theirs[-4:], "big"):
-                    raise TransportError(f"the flags of rank {peer} are damaged: their CRC32 does "
-                                         "not match")
-                result |= int.from_bytes(theirs[:-4], "big")
-        if late:
-            raise TimeoutError(f"no answer within {self.timeout:g} s from rank {', '.join(late)}; "
-                               "is it stopped or dead?")
-        return list(result.to_bytes(len(mine), "big"))
-
     def abort(self):
         """Shuts all connections down: calls that wait for this rank, or on it, fail at once."""
-        for one in (*self.sockets.values(), *self.flags.values()):
+        for one in self.sockets.values():
             try:
                 one.shutdown(socket.SHUT_RDWR)
             except OSError:     # the peer was first
@@ -572,8 +525,56 @@ class ProcessGroupTransport(Transport):
         self._close_sockets()
 
     def _close_sockets(self):
-        for one in (*self.sockets.values(), *self.flags.values()):
+        for one in self.sockets.values():
             one.close()
+
+
+class ProcessGroupTransport(_Sockets):
+    """A transport between the ranks of a process group. Creation is collective."""
+
+    def __init__(self, group, timeout):
+        rank, nranks = dist.get_rank(group), dist.get_world_size(group)
+        key = "-".join(map(str, ranks_of(group)))
+        self.store = dist.PrefixStore(f"thinwire/{key}", _store_for(group))
+        self.flags = None       # a group of its own, for union()
+        meeting = _Rendezvous(self.store, rank, nranks, timeout, _last.get(key))
+        super().__init__(meeting)
+        self.secret = _last[key] = meeting.secret
+
+    def prepare_union(self, most):
+        """Connects the ranks for union() of lists with up to `most` elements. Collective."""
+        store = dist.PrefixStore(self.secret, self.store)
+        links = _Sockets(_Rendezvous(store, self.rank, self.nranks, self.timeout))
+        try:
+            self.flags = Group(links, "dense", 1.0, result="sum", timeout=self.timeout)
+            self.flags.add(most)
+            self.flags.open()
+        except BaseException:
+            self._close_flags(links)
+            raise
+        self.most = most
+
+    def union(self, used):
+        """Whether any rank says so, for each of a list. Collective. The library's allreduce finds
+        out who is late, and tells all ranks."""
+        flags = array.array("f", used) + array.array("f", [0.0]) * (self.most - len(used))
+        self.flags.allreduce(0, flags)
+        return [flag > 0 for flag in flags[:len(used)]]
+
+    def abort(self):
+        super().abort()
+        if self.flags is not None:
+            self.flags.transport.abort()
+
+    def close(self):
+        super().close()
+        if self.flags is not None:
+            self._close_flags(self.flags.transport)
+
+    def _close_flags(self, links):
+        if self.flags is not None:
+            self.flags.close()
+        links.close()
 
 
 def transport_of(group, timeout):

@@ -184,8 +184,8 @@ def test_rank_dies():
 
 def dies_before_a_union(rank, nranks):
     transport = transport_of(None, 20.0)
-    transport.prepare_union()
-    assert transport.union([rank == 0, rank == 2, False]) == [1, 1, 0]
+    transport.prepare_union(3)
+    assert transport.union([rank == 0, rank == 2, False]) == [True, True, False]
     if rank == 1:
         os._exit(3)
     begin = time.monotonic()
@@ -197,54 +197,38 @@ def test_rank_dies_before_a_union():
     run(dies_before_a_union, 3, may_die=(1,))
 
 
-class Damaging:
-    """A socket that changes a bit of what is sent."""
-
-    def __init__(self, one):
-        self.one = one
-
-    def __getattr__(self, name):
-        return getattr(self.one, name)
-
-    def sendall(self, data):
-        self.one.sendall(bytes([data[0] ^ 1]) + data[1:])
-
-
-def damages_flags(rank, nranks):
-    transport = transport_of(None, 20.0)
-    transport.prepare_union()
+def stops(rank, nranks, seconds, unused):
+    """Rank 1 comes too late to step 3. Returns what each rank raised, after how long, and what the
+    next passes raise."""
+    network = DDP(model(), find_unused_parameters=unused)
+    thinwire.compress(network, density=0.05, timeout=seconds)
+    for step in range(3):
+        loss(network, rank, step).backward()
+    now, early = loss(network, rank, 3), loss(network, rank, 4)
     if rank == 1:
-        transport.flags[0] = Damaging(transport.flags[0])
-    if rank == 0:
-        refused(thinwire.TransportError, "the flags of rank 1 are damaged",
-                lambda: transport.union([False, True]))
-    else:
-        assert transport.union([True, False]) == [1, 1]
-
-
-def test_damaged_flags():
-    run(damages_flags, 3)
-
-
-def stops(rank, nranks):
-    return train_until(rank, 1, lambda: time.sleep(9), timeout=3.0)
+        time.sleep(1.4 * seconds)
+    begin, found = time.monotonic(), []
+    for attempt in (now.backward, early.backward, lambda: loss(network, rank, 5)):
+        try:
+            attempt()
+            assert False, "nothing was raised"
+        except thinwire.Error as error:
+            found.append((type(error).__name__, str(error), time.monotonic() - begin))
+    with torch.no_grad():
+        loss(network, rank, 5)      # for a last evaluation
+    return found
 
 
 def test_rank_stops():
-    for result in run(stops, 3)[::2]:
-        kind, words, seconds = result
-        assert kind == "TimeoutError" and "from rank 1" in words and seconds < 20, result
-
-
-def stops_unused(rank, nranks):
-    return train_until(rank, 1, lambda: time.sleep(4), unused=True, timeout=2.0)
-
-
-def test_rank_stops_with_unused_parameters():
-    """DDP's sum of used parameters does not prolong the deadline. No other rank is blamed."""
-    for kind, words, seconds in run(stops_unused, 3)[::2]:
-        assert kind == "TimeoutError" and "from rank 1;" in words, words
-        assert seconds < 2.3, seconds
+    """The late rank is named on all ranks, itself included, and in later passes too. The error
+    comes when it should; DDP's sum of used parameters does not delay it."""
+    for seconds in (2.0, 4.0, 8.0)[:3 if os.environ.get("THINWIRE_TEST_LONG") else 2]:
+        for unused in (False, True):
+            for rank, found in enumerate(run(stops, 3, seconds, unused)):
+                for kind, words, _ in found:
+                    assert f"within {seconds:g} s from rank 1;" in words, (rank, words)
+                    assert kind == "TimeoutError" or rank == 1, (rank, kind)
+                assert rank == 1 or seconds <= found[0][2] < 1.1 * seconds + 0.1, found[0]
 
 
 class BadStream:
@@ -454,8 +438,7 @@ def test_rank_stays_away():
 
 if __name__ == "__main__":
     main([test_bad_arguments, test_one_rank_fails, test_changed_size, test_bad_states,
-          test_rank_dies, test_rank_dies_before_a_union, test_damaged_flags, test_rank_stops,
-          test_rank_stops_with_unused_parameters, test_checkpointed_layers,
+          test_rank_dies, test_rank_dies_before_a_union, test_rank_stops, test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_cleanly, test_device_fails, test_stuck_step_lets_the_process_end,
           test_rank_stays_away])
