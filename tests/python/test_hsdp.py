@@ -1,0 +1,162 @@
+"""HSDP: fully_shard() over 2 replicas of 2 shards. Sums inside a shard group stay dense, those
+between replicas are sparse. Without replicas compress() refuses."""
+import sys
+
+import ranks  # noqa: F401 - says SKIP where there is no torch
+import torch
+import torch.distributed as dist
+
+import thinwire
+from ranks import loss, main, model, run
+from test_bad import refused
+
+try:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+    FSDPModule.set_all_reduce_hook
+except (ImportError, AttributeError):
+    print("SKIP: fully_shard() of this torch is missing, or has no all-reduce hook")
+    sys.exit(77)
+
+SHARDS = 2
+
+
+def sharded(width=40):
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // SHARDS, SHARDS),
+                            mesh_dim_names=("replicate", "shard"))
+    network = model(width=width)
+    for layer in network:
+        if list(layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(network, mesh=mesh)
+
+
+def train(network, rank, steps, first=0, lr=0.1, batches=100):
+    optimizer = torch.optim.SGD(network.parameters(), lr=lr)
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        now = loss(network, rank, step % batches)
+        now.backward()
+        optimizer.step()
+        losses.append(now.item())
+    return losses
+
+
+def weights(network):
+    return torch.cat([one.full_tensor().detach().flatten() for one in network.parameters()])
+
+
+def own(network):
+    return torch.cat([one.to_local().detach().flatten() for one in network.parameters()])
+
+
+def dense_and_sparse(rank, nranks):
+    plain, full = sharded(), sharded()
+    state = thinwire.compress(full, density=1.0)
+    train(plain, rank, 20)
+    train(full, rank, 20)
+    return weights(plain), weights(full), state.stats(), own(full)
+
+
+def test_full_density_is_dense():
+    """The same weights up to the order of summation. A shard's bytes and residuals are those of
+    half of the model."""
+    results = run(dense_and_sparse, 4)
+    for plain, full, stats, _ in results:
+        assert torch.allclose(plain, full, rtol=1e-5, atol=1e-6)
+        assert torch.equal(full, results[0][1])
+        assert stats["steps"] == 20
+        assert abs(stats["elements"] - plain.numel() / SHARDS) < plain.numel() / 20
+    assert torch.equal(results[0][3], results[2][3]) and torch.equal(results[1][3], results[3][3])
+
+
+def sparse(rank, nranks):
+    network = sharded(width=200)
+    state = thinwire.compress(network, density=0.01)
+    losses = train(network, rank, 200, lr=0.5, batches=2)
+    return losses, own(network), state.stats(), repr(state), state.residual_norm()
+
+
+def test_low_density_trains():
+    results = run(sparse, 4)
+    for rank, (losses, mine, stats, text, norm) in enumerate(results):
+        assert sum(losses[-2:]) < 0.5 * sum(losses[:2]), losses
+        assert 0 < stats["payload_sent"] < 0.1 * stats["steps"] * stats["dense_bytes"], stats
+        assert f"shard {rank % 2} of 2" in text and norm > 0
+        assert torch.equal(mine, results[(rank + 2) % 4][1])
+
+
+def resumed(rank, nranks):
+    whole, network = sharded(), sharded()
+    state = thinwire.compress(whole, density=0.05)
+    train(whole, rank, 10)
+    then, gathered = state.state_dict(), state.gather_state_dict()
+    before = {name: value.detach().clone() for name, value in whole.state_dict().items()}
+    train(whole, rank, 10, first=10)
+    state = thinwire.compress(network, density=0.05)
+    for given in (then, gathered):
+        network.load_state_dict(before)
+        state.load_state_dict(given)
+        train(network, rank, 10, first=10)
+        assert torch.equal(own(network), own(whole))
+    refused(thinwire.ParamError, f"expected a state of shard {rank % 2} of 2",
+            lambda: state.load_state_dict({"shard 0 of 4": {}}))
+
+
+def test_resumed_is_bitwise_the_same():
+    run(resumed, 4)
+
+
+def distributed_checkpoint(rank, nranks, folder):
+    import torch.distributed.checkpoint as dcp
+    network = sharded()
+    state = thinwire.compress(network, density=0.05)
+    train(network, rank, 10)
+    before, norm = state.state_dict(), state.residual_norm()
+    dcp.save({"thinwire": state}, checkpoint_id=folder)
+    train(network, rank, 3)
+    dcp.load({"thinwire": state}, checkpoint_id=folder)
+    for name, one in state.state_dict().items():
+        assert torch.equal(one["state"], before[name]["state"])
+    assert state.residual_norm() == norm > 0
+
+
+def test_distributed_checkpoint():
+    import shutil
+    import tempfile
+    folder = tempfile.mkdtemp()
+    run(distributed_checkpoint, 4, folder)
+    shutil.rmtree(folder)
+
+
+def refusals(rank, nranks):
+    network = model()
+    fully_shard(network, mesh=init_device_mesh("cpu", (nranks,)))
+    refused(thinwire.ParamError, "without replicas there is nothing to exchange",
+            lambda: thinwire.compress(network))
+    refused(thinwire.ParamError, "is sharded (FSDP, DTensor)", lambda: thinwire.AdamW(network))
+    refused(thinwire.ParamError, "is sharded (FSDP, DTensor)", lambda: thinwire.DistributedOptimizer(
+        torch.optim.SGD(network.parameters(), lr=0.1), network.named_parameters()))
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    refused(thinwire.ParamError, "FSDP1", lambda: thinwire.compress(FullyShardedDataParallel(
+        model(), device_id=torch.device("cpu"))))
+
+
+def refusals_of_hsdp(rank, nranks):
+    network = sharded()
+    refused(thinwire.ParamError, "whole_model", lambda: thinwire.compress(network, whole_model=True))
+    thinwire.compress(network, density=0.05)
+    refused(thinwire.StateError, "hook already", lambda: thinwire.compress(network))
+    network.set_requires_all_reduce(False)
+    refused(thinwire.StateError, "set_requires_gradient_sync", lambda: train(network, rank, 1))
+
+
+def test_refusals():
+    run(refusals, 2)
+    run(refusals_of_hsdp, 4)
+
+
+if __name__ == "__main__":
+    main([test_full_density_is_dense, test_low_density_trains, test_resumed_is_bitwise_the_same,
+          test_distributed_checkpoint, test_refusals])
