@@ -31,10 +31,10 @@ parser.add_argument("folder")
 parser.add_argument("--resume", metavar="CHECKPOINT")
 args = parser.parse_args()
 seed_everything(1)
-inputs = torch.randn(8192, 20)
+inputs = torch.randn(1280, 20)
 data = DataLoader(TensorDataset(inputs, (inputs @ torch.randn(20, 10)).argmax(1)), batch_size=32)
-saving = ModelCheckpoint(args.folder, "{step}", every_n_train_steps=20, save_top_k=-1)
-trainer = Trainer(accelerator="auto", devices=2, strategy="ddp", max_steps=60, log_every_n_steps=20,
+saving = ModelCheckpoint(args.folder, "{step}", save_top_k=-1)     # at the end of each epoch
+trainer = Trainer(accelerator="auto", devices=2, strategy="ddp", max_epochs=3, log_every_n_steps=20,
                   callbacks=[saving, ThinwireCallback(density=0.05)], enable_progress_bar=False,
                   default_root_dir=args.folder)
 trainer.fit(Model(), data, ckpt_path=args.resume)
