@@ -11,8 +11,9 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 
 .NOTPARALLEL:
 .PHONY: all demo help deps install check test test-release test-mpich test-asan test-tsan \
-        test-valgrind test-gpu test-gpu-memory lint format fuzz fuzz-coverage attack mutate \
-        verify mpich bench bench-allreduce bench-auto bench-torch bench-vgg16 bench-gpu netlab clean
+        test-valgrind test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
+        attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
+        bench-vgg16 bench-gpu netlab clean
 
 all: ## build the library and build/thinwire; installs nothing
 	@scripts/install-deps --check build
@@ -71,6 +72,16 @@ test-tsan: ## part of `make test`: tests with threads under ThreadSanitizer
 test-valgrind: all ## part of `make test`: some tests under valgrind
 	printf '%s\n' $(VALGRIND_PARTS) | xargs -P$(JOBS) -I PART \
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_PART
+
+# CLIENTS: a virtual environment. Its packages are installed if one is missing; they take 5 GB.
+CLIENTS ?= build-clients
+test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (5 GB): train, kill, resume; 5 minutes
+	[ -x $(CLIENTS)/bin/python ] || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet torch numpy accelerate lightning transformers
+	set -e; export THINWIRE_LIBRARY=$(CURDIR)/build/libthinwire.so PYTHONPATH=$(CURDIR)/python; \
+	for test in clients/test_clients python/test_states python/test_hsdp python/test_interface; do \
+	    $(CLIENTS)/bin/python tests/$$test.py; \
+	done
 
 test-gpu: all ## on a GPU: its tests, then test-gpu-memory
 	ctest --test-dir build --output-on-failure -R "cuda|nccl"

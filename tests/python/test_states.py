@@ -217,6 +217,31 @@ def test_files_of_two_jobs():
             assert "jobs of 2 and of 4 ranks" in str(error), error
 
 
+def apart(rank, nranks, path):
+    """A framework saves the optimizer's own part from rank 0, the integration the rest."""
+    network = DDP(model())
+    optimizer = thinwire.SGD(network, lr=0.1, momentum=0.9, density=0.05)
+    state = integrations.attached(network, [optimizer])
+    ranks.loss(network, rank, 0).backward()
+    optimizer.step()
+    then, before = optimizer.state_dict(), residuals(state)
+    assert "thinwire" not in then and state is optimizer.thinwire
+    integrations.save(state, path)
+    ranks.loss(network, rank, 1).backward()
+    optimizer.step()
+    optimizer.load_state_dict(then)
+    integrations.load(state, path)
+    assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
+    names = set(integrations.metrics(state))
+    assert names >= {f"thinwire/{name}" for name in
+                     ("payload_sent", "density", "residual_norm", "exchange_seconds")}, names
+
+
+def test_optimizer_in_a_framework():
+    with folder() as path:
+        run(apart, 2, path)
+
+
 # ---- torch.distributed.checkpoint
 
 def test_distributed_checkpoint():
@@ -237,4 +262,5 @@ def test_distributed_checkpoint():
 if __name__ == "__main__":
     main([test_gathered, test_gathered_from_one_rank, test_optimizer_gathers, test_no_room,
           test_state_of_one_rank_is_refused, test_states_of_version_1, test_pickled_as_plain_tensors,
-          test_files, test_missing_files, test_files_of_two_jobs, test_distributed_checkpoint])
+          test_files, test_missing_files, test_files_of_two_jobs,
+          test_optimizer_in_a_framework, test_distributed_checkpoint])
