@@ -420,10 +420,10 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     density, or k   fraction, or number, of the model's values that a rank selects in a step; 0.01.
                     density may be a function of the step
     steps           of the whole run: density falls to its value during the first fifth
-    warmup_steps    says that directly; warmup_density (0.25) is where it begins, warmup how it falls:
-                    "exponential", "linear" or "cosine"
-    whole_model     True: the k largest values of the model. False: the same share of each parameter.
-                    Default True, but not with unused parameters, nor with bucket
+    warmup_steps    says that directly; warmup_density (0.25) is where it begins, warmup how it
+                    falls: "exponential", "linear" or "cosine"
+    whole_model     True: the k largest values of the model. False: the same share of each
+                    parameter. Default True, but not with unused parameters, nor with bucket
     select, exchange, wire
                     replace the scheme's selection method, its exchange, the wire format ("raw")
     result          "mean" or "sum" over ranks

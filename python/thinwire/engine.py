@@ -170,8 +170,9 @@ class Engine:
             raise type(error)(self._by_name(self._of_whole_model(error))) from None
 
     def _of_whole_model(self, error):
-        """Ranks with and without whole_model differ in their number of tensors, or in the bucket."""
-        found = re.search(r"(tensors|bucket): rank (\d+) has (\d+), rank (\d+) has (\d+)", str(error))
+        """With and without whole_model ranks differ in the number of tensors, or in the bucket."""
+        found = re.search(r"(tensors|bucket): rank (\d+) has (\d+), rank (\d+) has (\d+)",
+                          str(error))
         if found is None:
             return error
         first, one, second, other = map(int, found.groups()[1:])

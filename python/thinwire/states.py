@@ -17,7 +17,7 @@ import re
 import torch
 import torch.distributed as dist
 
-from .errors import FileError, MismatchError
+from .errors import FileError, MismatchError, StateError
 
 _CHUNK = 16 << 20       # bytes that are broadcast at a time
 _MOST_RANKS = 4096      # that a state in torch.distributed.checkpoint may have been saved by
@@ -50,8 +50,16 @@ class RankState(torch.Tensor):
     def __reduce_ex__(self, protocol):
         return self.plain().__reduce_ex__(protocol)
 
+    def __repr__(self):
+        return repr(self.plain())
+
     def __deepcopy__(self, memo):
         return RankState.of(copy.deepcopy(self.plain(), memo), self.rank, self.nranks)
+
+    def new_empty(self, *_, **__):
+        """async_save() copies tensors so, and would need size()."""
+        raise StateError("torch.distributed.checkpoint.async_save() cannot take a state of "
+                         "thinwire; use save()")
 
     def __create_write_items__(self, name, _):
         from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
@@ -188,7 +196,8 @@ def load(folder, rank, nranks):
         raise FileError(f"{folder}: no state of thinwire is in it ({_FILE.format(0, nranks)} ...); "
                         "was it saved by a job that was not compressed, or killed while saving?")
     if len(sizes) > 1:
-        raise MismatchError(f"{folder}: it holds states of jobs of {' and of '.join(map(str, sizes))}"
-                            " ranks; delete those that do not belong to the checkpoint")
+        jobs = " and of ".join(map(str, sizes))
+        raise MismatchError(f"{folder}: it holds states of jobs of {jobs} ranks; delete those that "
+                            "do not belong to the checkpoint")
     return [torch.load(os.path.join(folder, _FILE.format(*one)), map_location="cpu")
             for one in found if one[0] % nranks == rank]

@@ -1,6 +1,8 @@
 """HSDP: fully_shard() over 2 replicas of 2 shards. Sums inside a shard group stay dense, those
 between replicas are sparse. Without replicas compress() refuses."""
+import shutil
 import sys
+import tempfile
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -123,8 +125,6 @@ def distributed_checkpoint(rank, nranks, folder):
 
 
 def test_distributed_checkpoint():
-    import shutil
-    import tempfile
     folder = tempfile.mkdtemp()
     run(distributed_checkpoint, 4, folder)
     shutil.rmtree(folder)
@@ -136,8 +136,9 @@ def refusals(rank, nranks):
     refused(thinwire.ParamError, "without replicas there is nothing to exchange",
             lambda: thinwire.compress(network))
     refused(thinwire.ParamError, "is sharded (FSDP, DTensor)", lambda: thinwire.AdamW(network))
-    refused(thinwire.ParamError, "is sharded (FSDP, DTensor)", lambda: thinwire.DistributedOptimizer(
-        torch.optim.SGD(network.parameters(), lr=0.1), network.named_parameters()))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    refused(thinwire.ParamError, "is sharded (FSDP, DTensor)",
+            lambda: thinwire.DistributedOptimizer(optimizer, network.named_parameters()))
     from torch.distributed.fsdp import FullyShardedDataParallel
     refused(thinwire.ParamError, "FSDP1", lambda: thinwire.compress(FullyShardedDataParallel(
         model(), device_id=torch.device("cpu"))))
@@ -145,7 +146,8 @@ def refusals(rank, nranks):
 
 def refusals_of_hsdp(rank, nranks):
     network = sharded()
-    refused(thinwire.ParamError, "whole_model", lambda: thinwire.compress(network, whole_model=True))
+    refused(thinwire.ParamError, "whole_model",
+            lambda: thinwire.compress(network, whole_model=True))
     thinwire.compress(network, density=0.05)
     refused(thinwire.StateError, "hook already", lambda: thinwire.compress(network))
     network.set_requires_all_reduce(False)
