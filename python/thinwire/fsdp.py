@@ -12,9 +12,11 @@ A model that is sharded over all ranks has no replicas, so there is nothing to e
 import weakref
 
 import torch
+import torch.distributed as dist
+from torch.autograd import Variable
 
 from .engine import Engine
-from .errors import ParamError, StateError
+from .errors import NumberError, ParamError, StateError
 
 _INSTEAD = ("train it without thinwire, or shard it over a mesh with a replicate dimension: "
             "fully_shard(model, mesh=init_device_mesh(type, (replicas, shards), "
@@ -78,8 +80,9 @@ class ShardedState:
 
     def __init__(self, engine, groups, shard, shards):
         self.engine, self.shard, self.shards = engine, shard, shards
-        self._left = set()      # groups that this step has not exchanged yet
-        self._names = [name for name, _ in groups]
+        self._done, self._groups = set(), len(groups)       # _done: groups, in this step
+        self._shard_group = groups[0][1].mesh_info.shard_process_group
+        self._error, self._waits = None, False      # _waits: a callback is queued
         for number, (_, group) in enumerate(groups):
             _replace_sum(group, self._hook(number, group))
         self._finalizer = weakref.finalize(self, engine.close)
@@ -94,17 +97,45 @@ class ShardedState:
 
     def _exchange(self, number, gradient):
         engine = self.engine
+        if number in self._done:        # the step before has left other groups out
+            self._end_step()
         if engine.stream is not None:
             engine.stream.wait_stream(torch.cuda.current_stream(engine.device))
         with torch.cuda.stream(engine.stream):      # None: no effect
-            engine.begin(number, gradient)
-            good = engine.finish()
+            self._begin(number, gradient)
+            try:
+                engine.finish()
+            except NumberError as error:
+                self._error = self._error or error
         if engine.stream is not None:
             torch.cuda.current_stream(engine.device).wait_stream(engine.stream)
-        self._left = self._left or set(range(len(self._names)))
-        self._left.discard(number)
-        if not self._left:
-            engine.end_step(good)
+        self._done.add(number)
+        if len(self._done) == self._groups:
+            self._end_step()
+
+    def _begin(self, number, gradient):
+        if not self._waits:     # FSDP's own callback is queued before, so it is run before
+            self._waits = True
+            Variable._execution_engine.queue_callback(self._after_backward)
+        try:
+            self.engine.begin(number, gradient)
+        except Exception:       # perhaps on this rank only: the others must not wait for it
+            self.engine.transport.abort()
+            raise
+
+    def _end_step(self):
+        self._done.clear()
+        self.engine.end_step()
+
+    def _after_backward(self):
+        """Raises what refused a group, now that FSDP has finished its pass. NaN may be in one shard
+        alone: all shards raise, or some would step without the others."""
+        self._waits, error, self._error = False, self._error, None
+        failed = torch.tensor([float(error is not None)], device=self.engine.device)
+        dist.all_reduce(failed, group=self._shard_group)
+        if failed.item() > 0:
+            raise error or NumberError("another shard of this replica holds NaN or infinity; the "
+                                       "rank that has it says where")
 
     def stats(self):
         """Bytes, counts and times between replicas: totals, and the last step, as last_..."""

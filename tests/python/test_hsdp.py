@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import thinwire
+from thinwire import integrations
 from ranks import loss, main, model, run
 from test_bad import refused
 
@@ -117,17 +118,44 @@ def distributed_checkpoint(rank, nranks, folder):
     train(network, rank, 10)
     before, norm = state.state_dict(), state.residual_norm()
     dcp.save({"thinwire": state}, checkpoint_id=folder)
-    train(network, rank, 3)
-    dcp.load({"thinwire": state}, checkpoint_id=folder)
-    for name, one in state.state_dict().items():
-        assert torch.equal(one["state"], before[name]["state"])
-    assert state.residual_norm() == norm > 0
+    integrations.save(state, folder)
+    for load in (lambda: dcp.load({"thinwire": state}, checkpoint_id=folder),
+                 lambda: integrations.load(state, folder)):
+        train(network, rank, 3)
+        dist.barrier()      # all files are there
+        load()
+        for name, one in state.state_dict().items():
+            assert torch.equal(one["state"], before[name]["state"])
+        assert state.residual_norm() == norm > 0
 
 
-def test_distributed_checkpoint():
+def test_checkpoints_of_all_shards():
     folder = tempfile.mkdtemp()
     run(distributed_checkpoint, 4, folder)
     shutil.rmtree(folder)
+
+
+def nan(rank, nranks):
+    """Rank 2 brings NaN, in all layers, then in the rows of the last that are shard 1's. All ranks
+    raise, and all can go on."""
+    network = sharded()
+    state = thinwire.compress(network, density=0.05)
+    train(network, rank, 2)
+    factor = float("nan") if rank == 2 else 1.0
+    refused(thinwire.NumberError, "'4'", lambda: (factor * loss(network, rank, 2)).backward())
+    hook = network[4].register_forward_pre_hook(lambda _, inputs: inputs[0].detach())
+    outputs = network(torch.ones(8, 12))
+    factors = torch.tensor([1.0, 1.0, factor])
+    refused(thinwire.NumberError, "another shard" if rank % 2 == 0 else "'4'",
+            lambda: (outputs * factors).sum().backward())
+    hook.remove()
+    train(network, rank, 2)
+    return state.stats()["steps"], own(network)
+
+
+def test_nan():
+    for steps, weights_of_rank in run(nan, 4):
+        assert steps >= 4 and weights_of_rank.isfinite().all()
 
 
 def refusals(rank, nranks):
@@ -161,4 +189,4 @@ def test_refusals():
 
 if __name__ == "__main__":
     main([test_full_density_is_dense, test_low_density_trains, test_resumed_is_bitwise_the_same,
-          test_distributed_checkpoint, test_refusals])
+          test_checkpoints_of_all_shards, test_nan, test_refusals])

@@ -7,8 +7,11 @@
 Each attaches after the framework has wrapped the model, saves the state of every rank with the
 framework's checkpoint and takes it back, and logs through the framework's loggers.
 """
+import os
+
 from .. import states
 from ..ddp import Single, compress
+from ..fsdp import ShardedState
 from ..optimizer import Distributed
 
 
@@ -36,20 +39,31 @@ def metrics(state):
     return {**last, "thinwire/residual_norm": state.residual_norm()}
 
 
+def _engine(state):
+    return getattr(state, "engine", state)
+
+
+def _place(state, folder):
+    """HSDP: each shard has states of its own."""
+    if not isinstance(state, ShardedState):
+        return folder
+    return os.path.join(folder, f"thinwire-shard-{state.shard}-of-{state.shards}")
+
+
 def save(state, folder):
     """Writes this rank's state beside a checkpoint. Call it on all ranks."""
     if not isinstance(state, Single):
-        states.save(folder, state.state_dict())
+        states.save(_place(state, folder), _engine(state).state_dict())
 
 
 def load(state, folder):
     """Takes the states beside a checkpoint, of any number of ranks. Collective."""
     if isinstance(state, Single):
         return
-    engine = getattr(state, "engine", state)
+    engine = _engine(state)
     try:
-        mine = states.load(folder, engine.transport.rank, engine.transport.nranks)
+        mine = states.load(_place(state, folder), engine.transport.rank, engine.transport.nranks)
     except Exception:       # perhaps on this rank only: the others must not wait for it
         engine.refuse_state()
         raise
-    state.load_state_dict(mine)
+    engine.load_state_dict(mine)

@@ -9,6 +9,8 @@ try:
 except ImportError:
     from pytorch_lightning.callbacks import Callback
 
+from ..errors import ParamError
+from ..fsdp import ShardedState
 from . import attached, metrics
 
 
@@ -28,6 +30,9 @@ class ThinwireCallback(Callback):
         if scaler is not None:
             options.setdefault("grad_scaler", scaler)
         self.state = attached(trainer.strategy.model, trainer.optimizers, **options)
+        if isinstance(self.state, ShardedState):
+            raise ParamError("HSDP: Lightning's checkpoint would hold one shard's states; call "
+                             "thinwire.compress() and save its state yourself")
         if self._found is not None:
             self.state.load_state_dict(self._found)
             self._found = None
