@@ -115,15 +115,16 @@ def measure(arguments, density, clock, gradients):
         ours.give(gradients[step % GRADIENTS])
         for name, work in works.items():
             times[name].append(clock.time_us(work))
-        stages.append(optimizer.stats()["last"])
+        stages.append(optimizer.stats())
     bare, fused_us, mine = (median(times[name], 0) for name in works)
     print(f"{density:>8g} {bare:8.0f} {fused_us:8.0f} {mine:9.0f} {mine / bare:6.2f} "
           f"{mine / fused_us:6.2f} {median(times['torch'], 1):8.0f} "
           f"{median(times['thinwire'], 1):8.0f}", flush=True)
-    seconds = {name: 1e6 * statistics.median(one[f"{name}_seconds"] for one in stages[WARM_STEPS:])
+    steps = stages[WARM_STEPS:]
+    seconds = {name: 1e6 * statistics.median(one[f"last_{name}_seconds"] for one in steps)
                for name in ("select", "agree", "exchange", "apply")}
     print("         " + ", ".join(f"{name} {us:.0f}" for name, us in seconds.items())
-          + f"; selected {stages[-1]['selected']:,}", flush=True)
+          + f"; selected {stages[-1]['last_selected']:,}", flush=True)
     optimizer.close()
 
 

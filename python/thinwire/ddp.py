@@ -444,7 +444,8 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     """
     check(options)
     if isinstance(model, DistributedDataParallel):
-        options.setdefault("whole_model", _selects_as_a_whole(model, options))
+        if options.get("whole_model") is None:
+            options["whole_model"] = _selects_as_a_whole(model, options)
         return attach(model, trained(model), scheme=scheme, density=density, **options)
     if fsdp.is_sharded(model):
         return fsdp.attach(model, scheme=scheme, density=density, **options)

@@ -83,6 +83,25 @@ def test_summary_that_sends_more():
     assert "2.0x less" in stats.line(), stats.line()
 
 
+def defaults(rank, nranks):
+    """The defaults that help() shows mean the same as to leave an option out."""
+    shown = inspect.signature(thinwire.compress).parameters
+    named = {name: one.default for name, one in shown.items() if name != "model"}
+    found = []
+    for options in ({}, named):
+        network = DDP(model())
+        state = thinwire.compress(network, **options)
+        loss(network, rank, 0).backward()
+        found.append((len(state.engine.tensors.sizes), state.stats()["last_k"],
+                      state.engine.residuals()))
+    assert found[0][:2] == found[1][:2] and found[0][0] == 1, found
+    assert all(map(torch.equal, found[0][2], found[1][2]))
+
+
+def test_defaults():
+    run(defaults, 2)
+
+
 def figures(rank, nranks):
     network = DDP(model())
     state = thinwire.compress(network, density=0.05)
@@ -168,5 +187,5 @@ def test_broadcast_parameters():
 
 if __name__ == "__main__":
     main([test_help_shows_what_the_manual_says, test_dir_and_help, test_unknown_options,
-          test_timeout_error, test_summary_that_sends_more, test_figures, test_mismatches,
-          test_timeout_of_the_process_group, test_one_process, test_broadcast_parameters])
+          test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures,
+          test_mismatches, test_timeout_of_the_process_group, test_one_process, test_broadcast_parameters])
