@@ -73,9 +73,9 @@ test-valgrind: all ## part of `make test`: some tests under valgrind
 	printf '%s\n' $(VALGRIND_PARTS) | xargs -P$(JOBS) -I PART \
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_PART
 
-# CLIENTS: a virtual environment. Its packages are installed if one is missing; they take 5 GB.
+# CLIENTS: a virtual environment. Its packages are installed if one is missing; they take 6 GB.
 CLIENTS ?= build-clients
-test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (5 GB): train, kill, resume; 5 minutes
+test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (6 GB): train, kill, resume; 5 minutes
 	[ -x $(CLIENTS)/bin/python ] || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet torch numpy accelerate lightning transformers
 	set -e; export THINWIRE_LIBRARY=$(CURDIR)/build/libthinwire.so PYTHONPATH=$(CURDIR)/python; \

@@ -324,7 +324,8 @@ class State:
         def refuse_forward(*_):
             if torch.is_grad_enabled():
                 refuse()
-        self._refusing = [parameter.register_hook(refuse) for parameter in self.parameters]
+        self._refusing = [parameter.register_hook(refuse) for parameter in self.parameters
+                          if parameter.requires_grad]
         if self._model() is not None:
             self._refusing.append(self._model().register_forward_pre_hook(refuse_forward))
 

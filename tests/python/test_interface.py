@@ -188,4 +188,5 @@ def test_broadcast_parameters():
 if __name__ == "__main__":
     main([test_help_shows_what_the_manual_says, test_dir_and_help, test_unknown_options,
           test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures,
-          test_mismatches, test_timeout_of_the_process_group, test_one_process, test_broadcast_parameters])
+          test_mismatches, test_timeout_of_the_process_group, test_one_process,
+          test_broadcast_parameters])
