@@ -79,12 +79,12 @@ def test_bad_arguments():
 
 
 def one_rank_fails(rank, nranks):
-    """Rank 1 has no memory for the vector of the whole model. Rank 0 fails at once, not when rank 1
-    ends."""
+    """Rank 1 has no memory for the vector of the whole model, which dense needs. Rank 0 fails at
+    once, not when rank 1 ends."""
     begin, network = time.monotonic(), DDP(Known(a=100))
 
     def attempt():
-        thinwire.compress(network, whole_model=True, timeout=20.0)
+        thinwire.compress(network, "dense", whole_model=True, timeout=20.0)
     if rank == 1:
         with mock.patch("torch.empty", side_effect=RuntimeError("out of memory")):
             refused(RuntimeError, "out of memory", attempt)
