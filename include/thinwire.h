@@ -30,14 +30,16 @@
  *     tw_group_create(&group, transport, &params);
  *     tw_group_add(group, n, NULL, NULL);                // tensor 0
  *     tw_group_open(group);
- *     for (;;)
- *         tw_allreduce(group, 0, grad, grad);            // grad becomes the mean over all ranks
+ *     while (tw_allreduce(group, 0, grad, grad) == TW_OK)
+ *         ;                                              // grad becomes the mean over all ranks
  *     tw_group_free(group);
  *
  * Rules for every call
  *   - Status. A call returns TW_OK (0) or a negative tw_error. tw_last_error() explains the error.
  *     A failed call has changed nothing, unless its comment says otherwise.
  *   - The library never prints, exits or aborts.
+ *   - Reserved fields are 0 in what the library returns. The caller sets them to 0, or NULL, in what
+ *     it passes.
  *   - Threads. One thread at a time may use a handle. A group and its transport count as one
  *     handle: while a step is in progress, call no function of the transport except
  *     tw_transport_info. Other handles are independent.
@@ -281,6 +283,7 @@ typedef struct tw_memory {
     size_t workspace; /* see tw_group_memory for groups */
     size_t total;     /* the sum. With TW_CUDA it counts GPU memory, and a group's pinned host
                          memory */
+    size_t reserved[4];
 } tw_memory;
 
 /* ---- 4. Transports ------------------------------------------------------------------------ */
@@ -346,12 +349,13 @@ typedef struct tw_transport_calls {
     /* Whether messages are sent with a checksum from now on; see tw_checksum. NULL: this transport
      * has none, or needs none. */
     void (*checksum)(void *context, int on);
+    void (*reserved[4])(void); /* NULL */
 } tw_transport_calls;
 
 /* A transport made of the caller's functions. calls is copied; context is passed to each function.
  * examples/custom_transport.c is a complete one over socket pairs.
- * Errors: TW_ERR_NULL; TW_ERR_PARAM if nranks is outside 1 .. 65536, or rank outside 0 .. nranks-1;
- * TW_ERR_MEMORY. After an error close is not called. */
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM if nranks is outside 1 .. 65536, rank outside 0 .. nranks-1, or
+ * a reserved field is not NULL; TW_ERR_MEMORY. After an error close is not called. */
 TW_API int tw_transport_custom(tw_transport **transport, const tw_transport_calls *calls,
                                void *context, int rank, int nranks);
 
@@ -369,6 +373,7 @@ typedef struct tw_device_message {
     int sending; /* 1: to the peer; 0: from the peer */
     void *data;  /* [bytes] in GPU memory */
     size_t bytes;
+    size_t reserved[2];
 } tw_device_message;
 
 /* The functions that move GPU memory between ranks. One thread at a time calls them: a thread of the
@@ -412,6 +417,7 @@ typedef struct tw_traffic {
     int64_t control_sent;
     int64_t control_received;
     int64_t messages_sent; /* a count */
+    int64_t reserved[3];
 } tw_traffic;
 
 /* The name, rank, number of ranks and traffic of a transport. Each pointer except the first may be
@@ -666,6 +672,7 @@ typedef struct tw_sparse {
     int64_t count;
     const int32_t *idx; /* [count] */
     const float *val;   /* [count] */
+    int64_t reserved;
 } tw_sparse;
 
 /* The last result of a tensor as a sparse vector without zeros. The group owns the arrays, which
@@ -700,6 +707,7 @@ typedef struct tw_step_info {
     double agree_seconds; /* waiting for the slowest rank */
     double exchange_seconds;
     double apply_seconds;
+    int64_t reserved[4];
 } tw_step_info;
 
 /* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if the group is not open or the tensor is in
@@ -729,6 +737,7 @@ typedef struct tw_candidate {
                          are the same for all plans and not included */
     double measured;  /* the shortest of its last steps, in seconds; 0: not tried */
     int64_t steps;    /* steps with this plan so far */
+    int64_t reserved[2];
 } tw_candidate;
 
 typedef struct tw_choice {
@@ -746,6 +755,7 @@ typedef struct tw_choice {
     int ncandidates;
     tw_candidate candidates[TW_CANDIDATES]; /* [ncandidates], by predicted time */
     char words[200];                        /* a sentence: dense against the best sparse plan */
+    int64_t reserved[8];
 } tw_choice;
 
 /* The choice for the steps in which this tensor is exchanged.
@@ -888,6 +898,7 @@ typedef struct tw_select_info {
     float threshold;    /* smallest selected magnitude; 0 if none */
     int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
     int64_t refused;    /* steps refused so far; on a GPU also after they were committed */
+    int64_t reserved[2];
 } tw_select_info;
 
 /* On a GPU this waits for the step. candidates and rescans tell how much work the step took: they
@@ -925,6 +936,7 @@ typedef struct tw_cost {
     double least;
     double most;
     double latencies; /* as the papers count them: a rank sends one message after the other */
+    double reserved[3];
 } tw_cost;
 TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost);
 

@@ -42,6 +42,7 @@ typedef struct tw_network {
                                short vector can stand for a long one; 0: 1 */
     double computing;       /* a second of a rank's CPU time advances its clock by computing *
                                payload_scale seconds. 0: computation takes no time */
+    uint32_t reserved[8];   /* zero */
 } tw_network;
 
 /* Ranks as threads of this process, over a simulated network.

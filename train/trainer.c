@@ -121,9 +121,11 @@ static tw_traffic traffic_of(const worker *w) {
 
 static tw_traffic traffic_since(const worker *w, const tw_traffic *b) {
     tw_traffic a = traffic_of(w);
-    return (tw_traffic){a.payload_sent - b->payload_sent, a.payload_received - b->payload_received,
-                        a.control_sent - b->control_sent, a.control_received - b->control_received,
-                        a.messages_sent - b->messages_sent};
+    return (tw_traffic){.payload_sent = a.payload_sent - b->payload_sent,
+                        .payload_received = a.payload_received - b->payload_received,
+                        .control_sent = a.control_sent - b->control_sent,
+                        .control_received = a.control_received - b->control_received,
+                        .messages_sent = a.messages_sent - b->messages_sent};
 }
 
 /* Sums loss, count and correct over all ranks, in sums[]. The exchange would refuse NaN: a bad loss

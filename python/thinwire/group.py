@@ -102,7 +102,7 @@ class Transport:
         """Bytes and messages since it was created."""
         traffic = library.Traffic()
         check(lib.tw_transport_info(self.handle, None, None, None, traffic))
-        return {name: getattr(traffic, name) for name, _ in traffic._fields_}
+        return {name: getattr(traffic, name) for name, _ in traffic._fields_[:-1]}
 
     def prepare_union(self, most):
         """Makes union() of lists with up to `most` elements possible. Collective."""
@@ -192,7 +192,7 @@ class Group:
         """Bytes that open() allocates."""
         memory = library.Memory()
         check(lib.tw_group_memory(self.handle, memory))
-        return {name: getattr(memory, name) for name, _ in memory._fields_}
+        return {name: getattr(memory, name) for name, _ in memory._fields_[:-1]}
 
     def open(self):
         check(lib.tw_group_open(self.handle))

@@ -36,13 +36,13 @@ class GroupParams(Structure):
 
 class Memory(Structure):
     _fields_ = [("residual", c_size_t), ("moments", c_size_t), ("undo", c_size_t),
-                ("workspace", c_size_t), ("total", c_size_t)]
+                ("workspace", c_size_t), ("total", c_size_t), ("reserved", c_size_t * 4)]
 
 
 class Traffic(Structure):
     _fields_ = [("payload_sent", c_int64), ("payload_received", c_int64),
                 ("control_sent", c_int64), ("control_received", c_int64),
-                ("messages_sent", c_int64)]
+                ("messages_sent", c_int64), ("reserved", c_int64 * 3)]
 
 
 class StepInfo(Structure):
@@ -50,7 +50,8 @@ class StepInfo(Structure):
                 ("exchange", c_char_p), ("wire", c_char_p), ("tensors", c_int),
                 ("traffic", Traffic),
                 ("began", c_double), ("select_seconds", c_double), ("agree_seconds", c_double),
-                ("exchange_seconds", c_double), ("apply_seconds", c_double)]
+                ("exchange_seconds", c_double), ("apply_seconds", c_double),
+                ("reserved", c_int64 * 4)]
 
 
 def _path():

@@ -182,9 +182,11 @@ static int transfer_lent(void *context, tw__transfer *transfers, int count) {
     for (int i = 0; i < count; i++) {
         const tw__transfer *s = &transfers[i];
         if (s->out.data != NULL && s->out.bytes > 0)
-            d->grouped[many++] = (tw_device_message){s->peer, 1, s->out.data, s->out.bytes};
+            d->grouped[many++] = (tw_device_message){
+                .peer = s->peer, .sending = 1, .data = s->out.data, .bytes = s->out.bytes};
         if (s->in.data != NULL && s->in.bytes > 0)
-            d->grouped[many++] = (tw_device_message){s->peer, 0, s->in.data, s->in.bytes};
+            d->grouped[many++] = (tw_device_message){
+                .peer = s->peer, .sending = 0, .data = s->in.data, .bytes = s->in.bytes};
     }
     tw__transport_count(d->transport, transfers, count);
     if (many == 0)

@@ -50,7 +50,7 @@ static void memory(const tw__shape *shape, tw__arenas *arenas) {
 static tw_cost cost(double n, double k, double nranks) {
     (void)n;
     double words = 2.0 * k * (nranks - 1.0);
-    return (tw_cost){words, words, log2(nranks)};
+    return (tw_cost){.least = words, .most = words, .latencies = log2(nranks)};
 }
 
 static tw__cost_terms terms(const tw__shape *s) {

@@ -105,8 +105,9 @@ static void memory(const tw__shape *shape, tw__arenas *arenas) {
  * of log8 P rounds, in scatter and in gather. */
 static tw_cost cost(double n, double k, double nranks) {
     (void)n;
-    return (tw_cost){4.0 * k * (nranks - 1.0) / nranks, tw__level_words((int64_t)k, (int)nranks),
-                     14.0 / 3 * log2(nranks)};
+    return (tw_cost){.least = 4.0 * k * (nranks - 1.0) / nranks,
+                     .most = tw__level_words((int64_t)k, (int)nranks),
+                     .latencies = 14.0 / 3 * log2(nranks)};
 }
 
 /* Each level cuts the lists between its parts, all of them together gather the result. */

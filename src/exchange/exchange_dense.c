@@ -89,7 +89,7 @@ static void memory(const tw__shape *shape, tw__arenas *arenas) {
 static tw_cost cost(double n, double k, double nranks) {
     (void)k;
     double words = 2.0 * n * (nranks - 1.0) / nranks;
-    return (tw_cost){words, words, 2.0 * log2(nranks)};
+    return (tw_cost){.least = words, .most = words, .latencies = 2.0 * log2(nranks)};
 }
 
 static tw__cost_terms terms(const tw__shape *s) {

@@ -96,8 +96,9 @@ static void memory(const tw__shape *shape, tw__arenas *arenas) {
 /* Sums go on as entries, or whole where that is less. */
 static tw_cost cost(double n, double k, double nranks) {
     double others = (nranks - 1.0) / nranks;
-    return (tw_cost){(2.0 * k + fmin(2.0 * k, n)) * others, (2.0 * k + n) * others,
-                     nranks + 2.0 * log2(nranks)};
+    return (tw_cost){.least = (2.0 * k + fmin(2.0 * k, n)) * others,
+                     .most = (2.0 * k + n) * others,
+                     .latencies = nranks + 2.0 * log2(nranks)};
 }
 
 static tw__cost_terms terms(const tw__shape *s) {

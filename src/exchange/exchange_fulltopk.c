@@ -52,7 +52,9 @@ static void memory(const tw__shape *s, tw__arenas *arenas) {
 static tw_cost cost(double n, double k, double nranks) {
     tw_cost choice = tw__exchange_oktopk.cost(n, k, nranks);
     double words = 2.0 * k * (nranks - 1.0) / nranks;
-    return (tw_cost){choice.least + words, choice.most + words, 2.0 * nranks + 4.0 * log2(nranks)};
+    return (tw_cost){.least = choice.least + words,
+                     .most = choice.most + words,
+                     .latencies = 2.0 * nranks + 4.0 * log2(nranks)};
 }
 
 static int holds(const tw__segment *s) {

@@ -65,7 +65,8 @@ static void memory(const tw__shape *shape, tw__arenas *arenas) {
 static tw_cost cost(double n, double k, double nranks) {
     (void)n;
     double most = 4.0 * k * levels((int)nranks);
-    return (tw_cost){nranks > 1.0 ? 2.0 * k : 0.0, most, 2.0 * log2(nranks)};
+    return (tw_cost){
+        .least = nranks > 1.0 ? 2.0 * k : 0.0, .most = most, .latencies = 2.0 * log2(nranks)};
 }
 
 /* From the farthest rank to rank 0 and back. */

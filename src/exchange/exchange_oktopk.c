@@ -106,8 +106,9 @@ static void memory(const tw__shape *shape, tw__arenas *arenas) {
 
 static tw_cost cost(double n, double k, double nranks) {
     (void)n;
-    return (tw_cost){2.0 * k * (nranks - 1.0) / nranks, nranks > 1.0 ? 6.0 * k : 0.0,
-                     2.0 * nranks + 2.0 * log2(nranks)};
+    return (tw_cost){.least = 2.0 * k * (nranks - 1.0) / nranks,
+                     .most = nranks > 1.0 ? 6.0 * k : 0.0,
+                     .latencies = 2.0 * nranks + 2.0 * log2(nranks)};
 }
 
 /* Alltoalls: two for the partition, one for the counts, the split, two for a histogram near the

@@ -62,10 +62,11 @@ static int fail(tw__step *s, int error, int all_ranks_know) {
 
 static tw_traffic traffic_since(const tw_group *g, const tw_traffic *before) {
     tw_traffic now = tw__transport_traffic(g->transport);
-    return (tw_traffic){
-        now.payload_sent - before->payload_sent, now.payload_received - before->payload_received,
-        now.control_sent - before->control_sent, now.control_received - before->control_received,
-        now.messages_sent - before->messages_sent};
+    return (tw_traffic){.payload_sent = now.payload_sent - before->payload_sent,
+                        .payload_received = now.payload_received - before->payload_received,
+                        .control_sent = now.control_sent - before->control_sent,
+                        .control_received = now.control_received - before->control_received,
+                        .messages_sent = now.messages_sent - before->messages_sent};
 }
 
 /* Tells what the step took: of the whole step, and of each tensor. */

@@ -329,9 +329,11 @@ static void fill_choice(const tw_group *g, const tw__tensor *t, tw_choice *c) {
                      .bucket = g->params.bucket,
                      .ncandidates = g->plans.count};
     for (int w = 0; w < g->plans.count; w++)
-        c->candidates[w] = (tw_candidate){g->plans.at[w].exchange->name, wire_name(&g->plans.at[w]),
-                                          tuner->trials[w].predicted, tuner->trials[w].measured,
-                                          tuner->trials[w].steps};
+        c->candidates[w] = (tw_candidate){.exchange = g->plans.at[w].exchange->name,
+                                          .wire = wire_name(&g->plans.at[w]),
+                                          .predicted = tuner->trials[w].predicted,
+                                          .measured = tuner->trials[w].measured,
+                                          .steps = tuner->trials[w].steps};
     qsort(c->candidates, (size_t)c->ncandidates, sizeof c->candidates[0], by_prediction);
     compare_with_dense(c);
 }

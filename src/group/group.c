@@ -399,7 +399,7 @@ int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {
                         "tensor %d has no sparse result: there was no step yet, or the last one "
                         "failed or was dense",
                         tensor);
-    *result = (tw_sparse){t->result.count, t->result.idx, t->result.val};
+    *result = (tw_sparse){.count = t->result.count, .idx = t->result.idx, .val = t->result.val};
     return TW_OK;
 }
 

@@ -45,10 +45,13 @@ static int check_calls(const tw_transport_calls *calls) {
                           : calls->test == NULL   ? "test"
                           : calls->cancel == NULL ? "cancel"
                                                   : NULL;
-    if (missing == NULL)
-        return TW_OK;
-    return tw__fail(TW_ERR_NULL, "calls: send, recv, test and cancel are required, but %s is NULL",
-                    missing);
+    if (missing != NULL)
+        return tw__fail(TW_ERR_NULL,
+                        "calls: send, recv, test and cancel are required, but %s is NULL", missing);
+    for (size_t i = 0; i < sizeof calls->reserved / sizeof calls->reserved[0]; i++)
+        if (calls->reserved[i] != NULL)
+            return tw__fail(TW_ERR_PARAM, "calls.reserved: not NULL; set unused fields to NULL");
+    return TW_OK;
 }
 
 int tw__transport_check_ranks(int rank, int nranks) {
@@ -115,7 +118,11 @@ tw_traffic tw__transport_traffic(const tw_transport *t) {
     int64_t now[5];
     for (int i = 0; i < 5; i++)
         now[i] = atomic_load_explicit(all[i], memory_order_relaxed);
-    return (tw_traffic){now[0], now[1], now[2], now[3], now[4]};
+    return (tw_traffic){.payload_sent = now[0],
+                        .payload_received = now[1],
+                        .control_sent = now[2],
+                        .control_received = now[3],
+                        .messages_sent = now[4]};
 }
 
 /* ---- the transport of a group */

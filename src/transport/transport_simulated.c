@@ -305,6 +305,9 @@ static int check_network(const tw_network *m, int nranks) {
     if (m->slowdown != 0.0 && (m->straggler < 0 || m->straggler >= nranks))
         return tw__fail(TW_ERR_PARAM, "straggler: %d; accepted is 0 .. %d", m->straggler,
                         nranks - 1);
+    for (size_t i = 0; i < sizeof m->reserved / sizeof m->reserved[0]; i++)
+        if (m->reserved[i] != 0)
+            return tw__fail(TW_ERR_PARAM, "reserved: not zero; set unused fields to 0");
     return TW_OK;
 }
 

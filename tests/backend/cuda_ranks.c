@@ -188,7 +188,7 @@ static void compare_sparse(pair *p, int rank, int tensor) {
     float *val = check_alloc(cuda.count + 1, 4);
     gpu_ok(cudaMemcpy(idx, cuda.idx, 4 * (size_t)cuda.count, cudaMemcpyDefault));
     gpu_ok(cudaMemcpy(val, cuda.val, 4 * (size_t)cuda.count, cudaMemcpyDefault));
-    tw_sparse copied = {cuda.count, idx, val};
+    tw_sparse copied = {.count = cuda.count, .idx = idx, .val = val};
     check_selection(&copied, cpu.count, cpu.idx, cpu.val);
     free(idx);
     free(val);

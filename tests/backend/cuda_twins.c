@@ -83,7 +83,7 @@ int twins_run(twins *t) {
     size_t bytes = 4 * (size_t)sparse.count;
     gpu_ok(cudaMemcpy(t->idx, sparse.idx, bytes, cudaMemcpyDeviceToHost));
     gpu_ok(cudaMemcpy(t->val, sparse.val, bytes, cudaMemcpyDeviceToHost));
-    tw_sparse got = {sparse.count, t->idx, t->val};
+    tw_sparse got = {.count = sparse.count, .idx = t->idx, .val = t->val};
     check_selection(&got, t->mine.count, t->mine.idx, t->mine.val);
     tw_select_info mine, theirs;
     check_ok(tw_selector_info(t->cpu, &mine));

@@ -49,7 +49,7 @@ static void twins_step(twins *t, int step) {
     int32_t *idx = check_alloc(cuda.count + 1, 4);
     gpu_ok(cudaMemcpy(idx, cuda.idx, 4 * (size_t)cuda.count, cudaMemcpyDeviceToHost));
     gpu_ok(cudaMemcpy(t->copy, cuda.val, 4 * (size_t)cuda.count, cudaMemcpyDeviceToHost));
-    tw_sparse copied = {cuda.count, idx, t->copy};
+    tw_sparse copied = {.count = cuda.count, .idx = idx, .val = t->copy};
     check_selection(&copied, cpu.count, cpu.idx, cpu.val);
     check_ok(tw_selector_commit(t->cpu, NULL, 0));
     check_ok(tw_selector_commit(t->cuda, NULL, 0));

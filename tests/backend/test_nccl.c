@@ -50,8 +50,8 @@ static void send_to_itself(ncclComm_t c) {
         gpu_ok(cudaMalloc(&to[i], sizes[i]));
         gpu_ok(cudaMemcpy(from[i], sent[i], sizes[i], cudaMemcpyHostToDevice));
         gpu_ok(cudaMemset(to[i], 0, sizes[i]));
-        messages[i] = (tw_device_message){0, 1, from[i], sizes[i]};
-        messages[3 + i] = (tw_device_message){0, 0, to[i], sizes[i]};
+        messages[i] = (tw_device_message){.sending = 1, .data = from[i], .bytes = sizes[i]};
+        messages[3 + i] = (tw_device_message){.data = to[i], .bytes = sizes[i]};
     }
     check_ok(tw_nccl_exchange(c, messages, 6, stream));
     await_nccl(c);

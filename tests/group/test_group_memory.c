@@ -102,7 +102,7 @@ static double cpu_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Beside their residuals and undo logs, 1.5 kB each; tw_group_add has taken 0.5 kB more. Adding and
+/* Beside their residuals and undo logs, 1.6 kB each; tw_group_add has taken 0.5 kB more. Adding and
  * opening takes 0.1 s. */
 static void test_many_tensors(void **state) {
     (void)state;
@@ -126,8 +126,8 @@ static void test_many_tensors(void **state) {
         allocation_bytes = 0;
         check_ok(tw_group_open(group));
         const int64_t taken = allocation_bytes, own = (int64_t)(told.residual + told.undo);
-        check_between("bytes of a tensor", (taken - own) / MANY, 1, 1536);
-        check_between("workspace told", (int64_t)told.workspace / MANY, 1, 1536);
+        check_between("bytes of a tensor", (taken - own) / MANY, 1, 1600);
+        check_between("workspace told", (int64_t)told.workspace / MANY, 1, 1600);
         check_between("milliseconds", (int64_t)(1e3 * (cpu_seconds() - begin)), 0, 2000);
         tw_group_free(group);
         tw_transport_free(transport);

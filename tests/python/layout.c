@@ -10,8 +10,8 @@
 int main(void) {
     PRINT(tw_select_params, "SelectParams", reserved);
     PRINT(tw_group_params, "GroupParams", reserved);
-    PRINT(tw_memory, "Memory", total);
-    PRINT(tw_traffic, "Traffic", messages_sent);
-    PRINT(tw_step_info, "StepInfo", apply_seconds);
+    PRINT(tw_memory, "Memory", reserved);
+    PRINT(tw_traffic, "Traffic", reserved);
+    PRINT(tw_step_info, "StepInfo", reserved);
     return 0;
 }

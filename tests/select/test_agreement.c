@@ -67,7 +67,8 @@ static void record_run(const tw_select_params *params, const char *gradients, re
 static void compare(const record *got, const record *want, const char *what) {
     for (int step = 0; step < STEPS; step++) {
         check_scene("%s step=%d", what, step);
-        const tw_sparse sparse = {got->count[step], got->idx[step], got->val[step]};
+        const tw_sparse sparse = {
+            .count = got->count[step], .idx = got->idx[step], .val = got->val[step]};
         check_selection(&sparse, want->count[step], want->idx[step], want->val[step]);
         check_float("info.threshold", got->threshold[step], want->threshold[step]);
     }

@@ -187,7 +187,8 @@ static void compare_results(twins *t, int rank) {
     float *val = check_alloc(cut.count + 1, sizeof *val);
     t->memory->copy(idx, cut.idx, 4 * cut.count);
     t->memory->copy(val, cut.val, 4 * cut.count);
-    check_selection(&(tw_sparse){cut.count, idx, val}, whole.count, whole.idx, whole.val);
+    check_selection(&(tw_sparse){.count = cut.count, .idx = idx, .val = val}, whole.count,
+                    whole.idx, whole.val);
     free(idx);
     free(val);
     if (t->c->out == PIECES_OUT_NONE)

@@ -501,6 +501,10 @@ static void test_custom(void **state) {
     check_error(tw_transport_custom(&t, &calls, NULL, 0, 2), TW_ERR_NULL);
     check_contains(tw_last_error(), "test is NULL");
     calls.test = fail_quietly;
+    calls.reserved[3] = (void (*)(void))cancel_nothing;
+    check_error(tw_transport_custom(&t, &calls, NULL, 0, 2), TW_ERR_PARAM);
+    check_contains(tw_last_error(), "calls.reserved");
+    calls.reserved[3] = NULL;
     check_ok(tw_transport_custom(&t, &calls, &closed, 0, 2));
     check_error(tw__transport_recv(t, 1, TW__CONTROL, NULL, 0, &message), TW_ERR_TRANSPORT);
     check_contains(tw_last_error(), "bad transport: cannot receive from rank 1: cable 3 is unpl");

@@ -248,7 +248,7 @@ static int fold(tw__cpu_selector *s, const void *const *grads, const tw__select_
 }
 
 static tw_sparse selection(const tw__cpu_selector *s) {
-    return (tw_sparse){s->chosen.count, s->chosen.idx, s->chosen.val};
+    return (tw_sparse){.count = s->chosen.count, .idx = s->chosen.idx, .val = s->chosen.val};
 }
 
 static int selector_run(void *state, const void *const *grads, const tw__select_step *step,

@@ -397,7 +397,7 @@ int tw__cuda_run(void *state, const void *const *grads, const tw__select_step *s
     d->step.k_changes = step->k_changes;
     d->step.key = tw__random(d->params.seed, (uint64_t)step->step);
     TW_TRY(failure(queue(d), "queueing a step on the stream"));
-    *sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val};
+    *sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val, 0};
     return TW_OK;
 }
 
@@ -419,7 +419,7 @@ int tw__cuda_info(const void *state, tw_select_info *info) {
 int tw__cuda_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
     const Step &s = selector_of(state)->step;
     TW_TRY(tw__cuda_info(state, info));
-    *sparse = tw_sparse{info->count, s.chosen_idx, s.chosen_val};
+    *sparse = tw_sparse{info->count, s.chosen_idx, s.chosen_val, 0};
     return TW_OK;
 }
 
