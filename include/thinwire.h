@@ -510,8 +510,9 @@ typedef struct tw_group_params {
 #endif
 
 /* Create a group without tensors. params is copied. The transport stays the caller's.
- * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_STATE if the transport has a group, or
- * failed under an earlier one; TW_ERR_MEMORY. On error *group is NULL. */
+ * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; for fields of `select` those of
+ * tw_selector_create; TW_ERR_STATE if the transport has a group, or failed under an earlier one;
+ * TW_ERR_MEMORY. On error *group is NULL. */
 TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
@@ -908,8 +909,9 @@ TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
 
 /* ---- 9. Information ----------------------------------------------------------------------- */
 
-/* The tables of the library. Ask for position 0, 1, 2 ... until the call returns TW_ERR_NAME. Each
- * pointer may be NULL. The strings belong to the library and stay valid. */
+/* The tables of the library. Ask for position 0, 1, 2 ... until the call returns TW_ERR_NAME, which
+ * leaves tw_last_error() as it is. Each pointer may be NULL. The strings belong to the library and
+ * stay valid. */
 
 /* Schemes: name, selection method, exchange ("auto" for scheme "auto"), description. */
 TW_API int tw_scheme(int position, const char **name, const char **select, const char **exchange,

@@ -95,7 +95,7 @@ double tw__expected_union(const tw__shape *s) {
 int tw_exchange(int position, const char **name, const char **description) {
     const tw__exchange *row = tw__exchange_at(position);
     if (row == NULL)
-        return tw__fail(TW_ERR_NAME, "position: %d; there are %d exchanges", position, EXCHANGES);
+        return TW_ERR_NAME;
     tw__tell(name, row->name);
     tw__tell(description, row->description);
     return TW_OK;
@@ -104,7 +104,7 @@ int tw_exchange(int position, const char **name, const char **description) {
 int tw_wire(int position, const char **name, const char **description) {
     const tw__wire *row = tw__wire_at(position - 1);
     if (tw__wire_name(position) == NULL)
-        return tw__fail(TW_ERR_NAME, "position: %d; there is no such wire format", position);
+        return TW_ERR_NAME;
     tw__tell(name, tw__wire_name(position));
     tw__tell(description, row != NULL ? row->description : "index and value, 4 bytes each");
     return TW_OK;
@@ -113,7 +113,7 @@ int tw_wire(int position, const char **name, const char **description) {
 int tw_scheme(int position, const char **name, const char **select, const char **exchange,
               const char **description) {
     if (position < 0 || position >= SCHEMES)
-        return tw__fail(TW_ERR_NAME, "position: %d; there are %d schemes", position, SCHEMES);
+        return TW_ERR_NAME;
     const tw__scheme *row = &schemes[position];
     tw__tell(name, row->name);
     tw__tell(select, row->select);

@@ -81,7 +81,7 @@ static int resolve(tw_group *g, const tw_group_params *params) {
     const char *name = params->select.method != NULL ? params->select.method : g->scheme->select;
     TW_TRY(tw__method_find(name, &method));
     g->params.select.method = method->name;
-    return TW_OK;
+    return tw__params_check(&params->select);
 }
 
 /* ---- create and add */

@@ -27,8 +27,7 @@ int64_t tw__method_most(const tw__method *method, int64_t k, int64_t n) {
 
 int tw_select_method(int position, const char **name, const char **description) {
     if (position < 0 || position >= METHODS)
-        return tw__fail(TW_ERR_NAME, "position: %d; there are methods 0 .. %d", position,
-                        METHODS - 1);
+        return TW_ERR_NAME;
     tw__tell(name, methods[position]->name);
     tw__tell(description, methods[position]->description);
     return TW_OK;

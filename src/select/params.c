@@ -182,6 +182,16 @@ static int find_backend(const tw_select_params *p, const tw__method *method,
                     method->name, (*backend)->name);
 }
 
+int tw__params_check(const tw_select_params *p) {
+    const tw__backend *backend = NULL;
+    int threads;
+    if (p->k != 0 || p->density != 0.0)
+        TW_TRY(check_amount(p, INT32_MAX));
+    TW_TRY(check_options(p));
+    TW_TRY(tw__backend_find(p->device, &backend));
+    return tw__threads(p->threads, &threads);
+}
+
 int tw__params_resolve(tw_select_params *p, int64_t n, const tw__method **method,
                        const tw__backend **backend) {
     if (n < 1 || n > INT32_MAX)

@@ -49,6 +49,8 @@ static inline uint32_t tw__moments_of(const tw_select_params *params) {
 int tw__check_rate(const tw_select_params *params, double rate);
 /* 0 .. last. Errors: TW_ERR_PARAM. */
 int tw__check_choice(const char *field, int value, int last);
+/* Checks what does not depend on n; neither k nor density need be set. Errors: as tw__params_resolve. */
+int tw__params_check(const tw_select_params *params);
 /* Checks params, fills in defaults, finds the method and the backend.
  * Errors: TW_ERR_SIZE; TW_ERR_K; TW_ERR_DENSITY; TW_ERR_NAME; TW_ERR_PARAM; TW_ERR_DEVICE. */
 int tw__params_resolve(tw_select_params *params, int64_t n, const struct tw__method **method,

@@ -28,7 +28,7 @@ const tw__transport_row *tw__transport_row_at(int position) {
 int tw_transport_kind(int position, const char **name, const char **description) {
     const tw__transport_row *row = tw__transport_row_at(position);
     if (row == NULL)
-        return tw__fail(TW_ERR_NAME, "position: %d; there is no such transport", position);
+        return TW_ERR_NAME;
     tw__tell(name, row->name);
     tw__tell(description, row->description);
     return TW_OK;

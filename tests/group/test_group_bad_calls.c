@@ -53,6 +53,16 @@ static void test_params(void **state) {
     REFUSE(checksum, -1, TW_ERR_PARAM, "checksum");
     REFUSE(reserved[0], 1, TW_ERR_PARAM, "reserved");
     REFUSE(reserved[7], 1, TW_ERR_PARAM, "reserved");
+    REFUSE(select.method, "exactly", TW_ERR_NAME, "exactly");
+    REFUSE(select.k, -1, TW_ERR_K, "k: -1");
+    REFUSE(select.density, 0.5, TW_ERR_K, "not both");
+    REFUSE(select.type, 3, TW_ERR_PARAM, "type");
+    REFUSE(select.feedback, 2, TW_ERR_PARAM, "feedback");
+    REFUSE(select.threads, 257, TW_ERR_PARAM, "threads");
+    REFUSE(select.device, 2, TW_ERR_PARAM, "device");
+    REFUSE(select.momentum, 1.0f, TW_ERR_PARAM, "momentum");
+    REFUSE(select.warmup, 4, TW_ERR_PARAM, "warmup");
+    REFUSE(select.reserved[7], 1, TW_ERR_PARAM, "reserved");
 }
 
 /* Entries per rank can be counted only where the exchange is known. */

@@ -50,6 +50,25 @@ static void test_methods(void **state) {
     check_error(tw_select_method(-1, NULL, NULL), TW_ERR_NAME);
 }
 
+/* Loops over the tables end without an error to explain: the text of an earlier one stays. */
+static void test_ends_of_tables(void **state) {
+    (void)state;
+    int usable;
+    check_error(tw_selector_create(NULL, 1, NULL), TW_ERR_NULL);
+    char *before = strdup(tw_last_error());
+    check_contains(before, "selector");
+    for (int position = 99; position >= -1; position -= 100) {
+        check_int("scheme", tw_scheme(position, NULL, NULL, NULL, NULL), TW_ERR_NAME);
+        check_int("exchange", tw_exchange(position, NULL, NULL), TW_ERR_NAME);
+        check_int("wire", tw_wire(position, NULL, NULL), TW_ERR_NAME);
+        check_int("transport", tw_transport_kind(position, NULL, NULL), TW_ERR_NAME);
+        check_int("method", tw_select_method(position, NULL, NULL), TW_ERR_NAME);
+        check_int("kernels", tw_kernels_at(position, NULL, &usable), TW_ERR_NAME);
+    }
+    assert_string_equal(tw_last_error(), before);
+    free(before);
+}
+
 /* ref is always there; kernels that are usable can be chosen by name, and are then in use. */
 static void test_kernels(void **state) {
     (void)state;
@@ -140,10 +159,10 @@ static void test_accumulate_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),           cmocka_unit_test(test_error_texts),
-        cmocka_unit_test(test_methods),           cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_default_threads),   cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_accumulate_errors),
+        cmocka_unit_test(test_version),    cmocka_unit_test(test_error_texts),
+        cmocka_unit_test(test_methods),    cmocka_unit_test(test_ends_of_tables),
+        cmocka_unit_test(test_kernels),    cmocka_unit_test(test_default_threads),
+        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_accumulate_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
