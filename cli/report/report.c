@@ -172,6 +172,10 @@ static int read_runs(const report_settings *settings, run_log *runs, char **labe
             (void)error_report("report: warning: %s: cut off after %.0f steps", settings->paths[i],
                                series_steps(&runs[i]));
         }
+        if (status == STATUS_OK && series_missing(&runs[i]) > 0.0) {
+            (void)error_report("report: warning: %s: %.0f lines of steps are missing",
+                               settings->paths[i], series_missing(&runs[i]));
+        }
     }
     return status;
 }

@@ -56,6 +56,26 @@ double series_steps(const run_log *run) {
     return count > 0 ? steps[count - 1].step - steps[0].step + steps[0].stands_for : 0.0;
 }
 
+/* The distance that most lines have, by majority vote; 1 if there is none. */
+static double usual_gap(const run_log *run) {
+    double gap = 1.0;
+    int64_t votes = 0, lines = 0;
+    for (int64_t i = 1; i < run->nsteps; i++) {
+        gap = votes == 0 ? run->steps[i].stands_for : gap;
+        votes += run->steps[i].stands_for == gap ? 1 : -1;
+    }
+    for (int64_t i = 1; i < run->nsteps; i++)
+        lines += run->steps[i].stands_for == gap;
+    return 2 * lines > run->nsteps - 1 ? gap : 1.0;
+}
+
+double series_missing(const run_log *run) {
+    double gap = usual_gap(run), missing = 0.0;
+    for (int64_t i = 1; i < run->nsteps; i++)
+        missing += fmax(0.0, ceil(run->steps[i].stands_for / gap) - 1.0);
+    return missing;
+}
+
 double series_dense_bytes(const run_log *run) {
     return 2.0 * WORD * run->parameters * (run->nranks - 1.0) / run->nranks;
 }

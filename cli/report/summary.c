@@ -58,6 +58,17 @@ static void write_notices(report_page *page) {
         fprintf(page->out, " steps%s. What is there is shown.</p>\n",
                 run->half_line ? ", in the middle of a line" : "");
     }
+    for (int i = 0; i < page->nruns; i++) {
+        double missing = series_missing(&page->runs[i]);
+        if (missing > 0.0) {
+            fputs("<p class=\"notice\"><strong>", page->out);
+            html_text(page->out, page->labels[i]);
+            fputs("</strong> lacks ", page->out);
+            html_count(page->out, missing);
+            fputs(" lines of steps. The lines after them stand for the missing steps.</p>\n",
+                  page->out);
+        }
+    }
     if (!page->has_gnuplot) {
         fputs(
             "<p class=\"notice\">The plots are missing: gnuplot draws them, and it was not found. "

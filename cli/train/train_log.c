@@ -6,9 +6,12 @@
 #include "train/train.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -75,18 +78,49 @@ void train_log_end(jsonl *log, const trainer_end *end, bool same) {
     jsonl_write(log);
 }
 
+/* A JSON array that is complete after every line: each line is written over the closing bracket, with
+ * a bracket of its own, in one call. So a run that is interrupted leaves a timeline that can be
+ * read. */
 struct train_trace {
-    FILE *file;
+    int file;
     char *path;
-    double origin; /* time 0 of the timeline: the first span; negative before it */
+    pthread_mutex_t mutex; /* ranks that are threads share the file */
+    off_t end;             /* where the bracket is */
+    bool bad;              /* a write failed */
+    double origin;         /* time 0 of the timeline: the first span; negative before it */
 };
 
-static const char row_names[] =
-    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"training\"}},"
-    "\n"
-    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":1,\"args\":{\"name\":\"exchange\"}},"
-    "\n"
-    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n";
+#define TRACE_END "\n]\n"
+#define TRACE_LINE 512
+
+/* Call it with the mutex held. */
+static void append_line(train_trace *trace, const char *line) {
+    char text[TRACE_LINE];
+    int length =
+        snprintf(text, sizeof text, "%s%s" TRACE_END, trace->end > 0 ? ",\n" : "[\n", line);
+    if (length < 0 || length >= TRACE_LINE ||
+        pwrite(trace->file, text, (size_t)length, trace->end) != length)
+        trace->bad = true;
+    else
+        trace->end += length - (off_t)strlen(TRACE_END);
+}
+
+/* Names of the rows of a rank in the timeline. */
+static void append_names(train_trace *trace, int rank) {
+    static const char *const rows[] = {"training", "exchange"};
+    char line[TRACE_LINE];
+    for (int i = 0; i < COUNT_OF(rows); i++) {
+        snprintf(line, sizeof line,
+                 "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":"
+                 "\"%s\"}}",
+                 rank, i, rows[i]);
+        append_line(trace, line);
+    }
+    snprintf(line, sizeof line,
+             "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}",
+             rank, rank);
+    append_line(trace, line);
+}
 
 int train_trace_open(train_trace **out, const char *path, const job_handle *job) {
     *out = NULL;
@@ -101,16 +135,16 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
         return error_report("not enough memory for a trace");
     }
     trace->origin = -1.0;
-    trace->file = fopen(trace->path, "w");
-    if (trace->file == NULL) {
+    trace->file = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (trace->file < 0) {
         int status = error_report("cannot write '%s': %s", trace->path, strerror(errno));
         free(trace->path);
         free(trace);
         return status;
     }
-    fputs("[\n", trace->file);
+    pthread_mutex_init(&trace->mutex, NULL);
     for (int r = job->first; r < (job->mpi ? job->first + 1 : job->nranks); r++)
-        fprintf(trace->file, row_names, r, r, r, r);
+        append_names(trace, r);
     *out = trace;
     return STATUS_OK;
 }
@@ -118,27 +152,28 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
 void train_trace_span(train_trace *trace, int rank, const trainer_span *span) {
     if (trace == NULL)
         return;
-    flockfile(trace->file);
+    pthread_mutex_lock(&trace->mutex);
     if (trace->origin < 0.0)
         trace->origin = span->begin;
-    fprintf(trace->file,
-            "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.1f,\"dur\":%.1f,"
-            "\"args\":{\"step\":%" PRId64 "}},\n",
-            span->name, rank, span->background ? 1 : 0, (span->begin - trace->origin) * 1e6,
-            (span->end - span->begin) * 1e6, span->step);
-    funlockfile(trace->file);
+    char line[TRACE_LINE];
+    snprintf(line, sizeof line,
+             "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.1f,\"dur\":%.1f,"
+             "\"args\":{\"step\":%" PRId64 "}}",
+             span->name, rank, span->background ? 1 : 0, (span->begin - trace->origin) * 1e6,
+             (span->end - span->begin) * 1e6, span->step);
+    append_line(trace, line);
+    pthread_mutex_unlock(&trace->mutex);
 }
 
 int train_trace_close(train_trace *trace, int status) {
     if (trace == NULL)
         return status;
-    fputs("{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}\n]\n", trace->file);
-    bool bad = ferror(trace->file) != 0;
-    bad = fclose(trace->file) != 0 || bad;
+    bool bad = close(trace->file) != 0 || trace->bad;
     if (bad) {
         int failed = error_report("cannot write all of '%s'", trace->path);
         status = status == STATUS_OK ? failed : status;
     }
+    pthread_mutex_destroy(&trace->mutex);
     free(trace->path);
     free(trace);
     return status;

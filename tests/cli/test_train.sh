@@ -61,6 +61,20 @@ names = {e["name"] for e in events if e["ph"] == "X"}
 assert ranks == {0, 1, 2} and {"data", "forward", "backward", "select", "exchange"} <= names, names
 PY
 
+# ---- a run that is interrupted leaves a whole timeline
+# shellcheck disable=SC2086
+"$thinwire" train $small --steps 100000 --ranks 3 --trace "$dir/cut" >"$dir/out" 2>"$dir/err" </dev/null &
+pid=$!
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    [ ! -e "$dir/cut" ] || [ "$(grep -c '"step":' "$dir/cut")" -lt 100 ] || break
+    sleep 0.5
+done
+kill -TERM $pid # a shell without job control lets its children ignore SIGINT
+wait $pid && fail "the run was not interrupted"
+python3 -c '
+import json, sys
+assert sum(e["ph"] == "X" for e in json.load(open(sys.argv[1]))) >= 100' "$dir/cut" || fail "timeline after SIGTERM"
+
 # ---- Gaussian_k does not starve: its loss is topka's, where it once sent 0.08k and stayed at 1.8
 for scheme in topka gaussiank; do
     succeeds train --model mlp --steps 300 --density 0.001 --lr 0.05 --momentum 0 --scheme $scheme
