@@ -10,14 +10,14 @@ CTEST = ctest --output-on-failure -j$(JOBS) --test-dir
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .NOTPARALLEL:
-.PHONY: all demo help deps install check test test-release test-mpich test-asan test-tsan \
-        test-valgrind test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
+.PHONY: all demo help deps install uninstall check test test-release test-mpich test-asan test-tsan \
+        test-valgrind test-options test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
         attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
 
 all: ## build the library and build/thinwire; installs nothing
 	@scripts/install-deps --check build
-	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(if $(WERROR),-DTHINWIRE_WERROR=$(WERROR))
+	cmake --preset release -DCMAKE_INSTALL_PREFIX="$(PREFIX)" $(if $(WERROR),-DTHINWIRE_WERROR=$(WERROR))
 	$(call BUILD,build)
 
 # Compiles what the demo runs, in build/. `make` compiles the rest: GPU kernels, MPI, tests.
@@ -33,13 +33,12 @@ help: ## this list
 deps: ## install what building, testing and linting need: apt, and sudo unless you are root
 	@scripts/install-deps build test lint
 
-install: all ## install to PREFIX (/usr/local)
-	cmake --install build --prefix $(PREFIX)
-	@case $(PREFIX) in \
-	/usr|/usr/local) ldconfig 2>/dev/null || echo "install: run ldconfig as root: programs find the library then" ;; \
-	*) lib=$$(dirname $$(find $(PREFIX)/lib* -name libthinwire.so)); \
-	    echo "install: for programs, export PKG_CONFIG_PATH=$$lib/pkgconfig LD_LIBRARY_PATH=$$lib" ;; \
-	esac
+install: all ## install to PREFIX (/usr/local); DESTDIR is put before it
+	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)" >/dev/null
+	@scripts/after-install "$(DESTDIR)" "$(PREFIX)"
+
+uninstall: ## remove what the last `make install` installed, with the same DESTDIR
+	@scripts/uninstall build/install_manifest.txt "$(DESTDIR)"
 
 check: ## release tests in 90 seconds; without the longest, sanitizers, MPICH and valgrind
 	@scripts/install-deps --check check
@@ -82,6 +81,9 @@ test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (6 GB)
 	for test in clients/test_clients python/test_states python/test_hsdp python/test_interface; do \
 	    $(CLIENTS)/bin/python tests/$$test.py; \
 	done
+
+test-options: ## every option of the build after every other, compilers, add_subdirectory: 10 minutes
+	JOBS=$(JOBS) sh tests/cli/test_options.sh .
 
 test-gpu: all ## on a GPU: its tests, then test-gpu-memory
 	ctest --test-dir build --output-on-failure -R "cuda|nccl"

@@ -41,14 +41,18 @@ enum {
     STATUS_HELP = 3,   /* --help was shown and nothing is left to do; the command exits with 0 */
 };
 
+/* Of the command's functions, those that thinwire-mpi.so calls. */
+#define CLI_FOR_MPI __attribute__((visibility("default")))
+
 /* The command line is wrong; the work failed. */
 #define error_usage(...) error_line(STATUS_USAGE, __VA_ARGS__)
 #define error_report(...) error_line(STATUS_FAILED, __VA_ARGS__)
-int error_line(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+CLI_FOR_MPI int error_line(int status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* What a call of the library returned while `doing` ("selecting", ...). STATUS_OK for TW_OK; else
  * reports tw_last_error() with a hint on what to do and returns STATUS_FAILED. */
-int error_check(const char *doing, int error);
+CLI_FOR_MPI int error_check(const char *doing, int error);
 
 /* The first error of a rank. */
 typedef struct error_capture {
@@ -57,7 +61,7 @@ typedef struct error_capture {
 } error_capture;
 
 /* Keep the calling thread's errors in capture from now on; NULL: print them again. */
-void error_capture_in(error_capture *capture);
+CLI_FOR_MPI void error_capture_in(error_capture *capture);
 
 /* Print nothing from now on, or print again: for processes of a job that would repeat what the
  * first one says. */

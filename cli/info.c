@@ -68,9 +68,13 @@ static const struct {
     {"transport", "transports", tw_transport_kind},
 };
 
-/* The library's table has MPI also where the build lacks it. */
-static bool is_missing(const char *name) {
-    return strcmp(name, "mpi") == 0 && !job_mpi_available();
+/* Why a row of the library's tables cannot be used; NULL: it can. The library has MPI in its table
+ * wherever it was built. */
+static const char *missing(const char *name) {
+    const char *cause = NULL;
+    if (strcmp(name, "mpi") == 0 && job_mpi_load(&cause) != NULL)
+        cause = NULL;
+    return cause;
 }
 
 /* The CPU's name as Linux tells it, "unknown" elsewhere. */
@@ -126,9 +130,9 @@ static void print_info(FILE *stream, const char *cpu_model) {
     print_gpus(stream);
     for (int t = 0; t < COUNT_OF(tables); t++)
         for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
-            fprintf(stream, "%-10s %-10s %s\n", i == 0 ? tables[t].title : "", name,
-                    is_missing(name) ? "not in this build: install libopenmpi-dev and rebuild"
-                                     : description);
+            fprintf(stream, "%-10s %-10s %s%s\n", i == 0 ? tables[t].title : "", name,
+                    missing(name) != NULL ? "not usable: " : "",
+                    missing(name) != NULL ? missing(name) : description);
     fprintf(stream, "%-10s %s\n", "json", JSON_STATE);
 }
 
@@ -147,7 +151,7 @@ static void write_json(jsonl *json, const char *cpu_model) {
         jsonl_append(json, J_TEXT("gpus", name));
     for (int t = 0; t < COUNT_OF(tables); t++)
         for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
-            if (!is_missing(name))
+            if (missing(name) == NULL)
                 jsonl_append(json, J_TEXT(tables[t].key, name));
     jsonl_write(json);
 }

@@ -7,13 +7,16 @@
 #include "job.h"
 
 #include <assert.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -46,20 +49,70 @@ void job_silence_others(void) {
     }
 }
 
+static const job_mpi *mpi; /* loaded; NULL without mpirun */
+
+#ifdef TW_HAVE_MPI
+#define MPI_FILE "thinwire-mpi.so"
+
+/* The path of MPI_FILE: beside the command, as in a build directory, or where it is installed, which
+ * is relative to the command. "" if it is in neither. */
+static void find_mpi_file(char path[PATH_MAX]) {
+    static const char *const places[] = {".", JOB_MPI_DIR};
+    char command[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", command, sizeof command - 1);
+    command[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(command, '/');
+    path[0] = '\0';
+    for (int i = 0; slash != NULL && path[0] == '\0' && i < COUNT_OF(places); i++) {
+        const char *place = places[i];
+        *slash = '\0';
+        int end = snprintf(path, PATH_MAX, "%s%s%s/" MPI_FILE, place[0] == '/' ? "" : command,
+                           place[0] == '/' ? "" : "/", place);
+        if (end < 0 || end >= PATH_MAX || access(path, R_OK) != 0)
+            path[0] = '\0';
+    }
+}
+
+const job_mpi *job_mpi_load(const char **cause) {
+    char path[PATH_MAX];
+    find_mpi_file(path);
+    *cause = MPI_FILE " is not installed";
+    if (path[0] == '\0')
+        return NULL;
+    void *file = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI loads parts that need it */
+    const job_mpi *calls = file != NULL ? dlsym(file, "thinwire_job_mpi") : NULL;
+    if (calls == NULL)
+        *cause = dlerror();
+    else if (calls->version != JOB_MPI_VERSION)
+        *cause = MPI_FILE " is of another version";
+    else
+        return calls;
+    return NULL;
+}
+#else
+const job_mpi *job_mpi_load(const char **cause) {
+    *cause = "not in this build: install libopenmpi-dev and rebuild";
+    return NULL;
+}
+#endif
+
 static int begin(job_handle *job, int64_t wanted, int otherwise) {
     *job = (job_handle){.mpi = launched_rank() >= 0};
     if (!job->mpi) {
         job->nranks = wanted > 0 ? (int)wanted : otherwise;
         return STATUS_OK;
     }
-    if (!job_mpi_available()) {
-        return error_report("mpirun started this, but the build has no MPI: install libopenmpi-dev "
-                            "and rebuild, or run without mpirun and give --ranks");
-    }
-    TW_TRY(job_mpi.begin(job));
+    const char *cause;
+    mpi = job_mpi_load(&cause);
+    if (mpi == NULL)
+        return error_report(
+            "mpirun started this, but its MPI cannot be used: %s. Or run without mpirun and give "
+            "--ranks",
+            cause);
+    TW_TRY(mpi->begin(job));
     if (wanted == 0 || wanted == job->nranks)
         return STATUS_OK;
-    job_mpi.end();
+    mpi->end();
     return error_usage("--ranks %" PRId64 " is not accepted: mpirun started %d; leave --ranks out",
                        wanted, job->nranks);
 }
@@ -73,7 +126,7 @@ int job_execute(int status, int64_t wanted, int otherwise,
         return launched_rank() > 0 ? STATUS_OK : status;
     status = run(&job, context);
     if (job.mpi)
-        job_mpi.end();
+        mpi->end();
     return status;
 }
 
@@ -82,7 +135,7 @@ bool job_prints(const job_handle *job) {
 }
 
 int job_worst(const job_handle *job, int status) {
-    return job->mpi ? job_mpi.worst(status) : status;
+    return job->mpi ? mpi->worst(status) : status;
 }
 
 const char *job_transport_name(const job_handle *job) {
@@ -249,5 +302,5 @@ static int run_local(const job_handle *job, job_work work, void *context) {
 
 int job_run(const job_handle *job, job_work work, void *context) {
     error_silence(false);
-    return job->mpi ? job_mpi.run(job, work, context) : run_local(job, work, context);
+    return job->mpi ? mpi->run(job, work, context) : run_local(job, work, context);
 }

@@ -69,14 +69,20 @@ const char *job_transport_name(const job_handle *job);
  * Returns STATUS_OK when all have ended, or prints that not all could be started. */
 int job_threads(int nranks, size_t stack, void (*work)(void *context, int rank), void *context);
 
-/* For job.c: job_mpi.c, with no functions where the build has no MPI. */
-bool job_mpi_available(void);
-extern const struct job_mpi {
+/* For job.c: the functions of job_mpi.c. They are in a file of their own, thinwire-mpi.so, which is
+ * loaded when mpirun has started the command: without it the command runs where no MPI is installed.
+ * The file must be of the same version as the command. */
+#define JOB_MPI_VERSION (TW_VERSION_MAJOR * 1000000 + TW_VERSION_MINOR * 1000 + TW_VERSION_PATCH)
+typedef struct job_mpi {
+    int version; /* JOB_MPI_VERSION */
     int (*begin)(job_handle *job);
     int (*worst)(int status);
     int (*run)(const job_handle *job, job_work work, void *context);
     int (*end)(void);
 } job_mpi;
+
+/* Load them. NULL: not possible, and *cause says why. */
+const job_mpi *job_mpi_load(const char **cause);
 
 /* ---- gather.c: what ranks tell each other outside of the work that is measured
  *

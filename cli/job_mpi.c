@@ -1,12 +1,11 @@
 /* job_mpi.c - a job of processes that mpirun started, each of them one rank
  *
+ * A file that the command loads, thinwire-mpi.so; it takes libthinwire and error.c from the command.
  * An error that all ranks share ends the job in order. When ranks are lost, or hang, only MPI_Abort
  * ends it; the line about it should come once, from the lowest rank that lives. So each rank waits
  * a little longer than the one before it, and the first to print ends all others.
  */
 #include "job.h"
-
-#ifdef TW_HAVE_MPI
 
 #include <limits.h>
 #include <mpi.h>
@@ -72,14 +71,5 @@ static int run(const job_handle *job, job_work work, void *context) {
     return print_error(&self, status);
 }
 
-const struct job_mpi job_mpi = {begin, worst, run, MPI_Finalize};
-
-#else
-
-const struct job_mpi job_mpi = {0};
-
-#endif
-
-bool job_mpi_available(void) {
-    return job_mpi.begin != NULL;
-}
+__attribute__((visibility("default"))) extern const job_mpi thinwire_job_mpi;
+const job_mpi thinwire_job_mpi = {JOB_MPI_VERSION, begin, worst, run, MPI_Finalize};

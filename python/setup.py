@@ -25,7 +25,8 @@ class BuildWithLibrary(build_py):
     def run(self):
         super().run()
         build = Path(self.get_finalized_command("build").build_temp).resolve()
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DTHINWIRE_TESTS=OFF", "-DTHINWIRE_MPI=OFF"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DTHINWIRE_TESTS=OFF", "-DTHINWIRE_MPI=OFF",
+                   "-DTHINWIRE_COMMAND=OFF", "-DTHINWIRE_SHARED=ON"]
         subprocess.run(["cmake", "-S", ROOT, "-B", build, *options,
                         *shlex.split(os.environ.get("CMAKE_ARGS", ""))], check=True)
         subprocess.run(["cmake", "--build", build, "--target", "thinwire_shared", "--parallel",
