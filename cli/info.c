@@ -90,9 +90,19 @@ static void read_cpu_model(char model[LINE_SIZE]) {
     fclose(file);
 }
 
+/* A variable as the library sees it: an empty one is as good as none. */
 static const char *environment(const char *name) {
     const char *value = getenv(name);
-    return value != NULL ? value : "not set";
+    return value == NULL ? "not set" : value[0] == '\0' ? "empty, as if not set" : value;
+}
+
+/* What becomes of a selector with so many threads (0: the default): "" or that it is refused. */
+static const char *refusal(int threads) {
+    float sum = 0.0f;
+    const float add = 0.0f;
+    return tw_accumulate(&sum, &add, 1, threads) == TW_OK
+               ? ""
+               : ", not usable: selectors will refuse it";
 }
 
 static void print_kernels(FILE *stream) {
@@ -103,10 +113,8 @@ static void print_kernels(FILE *stream) {
         const char *chosen = strcmp(name, tw_kernels()) == 0 ? ", in use" : "";
         fprintf(stream, "%-10s %-10s %s%s\n", i == 0 ? "kernels" : "", name, state, chosen);
     }
-    const char *forced = environment("THINWIRE_KERNELS");
-    bool refused = getenv("THINWIRE_KERNELS") != NULL && strcmp(forced, tw_kernels()) != 0;
-    fprintf(stream, "%-10s force with THINWIRE_KERNELS=NAME (now: %s%s)\n", "", forced,
-            refused ? ", not usable: selectors will refuse it" : "");
+    fprintf(stream, "%-10s force with THINWIRE_KERNELS=NAME (now: %s%s)\n", "",
+            environment("THINWIRE_KERNELS"), refusal(1));
 }
 
 static void print_gpus(FILE *stream) {
@@ -125,8 +133,9 @@ static void print_info(FILE *stream, const char *cpu_model) {
     fprintf(stream, "%-10s %s\n", "thinwire", tw_version());
     fprintf(stream, "%-10s %s\n", "cpu", cpu_model);
     print_kernels(stream);
-    fprintf(stream, "%-10s %d by default; change with THINWIRE_THREADS=N (now: %s)\n", "threads",
-            tw_default_threads(), environment("THINWIRE_THREADS"));
+    fprintf(stream, "%-10s %d by default; change with THINWIRE_THREADS=N (now: %s%s)\n", "threads",
+            tw_default_threads(), environment("THINWIRE_THREADS"),
+            refusal(1)[0] == '\0' ? refusal(0) : "");
     print_gpus(stream);
     for (int t = 0; t < COUNT_OF(tables); t++)
         for (int i = 0; tables[t].row(i, &name, &description) == TW_OK; i++)
@@ -159,15 +168,14 @@ static void write_json(jsonl *json, const char *cpu_model) {
 int command_info(int argc, char **argv) {
     const char *json_path = NULL;
     const cli_option options[] = {
-        OPTION_TEXT("json", "FILE", &json_path,
-                    "write one JSON object to FILE, or to stdout with -"),
+        OPTION_JSON(&json_path),
     };
     TW_TRY(OPTIONS_PARSE(options, argc, argv, .command = "info",
                          .summary = "Show version, kernels, threads, GPUs, selection methods, "
                                     "exchanges, schemes, wire formats and transports, and how to "
                                     "choose them.",
                          .examples = "  thinwire info\n"
-                                     "  thinwire info --json -\n"
+                                     "  thinwire info --json\n"
                                      "  THINWIRE_KERNELS=ref thinwire info\n"));
     jsonl *json;
     char cpu_model[LINE_SIZE];

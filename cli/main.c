@@ -8,21 +8,7 @@
 #include <string.h>
 
 #include "cli.h"
-
-typedef struct command {
-    const char *name;
-    const char *description; /* one line */
-    int (*run)(int argc, char **argv);
-} command;
-
-typedef struct command_set {
-    const char *name; /* as typed: "thinwire bench" */
-    const char *description;
-    const char *others;   /* accepted besides the commands */
-    const char *examples; /* indented lines, each ending in \n */
-    const command *commands;
-    int ncommands;
-} command_set;
+#include "help.h"
 
 static int command_bench(int argc, char **argv);
 
@@ -38,7 +24,7 @@ int command_demo(int argc, char **argv) {
 }
 #endif
 
-static const command commands[] = {
+static const help_command commands[] = {
     {"demo", "train under six schemes and compare, in a minute", command_demo},
     {"train", "train a model with workers that exchange sparse gradients", command_train},
     {"info", "what this build has and what this machine uses", command_info},
@@ -63,7 +49,7 @@ static const command_set thinwire = {
     .ncommands = COUNT_OF(commands),
 };
 
-static const command benches[] = {
+static const help_command benches[] = {
     {"select", "time of one selection step against the bare pass e += g", command_bench_select},
     {"allreduce", "time and bytes of one allreduce step against dense", command_bench_allreduce},
     {"overlap", "many tensors, exchanged one by one and in the background", command_bench_overlap},
@@ -81,18 +67,9 @@ static const command_set bench = {
     .ncommands = COUNT_OF(benches),
 };
 
-static void print_help(const command_set *set, FILE *stream) {
-    fprintf(stream, "Usage: %s COMMAND [options]\n\n%s\n\nCommands:\n", set->name,
-            set->description);
-    for (int i = 0; i < set->ncommands; i++)
-        fprintf(stream, "  %-10s %s\n", set->commands[i].name, set->commands[i].description);
-    fprintf(stream, "\n`%s COMMAND --help` shows the options of a command.\n\nExamples:\n%s",
-            set->name, set->examples);
-}
-
 static int dispatch(const command_set *set, int argc, char **argv) {
     if (argc < 2) {
-        print_help(set, stderr);
+        help_print_set(set, HELP_TEXT, stderr);
         return STATUS_USAGE;
     }
     if (strcmp(argv[1], "help") == 0) { /* "help bench select" becomes "bench select --help" */
@@ -100,8 +77,9 @@ static int dispatch(const command_set *set, int argc, char **argv) {
         memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
         argv[argc - 1] = help_flag;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_help(set, stdout);
+    help_format format = help_asked(argv[1]);
+    if (format != HELP_NONE) {
+        help_print_set(set, format, stdout);
         return STATUS_OK;
     }
     char names[256] = "";

@@ -1,4 +1,4 @@
-/* options.c - parses options, refuses what it does not understand, makes the --help text
+/* options.c - parses options, refuses what it does not understand; help.c prints what they are
  *
  * Numbers are read whole: trailing characters, a leading blank, nan, inf and overflow are all
  * errors, never a value that merely looks right.
@@ -12,10 +12,9 @@
 #include <string.h>
 
 #include "cli.h"
+#include "help.h"
 
 #define TEXT_SIZE 512
-#define LINE_WIDTH 96 /* of the help */
-#define NAME_WIDTH 20 /* of "--name VALUE" */
 
 /* Around the limits or the choices of an option. */
 static const struct {
@@ -158,57 +157,6 @@ static bool read_value(const cli_option *option, const char *text) {
     return false;
 }
 
-/* A paragraph under way: words go to the next line, indented, where they do not fit. */
-typedef struct paragraph {
-    int indent;
-    int column;
-} paragraph;
-
-static void print_words(paragraph *text, const char *words) {
-    int length;
-    for (; *words != '\0'; words += length + (words[length] == ' ')) {
-        length = (int)strcspn(words, " ");
-        if (length > 0 && text->column > text->indent) {
-            bool fits = text->column + 1 + length <= LINE_WIDTH;
-            printf(fits ? " " : "\n%*s", text->indent, "");
-            text->column = fits ? text->column + 1 : text->indent;
-        }
-        printf("%.*s", length, words);
-        text->column += length;
-    }
-}
-
-static void print_option(const cli_option *option) {
-    char usage[64];
-    const char *placeholder = option->placeholder != NULL ? option->placeholder : "";
-    snprintf(usage, sizeof usage, "--%s %s", option->name, placeholder);
-    printf("  %-*s ", NAME_WIDTH, usage);
-    paragraph text = {.indent = NAME_WIDTH + 3, .column = NAME_WIDTH + 3};
-    print_words(&text, option->help);
-    if (option->choice_at != NULL)
-        print_words(&text, "One of:");
-    for (int i = 0; option->choice_at != NULL && option->choice_at(i) != NULL; i++)
-        print_words(&text, option->choice_at(i));
-    putchar('\n');
-}
-
-static void print_help(const option_set *set) {
-    static const cli_option help = {.name = "help", .help = "show this text", .kind = KIND_FLAG};
-    printf("Usage: thinwire %s%s%s [options]\n\n", set->command, set->operands != NULL ? " " : "",
-           set->operands != NULL ? set->operands : "");
-    print_words(&(paragraph){.indent = 0}, set->summary);
-    printf("\n\nOptions:\n");
-    for (int i = 0; i < set->noptions; i++)
-        print_option(&set->options[i]);
-    print_option(&help);
-    if (set->notes != NULL) {
-        putchar('\n');
-        print_words(&(paragraph){.indent = 0}, set->notes);
-        putchar('\n');
-    }
-    printf("\nExamples:\n%s", set->examples);
-}
-
 /* The option that "--name" or "--name=value" names, NULL if none. */
 static const cli_option *find_option(const option_set *set, const char *argument) {
     if (strncmp(argument, "--", 2) != 0)
@@ -236,9 +184,10 @@ static int parse_argument(const option_set *set, int argc, char **argv, int *at)
     }
     if (value == NULL) {
         /* An option where a value should be is a forgotten value; a lone "-" is a file name. */
-        if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
+        bool missing = *at == argc || strncmp(argv[*at], "--", 2) == 0;
+        if (missing && option->bare == NULL)
             return refuse_value(set, option, NULL);
-        value = argv[(*at)++];
+        value = missing ? option->bare : argv[(*at)++];
     }
     return read_value(option, value) ? STATUS_OK : refuse_value(set, option, value);
 }
@@ -246,8 +195,9 @@ static int parse_argument(const option_set *set, int argc, char **argv, int *at)
 int options_parse(const option_set *set, int argc, char **argv) {
     bool ended = false; /* all that follows a "--" alone is an operand */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help(set);
+        help_format format = help_asked(argv[i]);
+        if (format != HELP_NONE) {
+            help_print_command(set, format);
             return STATUS_HELP;
         }
     }

@@ -48,6 +48,7 @@ typedef struct cli_option {
     } to;
     double min, max;                        /* of numbers, inclusive; whole ones up to 2^53 */
     const char *(*choice_at)(int position); /* names by position from 0, NULL past the last */
+    const char *bare; /* the value of the option without one; NULL: it needs one */
 } cli_option;
 
 /* Rows: the option's name, the placeholder of its value, where that goes, its limits or choices,
@@ -75,8 +76,9 @@ typedef struct cli_option {
 /* Rows that several commands have. */
 #define OPTION_SEED(target, help) OPTION_INTEGER("seed", "N", target, 0, 0x1p53, help)
 #define OPTION_JSON(target)                                                                        \
-    OPTION_TEXT("json", "FILE", target,                                                            \
-                "write JSON lines to FILE, or to stdout with - (the table goes to stderr)")
+    OPTION_ROW("json", "[FILE]",                                                                   \
+               "write JSON lines to FILE, or to stdout without FILE (the table goes to stderr)",   \
+               KIND_TEXT, .text = (target), .bare = "-")
 
 typedef struct option_set {
     const char *command;       /* after `thinwire`: "bench select" */

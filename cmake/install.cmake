@@ -64,7 +64,23 @@ if(THINWIRE_HAS_COMMAND)
   if(THINWIRE_HAS_MPI)
     install(TARGETS thinwire_cli_mpi DESTINATION ${CMAKE_INSTALL_LIBDIR}/thinwire)
   endif()
+  install(FILES ${PROJECT_SOURCE_DIR}/packaging/thinwire.bash
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME thinwire)
 endif()
+
+# Man pages: those of the command are what it prints, so they need a command that runs here.
+set(man ${PROJECT_BINARY_DIR}/man)
+set(man_command "")
+if(THINWIRE_HAS_COMMAND AND NOT CMAKE_CROSSCOMPILING)
+  set(man_command $<TARGET_FILE:thinwire_cli>)
+endif()
+add_custom_command(OUTPUT ${man}/man3/libthinwire.3
+  COMMAND ${PROJECT_SOURCE_DIR}/scripts/make-man "${man_command}" ${man}
+  DEPENDS ${man_command} scripts/make-man include/thinwire.h include/thinwire_sim.h
+          include/thinwire_mpi.h include/thinwire_nccl.h
+  COMMENT "Writing man pages" VERBATIM)
+add_custom_target(man ALL DEPENDS ${man}/man3/libthinwire.3)
+install(DIRECTORY ${man}/ DESTINATION ${CMAKE_INSTALL_MANDIR})
 
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR}

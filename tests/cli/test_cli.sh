@@ -66,10 +66,35 @@ has_json=$(sed -n 's/^json  *//p' "$dir/out")
 has_mpi=yes
 grep -q '^  *mpi  *not' "$dir/out" && has_mpi=no
 if [ "$has_json" = yes ]; then
+    succeeds info --json
+    json 'row["version"] and row["threads"] >= 1'
     succeeds info --json -
     json '{"self", "threads", "sockets", "custom"} <= set(row["transports"])'
     json 'row["wires"] == ["raw", "f32", "f16", "bf16", "q8", "q4", "q2"]'
 fi
+
+for setting in THINWIRE_KERNELS=nonsense THINWIRE_THREADS=many THINWIRE_THREADS=0; do
+    env "$setting" "$thinwire" info >"$dir/out" 2>"$dir/err" || fail "$setting: info fails"
+    grep "${setting%%=*}" "$dir/out" | grep -qF "(now: ${setting#*=}, not usable: selectors will refuse it)" ||
+        fail "$setting: info does not say that it is refused"
+    [ "$(grep -c "not usable: selectors" "$dir/out")" -eq 1 ] || fail "$setting: info blames another variable"
+done
+for setting in THINWIRE_KERNELS= THINWIRE_THREADS=; do
+    env "$setting" "$thinwire" info >"$dir/out" 2>"$dir/err" || fail "$setting: info fails"
+    grep "$setting" "$dir/out" | grep -qF "(now: empty, as if not set)" || fail "$setting: info does not say what it means"
+    env "$setting" "$thinwire" bench select --n 1000 --k 10 >"$dir/out" 2>"$dir/err" || fail "$setting is refused"
+done
+
+# ---- help for man and for completion
+
+for command in $("$thinwire" --help=words); do
+    "$thinwire" $command --help=man >"$dir/out" 2>"$dir/err" || { [ "$command" = train ] || [ "$command" = demo ]; } ||
+        fail "no page of $command"
+    [ ! -s "$dir/out" ] || grep -q "^\.TH \"thinwire-$command\" 1" "$dir/out" || fail "$command --help=man is no page"
+done
+succeeds bench select --help=words
+for word in --method --n --help; do grep -q "^$word" "$dir/out" || fail "words of bench select: no $word"; done
+grep -q '^--method.* exact' "$dir/out" || fail "words of bench select: no names of methods"
 
 # ---- wrong options
 
