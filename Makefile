@@ -10,7 +10,7 @@ CTEST = ctest --output-on-failure -j$(JOBS) --test-dir
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .NOTPARALLEL:
-.PHONY: all demo help deps install uninstall check test test-release test-mpich test-asan test-tsan \
+.PHONY: all demo help deps install uninstall abi check test test-release test-mpich test-asan test-tsan \
         test-valgrind test-options test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
         attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
@@ -107,6 +107,10 @@ format: ## reformat all sources
 	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 # PARTS: names of fuzzers, as exchange. None: all.
+abi: ## compare the shared libraries with those that were recorded; scripts/abi record writes them anew
+	@scripts/install-deps build abi
+	scripts/abi
+
 fuzz: ## look for crashes with libFuzzer, SECONDS (60) for each of the fuzzers in tests/fuzz
 	@scripts/install-deps build fuzz
 	scripts/fuzz $(SECONDS) $(PARTS)
