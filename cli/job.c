@@ -106,7 +106,7 @@ static int begin(job_handle *job, int64_t wanted, int otherwise) {
     mpi = job_mpi_load(&cause);
     if (mpi == NULL)
         return error_report(
-            "mpirun started this, but its MPI cannot be used: %s. Or run without mpirun and give "
+            "mpirun started this, but its MPI cannot be used: %s; or run without mpirun and give "
             "--ranks",
             cause);
     TW_TRY(mpi->begin(job));

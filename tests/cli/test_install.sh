@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the build into a scratch prefix and builds against it as users do: with pkg-config, from
-# C++, and with find_package; over MPI too where the build has it.
+# Installs the build into a scratch prefix, moves that, and builds against it as users do: with
+# pkg-config, from C++, and with find_package; over MPI too where the build has it. Then uninstalls.
 #
 #   test_install.sh BUILD_DIR SOURCE_DIR
 set -eu
@@ -8,19 +8,36 @@ build=$1 source=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
-pc=$(find "$scratch/prefix" -name thinwire.pc)
+prefix="$scratch/a prefix" # with a blank
+fail() { echo "FAIL: $*" >&2 && exit 1; }
+DESTDIR="$scratch/root" cmake --install "$build" --prefix /first >/dev/null
+mv "$scratch/root/first" "$prefix"
+pc=$(find "$prefix" -name thinwire.pc)
 lib=$(dirname "$(dirname "$pc")")
+export PKG_CONFIG_PATH="${pc%/*}"
+
+echo "files"
+for file in bin/thinwire include/thinwire.h share/doc/thinwire/LICENSE share/doc/thinwire/docs/python.md \
+    share/doc/thinwire/examples/select_step.c share/man/man3/libthinwire.3 share/bash-completion/completions/thinwire; do
+    [ -s "$prefix/$file" ] || fail "$file is not installed"
+done
+for command in "" $("$prefix/bin/thinwire" --help=words | sed 's/^/-/'); do
+    [ "$command" = -train ] || [ "$command" = -demo ] || [ -s "$prefix/share/man/man1/thinwire$command.1" ] ||
+        fail "no man page of thinwire$command"
+done
+grep -q tw_group_add "$prefix/share/man/man3/libthinwire.3" || fail "libthinwire(3) lacks functions"
+readelf -d "$lib/libthinwire.so" | grep 'SONAME.*\[libthinwire.so.0.1\]' || fail "soname"
+others=$(nm -D --defined-only "$lib/libthinwire.so" | awk '$2 != "A" && $3 !~ /^tw_[a-z].*@@THINWIRE_0\.1$/')
+[ -z "$others" ] || fail "symbols without version: $others"
+! grep -r --include='*.pc' --include='*.cmake' -l "$build\|/first\|/cuda" "$lib" || fail "paths of this machine"
+if readelf -d "$prefix/bin/thinwire" | grep -i 'NEEDED.*mpi'; then fail "the command needs MPI, which it must not"; fi
 
 echo "pkg-config"
-flags=$(PKG_CONFIG_PATH="$(dirname "$pc")" pkg-config --define-variable=prefix="$scratch/prefix" \
-    --cflags --libs thinwire)
-# shellcheck disable=SC2086
-cc "$source/examples/select_step.c" $flags -o "$scratch/shared"
+flags=$(pkg-config --cflags --libs thinwire) # quoted for a shell: eval
+eval "cc '$source/examples/select_step.c' $flags -o '$scratch/shared'"
 LD_LIBRARY_PATH="$lib" "$scratch/shared" | grep 'given .* = sent .* + kept'
 
-# shellcheck disable=SC2086
-cc "$source/examples/custom_transport.c" $flags -o "$scratch/custom"
+eval "cc '$source/examples/custom_transport.c' $flags -o '$scratch/custom'"
 LD_LIBRARY_PATH="$lib" "$scratch/custom" | grep 'rank 0: .* means exact'
 
 echo "C++"
@@ -32,8 +49,7 @@ int main() {
     return tw_selector_create(&selector, 10, &params) == TW_ERR_K ? 0 : 1;
 }
 EOF
-# shellcheck disable=SC2086
-c++ -Wall -Wextra -Wpedantic -Werror "$scratch/plus.cpp" $flags -o "$scratch/plus"
+eval "c++ -Wall -Wextra -Wpedantic -Werror '$scratch/plus.cpp' $flags -o '$scratch/plus'"
 LD_LIBRARY_PATH="$lib" "$scratch/plus"
 
 echo "find_package"
@@ -48,20 +64,26 @@ foreach(kind static thinwire)
 endforeach()
 EOF
 cmake -S "$scratch/consumer" -B "$scratch/consumer/build" \
-    -DCMAKE_PREFIX_PATH="$scratch/prefix" >/dev/null
+    -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$scratch/consumer/build" >/dev/null
 for kind in static thinwire; do
     "$scratch/consumer/build/$kind" | grep 'given .* = sent .* + kept'
 done
 
-"$scratch/prefix/bin/thinwire" --version
+"$prefix/bin/thinwire" --version
 
 if readelf -d "$lib/libthinwire.so" | grep -i 'NEEDED.*mpi'; then
     echo "libthinwire needs MPI, which it must not" >&2
     exit 1
 fi
+uninstall() {
+    mv "$prefix" "$scratch/root/first"
+    "$source/scripts/uninstall" "$build/install_manifest.txt" "$scratch/root"
+    [ -z "$(find "$scratch/root" -type f -o -type l -o -name thinwire)" ] || fail "left: $(find "$scratch/root")"
+}
 if [ ! -f "$lib/pkgconfig/thinwire_mpi.pc" ]; then
     echo "SKIP the MPI library: this build has none"
+    uninstall
     exit 0
 fi
 
@@ -87,10 +109,8 @@ int main(int argc, char **argv) {
 }
 EOF
 mpicc=$(sed -n 's/^MPI_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
-flags=$(PKG_CONFIG_PATH="$(dirname "$pc")" pkg-config --define-variable=prefix="$scratch/prefix" \
-    --cflags --libs thinwire_mpi)
-# shellcheck disable=SC2086
-"$mpicc" "$scratch/over_mpi.c" $flags -o "$scratch/over_mpi"
+flags=$(pkg-config --cflags --libs thinwire_mpi)
+eval "'$mpicc' '$scratch/over_mpi.c' $flags -o '$scratch/over_mpi'"
 LD_LIBRARY_PATH="$lib" "$scratch/over_mpi" | grep 'transport mpi of 1'
 
 mkdir "$scratch/mpi_consumer"
@@ -102,6 +122,14 @@ add_executable(mpi_consumer $scratch/over_mpi.c)
 target_link_libraries(mpi_consumer thinwire::mpi)
 EOF
 cmake -S "$scratch/mpi_consumer" -B "$scratch/mpi_consumer/build" -DMPI_C_COMPILER="$mpicc" \
-    -DCMAKE_PREFIX_PATH="$scratch/prefix" >/dev/null
+    -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$scratch/mpi_consumer/build" >/dev/null
 "$scratch/mpi_consumer/build/mpi_consumer" | grep 'transport mpi of 1'
+
+echo "the command under MPI, and without it"
+PMIX_RANK=0 "$prefix/bin/thinwire" info | grep '^ *mpi *ranks of an MPI'
+mv "$lib/thinwire/thinwire-mpi.so" "$scratch/"
+"$prefix/bin/thinwire" info | grep '^ *mpi *not usable: thinwire-mpi.so is not installed'
+! PMIX_RANK=0 "$prefix/bin/thinwire" bench allreduce --n 1000 2>"$scratch/err" || fail "runs without thinwire-mpi.so"
+grep 'thinwire-mpi.so is not installed' "$scratch/err"
+uninstall
