@@ -89,10 +89,10 @@ extern "C" {
 /* ---- 1. Version --------------------------------------------------------------------------- */
 
 #define TW_VERSION_MAJOR 0
-#define TW_VERSION_MINOR 1
+#define TW_VERSION_MINOR 2
 #define TW_VERSION_PATCH 0
 
-/* The version of the loaded library, for instance "0.1.0". */
+/* The version of the loaded library, for instance "0.2.0". */
 TW_API const char *tw_version(void);
 
 /* ---- 2. Errors ---------------------------------------------------------------------------- */

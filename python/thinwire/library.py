@@ -1,6 +1,7 @@
 """The C library through ctypes: structures and prototypes of thinwire.h, and nothing else.
 
-Loads the library that was built with the package, or the one that THINWIRE_LIBRARY names.
+Loads the library that THINWIRE_LIBRARY names, or the one that was built with the package, or else
+that of the system.
 """
 import ctypes
 import os
@@ -13,6 +14,7 @@ F32, F16, BF16 = 0, 1, 2
 CPU, CUDA = 0, 1
 ALL = -1
 LARGEST = 2**31 - 1
+SONAME = "libthinwire.so.0.1"       # of libraries whose structures are those below
 
 
 class SelectParams(Structure):
@@ -54,13 +56,17 @@ class StepInfo(Structure):
                 ("reserved", c_int64 * 4)]
 
 
-def _path():
+def _load():
     named = os.environ.get("THINWIRE_LIBRARY")
     bundled = os.path.join(os.path.dirname(__file__), "libthinwire.so")
-    if named is None and not os.path.exists(bundled):
-        raise ImportError("libthinwire.so is not in the package: install it with "
-                          "'pip install ./python', or set THINWIRE_LIBRARY to the path of one")
-    return named or bundled
+    if named is not None or os.path.exists(bundled):
+        return ctypes.CDLL(named or bundled)
+    try:
+        return ctypes.CDLL(SONAME)
+    except OSError as error:
+        raise ImportError(f"libthinwire.so is not in the package, and the system has no {SONAME}: "
+                          "install it with 'pip install ./python', or set THINWIRE_LIBRARY to the "
+                          "path of one") from error
 
 
 def _prototypes(lib):
@@ -103,7 +109,7 @@ def _prototypes(lib):
     return lib
 
 
-lib = _prototypes(ctypes.CDLL(_path()))
+lib = _prototypes(_load())
 
 
 def check(status):
@@ -114,7 +120,7 @@ def check(status):
 
 
 def version():
-    """The version of the loaded library, for instance "0.1.0"."""
+    """The version of the loaded library, for instance "0.2.0"."""
     return lib.tw_version().decode()
 
 

@@ -52,12 +52,19 @@ EOF
 eval "c++ -Wall -Wextra -Wpedantic -Werror '$scratch/plus.cpp' $flags -o '$scratch/plus'"
 LD_LIBRARY_PATH="$lib" "$scratch/plus"
 
+echo "Python finds the installed library"
+if command -v python3 >/dev/null; then
+    env -u THINWIRE_LIBRARY PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$source/python" LD_LIBRARY_PATH="$lib" python3 -c '
+import thinwire
+assert thinwire.schemes()["oktopk"] and open("/proc/self/maps").read().count("a prefix/lib")'
+fi
+
 echo "find_package"
 mkdir "$scratch/consumer"
 cat >"$scratch/consumer/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.22)
 project(consumer C)
-find_package(thinwire 0.1 REQUIRED)
+find_package(thinwire 0.2 REQUIRED)
 foreach(kind static thinwire)
   add_executable(\${kind} $source/examples/select_step.c)
   target_link_libraries(\${kind} thinwire::\${kind})
@@ -117,7 +124,7 @@ mkdir "$scratch/mpi_consumer"
 cat >"$scratch/mpi_consumer/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.22)
 project(mpi_consumer C)
-find_package(thinwire 0.1 REQUIRED COMPONENTS mpi)
+find_package(thinwire 0.2 REQUIRED COMPONENTS mpi)
 add_executable(mpi_consumer $scratch/over_mpi.c)
 target_link_libraries(mpi_consumer thinwire::mpi)
 EOF
