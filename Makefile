@@ -10,7 +10,7 @@ CTEST = ctest --output-on-failure -j$(JOBS) --test-dir
 VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum undo
 
 .NOTPARALLEL:
-.PHONY: all demo help deps install uninstall abi check test test-release test-mpich test-asan test-tsan \
+.PHONY: all demo help deps install uninstall dist deb wheel abi check test test-release test-mpich test-asan test-tsan \
         test-valgrind test-options test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
         attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
@@ -39,6 +39,16 @@ install: all ## install to PREFIX (/usr/local); DESTDIR is put before it
 
 uninstall: ## remove what the last `make install` installed, with the same DESTDIR
 	@scripts/uninstall build/install_manifest.txt "$(DESTDIR)"
+
+dist: ## dist/thinwire-VERSION.tar.gz of the last commit: the same bytes from every machine
+	scripts/make-dist
+
+deb: ## Debian packages of the last commit in dist/, checked by lintian
+	@scripts/install-deps build deb
+	scripts/make-deb
+
+wheel: ## the Python package for every Linux of 2018 and later in dist/, without CUDA; pip installs tools
+	scripts/make-wheel
 
 check: ## release tests in 90 seconds; without the longest, sanitizers, MPICH and valgrind
 	@scripts/install-deps --check check
