@@ -9,10 +9,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from setuptools import Distribution, setup
+from setuptools import Distribution, find_packages, setup
 from setuptools.command.build_py import build_py
+from wheel.bdist_wheel import bdist_wheel
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(os.environ.get("THINWIRE_SOURCE", Path(__file__).resolve().parent.parent))
 
 
 def version():
@@ -35,12 +36,19 @@ class BuildWithLibrary(build_py):
 
 
 class PlatformDistribution(Distribution):
-    """The wheel holds machine code."""
+    """The package holds machine code."""
 
     def has_ext_modules(self):
         return True
 
 
-setup(name="thinwire", version=version(), packages=["thinwire", "thinwire.integrations"], python_requires=">=3.8",
-      description="Sums gradients over thin wires: sends what matters, keeps the rest",
-      license="MIT", cmdclass={"build_py": BuildWithLibrary}, distclass=PlatformDistribution)
+class AnyPython(bdist_wheel):
+    """The wheel fits every Python 3: ctypes loads the machine code."""
+
+    def get_tag(self):
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(version=version(), packages=find_packages(include=["thinwire", "thinwire.*"]),
+      cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": AnyPython},
+      distclass=PlatformDistribution)
