@@ -11,7 +11,11 @@ from pathlib import Path
 
 from setuptools import Distribution, find_packages, setup
 from setuptools.command.build_py import build_py
-from wheel.bdist_wheel import bdist_wheel
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:     # setuptools before 70
+    from wheel.bdist_wheel import bdist_wheel
 
 ROOT = Path(os.environ.get("THINWIRE_SOURCE", Path(__file__).resolve().parent.parent))
 
