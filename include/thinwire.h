@@ -313,6 +313,30 @@ TW_API int tw_transport_threads(tw_transport **transports, int nranks);
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, int rank, int nranks);
 
+/* Ranks as processes that know an address and nothing else of each other. A process that can listen
+ * on one of the addresses of `meet` is the meeting point; it may have any rank. The others register
+ * there, and every two ranks are connected. IPv4 and IPv6.
+ *
+ * With a secret both ends of every connection prove that they know it (HMAC-SHA-256 of two nonces);
+ * it is never sent. Without one, anybody who reaches the port may join. Messages are not encrypted
+ * and carry no keyed digest: whoever can change packets on the way can change gradients. Use a network
+ * that you trust, or a tunnel. */
+typedef struct tw_tcp_params {
+    const char *meet; /* "host:port", or several with commas: the first that answers is used. An
+                         IPv6 address stands in brackets */
+    int rank, nranks;
+    const void *secret; /* [secret_bytes], the same on all ranks; NULL: none */
+    size_t secret_bytes;
+    const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
+    double timeout;  /* seconds in which all ranks must come; 0: 300 */
+} tw_tcp_params;
+
+/* Collective. A process that is refused gets the error; the others go on waiting for its rank.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_MISMATCH for another secret, number of
+ * ranks or version, and for a rank that another process has; TW_ERR_TRANSPORT if another program
+ * listens there; TW_ERR_TIMEOUT, naming the ranks that did not come. */
+TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params);
+
 /* The functions of a custom transport: implement them to run Thinwire over your own network. One
  * thread at a time calls the functions of one transport; it may be a thread of the library. Only
  * idle and close may block.

@@ -15,6 +15,7 @@ static const tw__transport_row rows[] = {
     {"threads", "ranks as threads of one process", tw_transport_threads},
     {"simulated", "threads over a simulated network", NULL},
     {"sockets", "ranks as processes with connected sockets between them", NULL},
+    {"tcp", "ranks as processes that meet at host:port", NULL},
     {"mpi", "ranks of an MPI communicator (libthinwire_mpi)", NULL},
     {"nccl", "device memory by NCCL, with another transport (libthinwire_nccl)", NULL},
     {"custom", "functions of the caller", NULL},

@@ -1,0 +1,23 @@
+/* meeting.h - ranks that know host:port and nothing else get a socket to every other rank
+ *
+ *   1. A process that can listen on the address is the meeting point. All others register there:
+ *      rank, and the port where they listen.
+ *   2. When all have registered, each gets the table of addresses.
+ *   3. Every rank connects to the ranks below it and accepts those above it.
+ *
+ * Every connection begins with a handshake in both directions: hello, challenge, proof, verdict. The
+ * proofs are HMACs of both nonces under the job's secret, so the secret itself is never sent. Where
+ * several addresses are named, the first that answers is the meeting point: a process that listens on
+ * a later one moves there, and sends those who registered with it away.
+ *
+ * One loop over poll() does all of this. A stranger, or a rank that stalls, delays nobody else. */
+#ifndef TW_TRANSPORT_MEETING_H
+#define TW_TRANSPORT_MEETING_H
+
+#include "thinwire.h"
+
+/* sockets [nranks] gets a connected socket to each other rank; -1 for this one. Collective.
+ * Errors: as tw_transport_tcp. */
+int tw__meet(const tw_tcp_params *params, int *sockets);
+
+#endif
