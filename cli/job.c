@@ -96,9 +96,24 @@ const job_mpi *job_mpi_load(const char **cause) {
 }
 #endif
 
-static int begin(job_handle *job, int64_t wanted, int otherwise) {
-    *job = (job_handle){.mpi = launched_rank() >= 0};
-    if (!job->mpi) {
+static int begin_tcp(job_handle *job, int64_t wanted, const job_tcp *tcp) {
+    if (tcp->rank < 0 || wanted == 0)
+        return error_usage("--meet needs --rank R and --ranks P");
+    if (tcp->rank >= wanted)
+        return error_usage("--rank %" PRId64 ": accepted are 0 .. %" PRId64 ", of --ranks %" PRId64,
+                           tcp->rank, wanted - 1, wanted);
+    *job =
+        (job_handle){.processes = true, .tcp = tcp, .nranks = (int)wanted, .first = (int)tcp->rank};
+    return STATUS_OK;
+}
+
+static int begin(job_handle *job, int64_t wanted, int otherwise, const job_tcp *tcp) {
+    if (tcp->meet != NULL)
+        return begin_tcp(job, wanted, tcp);
+    if (tcp->rank >= 0 || tcp->secret_file != NULL)
+        return error_usage("--rank and --secret-file are for --meet; give it too");
+    *job = (job_handle){.processes = launched_rank() >= 0};
+    if (!job->processes) {
         job->nranks = wanted > 0 ? (int)wanted : otherwise;
         return STATUS_OK;
     }
@@ -117,15 +132,15 @@ static int begin(job_handle *job, int64_t wanted, int otherwise) {
                        wanted, job->nranks);
 }
 
-int job_execute(int status, int64_t wanted, int otherwise,
+int job_execute(int status, int64_t wanted, int otherwise, const job_tcp *tcp,
                 int (*run)(const job_handle *job, void *context), void *context) {
     job_handle job;
     if (status == STATUS_OK)
-        status = begin(&job, wanted, otherwise);
+        status = begin(&job, wanted, otherwise, tcp);
     if (status != STATUS_OK)
         return launched_rank() > 0 ? STATUS_OK : status;
     status = run(&job, context);
-    if (job.mpi)
+    if (mpi != NULL)
         mpi->end();
     return status;
 }
@@ -135,11 +150,13 @@ bool job_prints(const job_handle *job) {
 }
 
 int job_worst(const job_handle *job, int status) {
-    return job->mpi ? mpi->worst(status) : status;
+    return mpi != NULL && job->tcp == NULL ? mpi->worst(status) : status;
 }
 
 const char *job_transport_name(const job_handle *job) {
-    return job->mpi ? "mpi" : job->sockets ? "sockets" : "threads";
+    if (job->tcp != NULL)
+        return "tcp";
+    return job->processes ? "mpi" : job->sockets ? "sockets" : "threads";
 }
 
 typedef struct thread_set {
@@ -302,5 +319,7 @@ static int run_local(const job_handle *job, job_work work, void *context) {
 
 int job_run(const job_handle *job, job_work work, void *context) {
     error_silence(false);
-    return job->mpi ? mpi->run(job, work, context) : run_local(job, work, context);
+    if (job->tcp != NULL)
+        return job_tcp_run(job, work, context);
+    return job->processes ? mpi->run(job, work, context) : run_local(job, work, context);
 }

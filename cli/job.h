@@ -1,12 +1,12 @@
-/* job.h - runs one function on every rank of a job: threads of this process, or MPI
+/* job.h - runs one function on every rank of a job: threads of this process, MPI, or TCP
  *
- * By itself a process runs all ranks as threads. Under mpirun it is one rank and the others are
- * processes like it; the environment tells which. Each rank gets two transports, as a transport
+ * By itself a process runs all ranks as threads. Under mpirun, or with --meet, it is one rank and the
+ * others are processes like it; the environment tells which, or --rank. Each rank gets two transports, as a transport
  * carries one group at a time: one for what is measured, one for gather.c.
  *
  *     job_silence_others();
  *     int status = parse options;
- *     return job_execute(status, wanted ranks, 8, run, context);      run calls job_run
+ *     return job_execute(status, wanted ranks, 8, &tcp, run, context);      run calls job_run
  */
 #ifndef CLI_JOB_H
 #define CLI_JOB_H
@@ -20,10 +20,28 @@
 
 #define JOB_RANKS_MAX 1024 /* as threads */
 
+/* Ranks that meet over TCP: what --meet, --rank and --secret-file say. */
+typedef struct job_tcp {
+    const char *meet; /* NULL: not over TCP */
+    int64_t rank;     /* -1: not given */
+    const char *secret_file;
+} job_tcp;
+#define JOB_TCP_INIT                                                                               \
+    { .rank = -1 }
+#define JOB_TCP_OPTIONS(tcp)                                                                       \
+    OPTION_TEXT(                                                                                   \
+        "meet", "HOST:PORT", &(tcp)->meet,                                                         \
+        "be one rank of --ranks processes that meet there over TCP; several places may be "        \
+        "named with commas"),                                                                      \
+        OPTION_INTEGER("rank", "R", &(tcp)->rank, 0, 65535, "with --meet: which rank this is"),    \
+        OPTION_TEXT("secret-file", "FILE", &(tcp)->secret_file,                                    \
+                    "with --meet: its bytes are known to the job's ranks only (default none)")
+
 /* The job as a process sees it. */
 typedef struct job_handle {
-    bool mpi;
-    bool sockets; /* between ranks that are threads */
+    bool processes;     /* every rank is one, over MPI or TCP */
+    const job_tcp *tcp; /* NULL: MPI, or threads */
+    bool sockets;       /* between ranks that are threads */
     int nranks;
     int first; /* lowest rank in this process */
 } job_handle;
@@ -48,7 +66,7 @@ void job_silence_others(void);
  * before it joins its job, and only rank 0 returns the status, since mpirun ends all other
  * processes at the first that fails, printed or not. wanted is the number of ranks asked for, 0 if
  * none was: then mpirun decides, or there are `otherwise` threads. Returns the status. */
-int job_execute(int status, int64_t wanted, int otherwise,
+int job_execute(int status, int64_t wanted, int otherwise, const job_tcp *tcp,
                 int (*run)(const job_handle *job, void *context), void *context);
 
 /* Whether rank 0, which prints, is in this process. */
@@ -61,7 +79,7 @@ int job_worst(const job_handle *job, int status);
  * where ranks are lost it may end the job instead. */
 int job_run(const job_handle *job, job_work work, void *context);
 
-/* "threads", "sockets" or "mpi". */
+/* "threads", "sockets", "mpi" or "tcp". */
 const char *job_transport_name(const job_handle *job);
 
 /* Call work(context, rank) in a thread for each of nranks. None begins before all exist: a thread
@@ -81,7 +99,10 @@ typedef struct job_mpi {
     int (*end)(void);
 } job_mpi;
 
-/* Load them. NULL: not possible, and *cause says why. */
+/* For job.c: job_tcp.c. */
+int job_tcp_run(const job_handle *job, job_work work, void *context);
+
+/* Load the functions of job_mpi.c. NULL: not possible, and *cause says why. */
 const job_mpi *job_mpi_load(const char **cause);
 
 /* ---- gather.c: what ranks tell each other outside of the work that is measured

@@ -70,6 +70,7 @@ static int parse(allreduce_bench *bench, int argc, char **argv) {
                       "how entries are written (default raw; auto chooses)."),
         OPTION_INTEGER("ranks", "P", &bench->ranks, 1, JOB_RANKS_MAX,
                        "ranks as threads (default 8); mpirun decides where it started this"),
+        JOB_TCP_OPTIONS(&bench->tcp),
         OPTION_INTEGER("n", "N", &bench->n, 1, INT32_MAX, "elements (default 1M)"),
         OPTION_REALS("density", "LIST", &bench->densities, 1e-10, 1,
                      "k/n, one or more separated by commas (default 0.01)"),
@@ -183,7 +184,7 @@ static int settle_ranks(allreduce_bench *bench, const job_handle *job) {
     bench->nranks = job->nranks;
     bench->transport = job_transport_name(job);
     if (bench->threads < 0)
-        bench->threads = job->mpi ? 0 : 1;
+        bench->threads = job->processes ? 0 : 1;
     int64_t steps = ALLREDUCE_WARM_STEPS + bench->steps;
     if (bench->verify && steps * job->nranks > PATTERN_EXACT_STEPS) {
         return error_usage("bench allreduce: --verify takes at most %d steps with %d ranks: beyond "
@@ -192,7 +193,7 @@ static int settle_ranks(allreduce_bench *bench, const job_handle *job) {
     }
     TW_TRY(bench_device_check(bench->device, bench->n, bench->threads));
     int vectors = (bench->verify ? 4 : 2) + (bench->device != TW_CPU ? 2 : 0);
-    double bytes = (double)bench->n * 4 * vectors * (job->mpi ? 1 : job->nranks);
+    double bytes = (double)bench->n * 4 * vectors * (job->processes ? 1 : job->nranks);
     if (bytes > (double)vector_available()) {
         return error_report(
             "the vectors of %d ranks take %.0f MB, more than is free; try a smaller --n "
@@ -276,6 +277,7 @@ int command_bench_allreduce(int argc, char **argv) {
     allreduce_bench bench = {.select = -1,
                              .exchange = -1,
                              .wire = -1,
+                             .tcp = JOB_TCP_INIT,
                              .n = DEFAULT_N,
                              .steps = DEFAULT_STEPS,
                              .threads = -1,
@@ -285,5 +287,5 @@ int command_bench_allreduce(int argc, char **argv) {
     int status = parse(&bench, argc, argv);
     if (status == STATUS_OK)
         status = settle(&bench);
-    return job_execute(status, bench.ranks, 8, run_job, &bench);
+    return job_execute(status, bench.ranks, 8, &bench.tcp, run_job, &bench);
 }

@@ -40,6 +40,7 @@ typedef struct allreduce_bench {
     int64_t n;
     int64_t k; /* 0: use the densities */
     int64_t ranks;
+    job_tcp tcp;
     int64_t steps;   /* timed, after ALLREDUCE_WARM_STEPS */
     int device;      /* tw_device */
     int64_t threads; /* of a rank's selector; 0: the library's default; -1: not given */

@@ -27,6 +27,7 @@ static const char *const mode_names[MODES] = {"one by one", "background"};
 typedef struct overlap_bench {
     int scheme; /* position */
     int64_t ranks;
+    job_tcp tcp;
     int64_t tensors;
     int64_t largest; /* elements of the largest tensor */
     double density;
@@ -77,6 +78,7 @@ static int parse(overlap_bench *bench, int argc, char **argv) {
         OPTION_CHOICE("scheme", "NAME", &bench->scheme, names_scheme, "(default oktopk)."),
         OPTION_INTEGER("ranks", "P", &bench->ranks, 1, JOB_RANKS_MAX,
                        "ranks as threads (default 4); mpirun decides where it started this"),
+        JOB_TCP_OPTIONS(&bench->tcp),
         OPTION_INTEGER("tensors", "N", &bench->tensors, 1, 1e5, "number of tensors (default 100)"),
         OPTION_INTEGER("largest", "N", &bench->largest, 1, INT32_MAX,
                        "elements of the largest (default 1M)"),
@@ -304,6 +306,7 @@ static int run_job(const job_handle *job, void *context) {
 
 int command_bench_overlap(int argc, char **argv) {
     overlap_bench bench = {.scheme = names_find_scheme("oktopk"),
+                           .tcp = JOB_TCP_INIT,
                            .tensors = 100,
                            .largest = 1000000,
                            .density = 0.01,
@@ -313,5 +316,5 @@ int command_bench_overlap(int argc, char **argv) {
                            .timeout = 300};
     job_silence_others();
     int status = parse(&bench, argc, argv);
-    return job_execute(status, bench.ranks, 4, run_job, &bench);
+    return job_execute(status, bench.ranks, 4, &bench.tcp, run_job, &bench);
 }

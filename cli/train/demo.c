@@ -144,5 +144,6 @@ int command_demo(int argc, char **argv) {
     demo d = {.density = 0.01, .epochs = 8, .directory = "demo-runs", .page = "report.html"};
     job_silence_others();
     int status = parse(&d, argc, argv);
-    return job_execute(status, d.ranks, DEMO_WORKERS, run_job, &d);
+    const job_tcp threads = JOB_TCP_INIT;
+    return job_execute(status, d.ranks, DEMO_WORKERS, &threads, run_job, &d);
 }

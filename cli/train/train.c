@@ -56,6 +56,7 @@ static int parse(train_settings *s, int argc, char **argv) {
         OPTION_CHOICE("density-schedule", "NAME", &s->density_schedule, density_schedule_name,
                       "how density falls (default exponential)."),
         OPTION_INTEGER("ranks", "N", &s->ranks, 1, 1e9, "workers as threads (default 4)"),
+        JOB_TCP_OPTIONS(&s->tcp),
         OPTION_INTEGER("batch", "N", &s->batch, 1, 1e9,
                        "samples per worker and step (default 32; text 16)"),
         OPTION_INTEGER("epochs", "N", &s->epochs, 1, 1e9, "over the training data (default 1)"),
@@ -173,5 +174,5 @@ int command_train(int argc, char **argv) {
     int status = parse(&settings, argc, argv);
     if (status == STATUS_OK)
         status = check(&settings);
-    return job_execute(status, settings.ranks, 4, run_job, &settings);
+    return job_execute(status, settings.ranks, 4, &settings.tcp, run_job, &settings);
 }

@@ -23,6 +23,7 @@ typedef struct train_settings {
     double density;
     bool per_rank; /* density counts what a rank sends: tw_count */
     int64_t ranks;
+    job_tcp tcp;
     int64_t batch;
     int64_t epochs, steps; /* one of them; both 0: one epoch */
     int64_t limit;         /* training examples; 0: all */
@@ -55,7 +56,7 @@ typedef struct train_settings {
     {                                                                                              \
         .data = DATASET_EMBEDDED, .select = -1, .exchange = -1, .wire = -1, .density = 0.01,       \
         .optimizer = -1, .momentum = 0.9, .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1,     \
-        .timeout = 300                                                                             \
+        .timeout = 300, .tcp = JOB_TCP_INIT                                                        \
     }
 
 /* How a run ended, as rank 0 saw it. */

@@ -143,7 +143,7 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
         return status;
     }
     pthread_mutex_init(&trace->mutex, NULL);
-    for (int r = job->first; r < (job->mpi ? job->first + 1 : job->nranks); r++)
+    for (int r = job->first; r < (job->processes ? job->first + 1 : job->nranks); r++)
         append_names(trace, r);
     *out = trace;
     return STATUS_OK;

@@ -1,0 +1,58 @@
+/* job_tcp.c - a job of processes that meet over TCP, each of them one rank
+ *
+ * Nobody started them together, so each prints its own error and ends alone. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "job.h"
+
+#define SECRET_MAX 4096 /* bytes */
+
+/* The bytes of the file without a newline at the end, as an editor leaves one. */
+static int read_secret(const char *path, char *secret, size_t *bytes) {
+    FILE *file = path != NULL ? fopen(path, "rb") : NULL;
+    *bytes = 0;
+    if (path == NULL)
+        return STATUS_OK;
+    if (file == NULL)
+        return error_report("--secret-file %s cannot be read", path);
+    *bytes = fread(secret, 1, SECRET_MAX + 1, file);
+    bool failed = ferror(file) != 0;
+    (void)fclose(file);
+    if (*bytes > 0 && secret[*bytes - 1] == '\n')
+        --*bytes;
+    if (failed || *bytes == 0 || *bytes > SECRET_MAX)
+        return error_report("--secret-file %s: accepted are 1 to %d bytes; for instance from "
+                            "'openssl rand -hex 32'",
+                            path, SECRET_MAX);
+    return STATUS_OK;
+}
+
+static int connect_rank(job_rank *self, const job_handle *job) {
+    char secret[SECRET_MAX + 1];
+    tw_tcp_params params = {.meet = job->tcp->meet, .rank = self->rank, .nranks = self->nranks};
+    int status = read_secret(job->tcp->secret_file, secret, &params.secret_bytes);
+    if (status != STATUS_OK)
+        return status;
+    params.secret = secret;
+    params.job = "work";
+    int error = tw_transport_tcp(&self->transport, &params);
+    params.job = "gather";
+    if (error == TW_OK)
+        error = tw_transport_tcp(&self->gather_transport, &params);
+    return error_check("connecting the ranks", error);
+}
+
+int job_tcp_run(const job_handle *job, job_work work, void *context) {
+    job_rank self = {.rank = job->first, .nranks = job->nranks, .local_ranks = 1};
+    error_capture_in(&self.error);
+    int status = connect_rank(&self, job);
+    if (status == STATUS_OK)
+        status = work(&self, context);
+    error_capture_in(NULL);
+    tw_transport_free(self.transport);
+    tw_transport_free(self.gather_transport);
+    if (self.error.text[0] != '\0')
+        return error_report("rank %d: %s", self.rank, self.error.text);
+    return status;
+}
