@@ -257,7 +257,8 @@ static int sweep(job_rank *job, void *context) {
 static int run_job(const job_handle *begun, void *context) {
     allreduce_bench *bench = context;
     jsonl *json = NULL;
-    const job_handle joined = {begun->mpi, bench->joined == 1, begun->nranks, begun->first};
+    job_handle joined = *begun;
+    joined.sockets = bench->joined == 1;
     const job_handle *job = &joined;
     int status = settle_ranks(bench, job);
     if (status == STATUS_OK && job_prints(job))
