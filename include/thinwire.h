@@ -31,7 +31,7 @@
  *     tw_group_add(group, n, NULL, NULL);                // tensor 0
  *     tw_group_open(group);
  *     while (tw_allreduce(group, 0, grad, grad) == TW_OK)
- *         ;                                              // grad becomes the mean over all ranks
+ *         ;                                              // grad becomes the mean of what is applied
  *     tw_group_free(group);
  *
  * Rules for every call
@@ -47,7 +47,7 @@
  *     use groups, transports and whatever is on a GPU, nor free them: their threads, connections and
  *     GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
- *     the same on all ranks, with two exceptions. If the group breaks, a rank that has already
+ *     the same on all ranks, with two exceptions. If the group breaks (section 6), a rank that has already
  *     finished the call returns TW_OK and gets the error from its next call. Errors "of this rank
  *     alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT. Calls without
  *     the mark do not wait for other ranks.
@@ -62,8 +62,8 @@
  * Caveats
  *   - Conservation (applied + new residuals = gradients + old residuals) is exact, with two
  *     exceptions: g + e is rounded to float32, and wire formats q8, q4 and q2 round remainders.
- *     With clip_norm, momentum or AdamW read clipped gradients, velocities or updates for
- *     gradients. Without feedback the rest is dropped.
+ *     With clip_norm, momentum or AdamW, it holds for clipped gradients, velocities or updates
+ *     instead of gradients. Without feedback, what is not applied is dropped.
  *   - All threads of the library compute in the caller's floating-point environment. With
  *     flush-to-zero, subnormal sums become 0. Call tw_selector_undo in the environment in which the
  *     step ran.
@@ -187,8 +187,8 @@ typedef enum {
  * density, of which exactly one must be set. A value that the library does not know is refused,
  * never replaced. */
 typedef struct tw_select_params {
-    const char *method; /* NULL: "exact"; in a group, the group's, else the scheme's. Names:
-                           tw_select_method() */
+    const char *method; /* NULL: the group's, else the scheme's; in a selector alone "exact".
+                           Names: tw_select_method() */
     int64_t k;          /* entries per step, 1 .. n; 0: use density */
     double density;     /* k / n, in (0, 1]; k is rounded to nearest, at least 1 */
     int type;           /* tw_type of the gradient */
@@ -208,8 +208,8 @@ typedef struct tw_select_params {
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
 
-    float clip_norm; /* > 0: if the 2-norm of g, of this tensor on this rank, is larger, scale g to
-                        it first. For a norm c over all ranks set c / sqrt(P). 0: off */
+    float clip_norm; /* > 0: if the 2-norm of g (this tensor, this rank) is larger, g is scaled
+                        down to it first. For a norm c over all ranks set c / sqrt(P). 0: off */
 
     /* Momentum before selection (Deep Gradient Compression, Lin et al., 2018) */
     float momentum; /* in [0, 1): the residual accumulates the velocity u = momentum * u + g
@@ -223,14 +223,14 @@ typedef struct tw_select_params {
      * 1 - rate * decay. A gradient that makes v overflow is refused as infinity is. AdamW needs
      * feedback and excludes momentum. Without it leave beta1, beta2, eps and rate 0. */
     int before;          /* tw_before */
-    double beta1, beta2; /* decay of m and of v, in [0, 1). Set both or none: none is 0.9 and 0.999,
-                            one alone leaves the other 0 */
+    double beta1, beta2; /* decay of m and of v, in [0, 1). Both 0: 0.9 and 0.999. If one is set, a
+                            0 in the other means 0 */
     double eps;          /* > 0; 0: 1e-8 */
     double rate;         /* learning rate until tw_group_set_rate; > 0; 0: 0.001 */
 
     /* Warm-up: in the first steps density falls from warmup_density to density. It never rises: if
      * warmup_density is not the larger one, there is no warm-up. Transformers need about a fifth of
-     * the run. */
+     * the run (docs/recipes.md). */
     int warmup;            /* tw_warmup */
     int32_t warmup_steps;  /* 0: none. TW_WARMUP_CALLER needs 0 */
     double warmup_density; /* of the first step, and the most that the caller may set; 0: 0.25 */
@@ -243,7 +243,7 @@ typedef struct tw_select_params {
     float reuse_high;     /* raise it if count > reuse_high * k; 0: 5/4 */
     float reuse_nudge;    /* fraction by which to lower or raise it; 0: 0.01 */
 
-    /* Method "gaussian": at most so many corrections of the threshold; 0: 4. If count is then
+    /* Method "gaussian": the largest number of corrections of the threshold; 0: 4. If count is then
      * outside k/4 .. 4k, the k largest are selected. "gaussian_published" is the authors' rule, for
      * comparison: three thresholds at most, 0 to n entries, on the CPU only. */
     int32_t gaussian_rounds;
@@ -267,15 +267,15 @@ typedef struct tw_select_params {
  * 5.2 * n bytes of address space. A step touches 0.2 * n to 0.5 * n of them, and more if gradients
  * suddenly grow 100 times. On a GPU it is a second residual.
  *
- * workspace of a selector on the CPU is the sum of (k is the largest k: with a warm-up that of
- * warmup_density, so 8 * n takes the place of 32 * k by default):
+ * workspace of a selector on the CPU is the sum of the lines below. k is the largest k of the run:
+ * with a warm-up from 0.25, 32 * k is 8 * n.
  *   32 * k              results
  *   32 * k per thread   address space, of which all threads together touch about 16 * k
  *   n / 250             samples; method "dgc": n / 25, "random": n / 8
  * Method "gaussian_published": 8 * n for results and 8 * n per thread, instead of 32 * k.
- * The tensors of a group share what is per thread, and samples: the largest tensor counts. Beside
- * its residual, undo log and results, a small tensor takes 2 kB.
- * On a GPU it is 64 * k + n / 2. */
+ * The tensors of a group share the memory per thread and the samples, sized for the largest tensor.
+ * Beside its residual, undo log and results, a small tensor takes 2 kB.
+ * On a GPU, workspace is 64 * k + n / 2. */
 typedef struct tw_memory {
     size_t residual;  /* float32[n]; 0 without feedback */
     size_t moments;   /* velocity, or m and v of AdamW; each twice, for undo: 2 or 4 x float32[n] */
@@ -329,6 +329,7 @@ typedef struct tw_tcp_params {
     size_t secret_bytes;
     const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
     double timeout;  /* seconds in which all ranks must come; 0: 300 */
+    uint32_t reserved[8];
 } tw_tcp_params;
 
 /* Collective. A process that is refused gets the error; the others go on waiting for its rank.
@@ -361,7 +362,7 @@ typedef struct tw_transport_calls {
     /* 1: done; *bytes is the length of a received message. 0: not done yet. Negative: failed.
      * After 1 or a negative result the request no longer exists. */
     int (*test)(void *context, void *request, size_t *bytes);
-    /* End a request that is not done. Do not touch its data after this returns. */
+    /* End a request that is not done. The transport must not touch its data afterwards. */
     void (*cancel)(void *context, void *request);
     /* Wait until a request may have made progress, at most `microseconds`. NULL: the library yields
      * the CPU instead. */
@@ -422,7 +423,7 @@ typedef struct tw_gpu_calls {
  * sets NCCL.
  *
  * If none are set, entries pass through host memory. Exception: between threads of one process the
- * library copies them directly, if tensors have 16384 entries or more on average. With exchanges
+ * library copies them directly, if k is 16384 or more, averaged over the tensors. With exchanges
  * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
  * scheme "auto", entries always pass through host memory.
  * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_STATE if the transport has a group. */
@@ -464,11 +465,11 @@ typedef enum {
 
 /* Which sums exchanges "oktopk" and "fulltopk" apply. */
 typedef enum {
-    /* The k largest sums of what the ranks sent. A rank sends all that it selected, its k largest
-     * at most. Exception: if almost all entries fall into one range of indices, ranks keep some
-     * back, so that none receives more than 6k words (of 4 bytes). */
+    /* The k largest sums of what the ranks sent. A rank sends the entries that it selected, but no
+     * more than its k largest. Exception: if almost all entries fall into one range of indices,
+     * ranks hold some back, so that no rank receives more than 6k words (of 4 bytes). */
     TW_GLOBAL_EXACT = 0,
-    /* All sums above the threshold of earlier steps, if these are 2k/3 to k sums; else as with
+    /* All sums above the threshold of earlier steps, if there are 2k/3 to k of them; else as
      * TW_GLOBAL_EXACT. Takes fewer messages per step. */
     TW_GLOBAL_REUSE = 1,
 } tw_global;
@@ -479,8 +480,8 @@ typedef enum {
      * oktopk, gtopk, butterfly, twolevel and fulltopk: each rank selects k, and k of the sums are
      * applied. */
     TW_COUNT_OF_SCHEME = 0,
-    /* k is a budget: the words that allgather would send with this k (see tw_exchange_cost). The
-     * library replaces k by the one that costs as much: for oktopk k(P-1)/3. So schemes can be
+    /* k sets the bytes: as many as allgather sends with this k (see tw_exchange_cost). The library
+     * computes the k of the exchange from it: for oktopk k(P-1)/3. So schemes can be
      * compared at equal bytes. dsa keeps k, dense ignores it, and butterfly in place of oktopk
      * (k < 8P) may send more. tw_step_info.k tells the new k. Not with "auto". */
     TW_COUNT_PER_RANK = 1,
@@ -496,9 +497,9 @@ typedef enum {
     TW_CHECKSUM_OFF = 1,
 } tw_checksum;
 
-/* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field. But k or
- * density of `select` must be set for tensors that are added without one, except with "dense". All
- * fields must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and
+/* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field.
+ * Exception: set k or density of `select`, unless every tensor brings its own or the scheme is
+ * "dense". All fields must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and
  * stream. */
 typedef struct tw_group_params {
     const char *scheme;      /* NULL: "oktopk". Names: tw_scheme(). "auto": see tw_choice */
@@ -846,7 +847,7 @@ typedef struct tw_selector tw_selector;
 TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory);
 
 /* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
- * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both or none are given;
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both or neither are given;
  * TW_ERR_NAME for a method that is unknown or not there on this device, or if THINWIRE_KERNELS
  * names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE if the GPU
  * cannot be used. On error *selector is NULL. */
@@ -899,7 +900,7 @@ TW_API int tw_selector_commit(tw_selector *selector, const int32_t *idx, int64_t
 /* Undo the step: residual and moments are bit for bit as before tw_selector_run.
  *   grad [n] the numbers that were given to tw_selector_run.
  * For a step that fails after selection, for instance because another rank found a NaN. The
- * selector also forgets what it learned in this step.
+ * selector also restores its threshold.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open. */
 TW_API int tw_selector_undo(tw_selector *selector, const void *grad);
 
@@ -922,7 +923,8 @@ typedef struct tw_select_info {
     int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
     float threshold;    /* smallest selected magnitude; 0 if none */
     int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
-    int64_t refused;    /* steps refused so far; on a GPU also after they were committed */
+    int64_t
+        refused; /* steps refused so far; on a GPU this includes steps that were already committed */
     int64_t reserved[2];
 } tw_select_info;
 
@@ -950,7 +952,7 @@ TW_API int tw_wire(int position, const char **name, const char **description);
 /* Transports: name, description. */
 TW_API int tw_transport_kind(int position, const char **name, const char **description);
 
-/* What the papers say an exchange costs: payload words that a rank sends per step, at least and at
+/* The theoretical cost of an exchange, from its paper where there is one: payload words that a rank sends per step, at least and at
  * most. It receives as many. A word is 4 bytes; an entry is two words.
  *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected
  *           indices are spread evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that

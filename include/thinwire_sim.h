@@ -6,7 +6,7 @@
  * every run, unless computation takes simulated time too (`computing`). `thinwire simulate` uses
  * this header.
  *
- *     tw_network network = {.latency = 50e-6, .bandwidth = 125e6};    // 1 Gbit/s Ethernet
+ *     tw_network network = {.latency = 50e-6, .bandwidth = 125e6};    // 50 us, 1 Gbit/s
  *     tw_transport_simulated(transports, nranks, &network);
  *     ...                                                             // each rank in its thread
  *     double seconds = tw_transport_clock(transports[rank]); */

@@ -140,14 +140,6 @@ static int is_proved(const meeting *m, const talk *t, const char *who,
 
 static talk *add_talk(meeting *m, int fd, talk_stage stage, int peer) {
     talk *t = calloc(1, sizeof *t);
-    if (t != NULL && m->ntalks == m->capacity) {
-        int capacity = m->capacity * 2;
-        talk **talks = realloc(m->talks, (size_t)capacity * sizeof(talk *));
-        m->talks = talks != NULL ? talks : m->talks;
-        struct pollfd *polls = realloc(m->polls, (size_t)(capacity + 2) * sizeof *polls);
-        m->polls = polls != NULL ? polls : m->polls;
-        m->capacity = talks != NULL && polls != NULL ? capacity : m->capacity;
-    }
     if (t == NULL || m->ntalks == m->capacity) {
         free(t);
         (void)close(fd);
@@ -662,7 +654,7 @@ static int run(meeting *m) {
 
 static int init(meeting *m) {
     size_t ranks = (size_t)m->nranks;
-    m->capacity = STRANGERS + 2 * m->nranks;
+    m->capacity = 2 * STRANGERS + 4 * m->nranks; /* more than there can be at a time */
     m->table_bytes = TW__DIGEST + ranks * sizeof(place);
     m->table = malloc(m->table_bytes);
     m->seen = calloc(ranks, sizeof *m->seen);
