@@ -1,4 +1,4 @@
-/* job.c - chooses between threads and MPI, and runs ranks as threads
+/* job.c - chooses between threads, MPI and TCP, and runs ranks as threads
  *
  * Open MPI, MPICH and Slurm tell a process about its job through the environment, before MPI is
  * initialised: that decides. A rank that fails leaves, and the others notice: at once between
@@ -138,7 +138,7 @@ int job_execute(int status, int64_t wanted, int otherwise, const job_tcp *tcp,
     if (status == STATUS_OK)
         status = begin(&job, wanted, otherwise, tcp);
     if (status != STATUS_OK)
-        return launched_rank() > 0 ? STATUS_OK : status;
+        return launched_rank() > 0 && tcp->meet == NULL ? STATUS_OK : status;
     status = run(&job, context);
     if (mpi != NULL)
         mpi->end();
@@ -150,7 +150,7 @@ bool job_prints(const job_handle *job) {
 }
 
 int job_worst(const job_handle *job, int status) {
-    return mpi != NULL && job->tcp == NULL ? mpi->worst(status) : status;
+    return job->processes && mpi != NULL ? mpi->worst(status) : status;
 }
 
 const char *job_transport_name(const job_handle *job) {

@@ -72,7 +72,7 @@ int job_execute(int status, int64_t wanted, int otherwise, const job_tcp *tcp,
 /* Whether rank 0, which prints, is in this process. */
 bool job_prints(const job_handle *job);
 
-/* The worst of the statuses that the processes of the job pass. Collective. */
+/* The worst of the statuses that the processes of an MPI job pass; else this process's own. Collective. */
 int job_worst(const job_handle *job, int status);
 
 /* Run work once for every rank. Prints the first error once. Returns STATUS_OK or STATUS_FAILED;

@@ -34,7 +34,7 @@ static int connect_rank(job_rank *self, const job_handle *job) {
     int status = read_secret(job->tcp->secret_file, secret, &params.secret_bytes);
     if (status != STATUS_OK)
         return status;
-    params.secret = secret;
+    params.secret = params.secret_bytes > 0 ? secret : NULL;
     params.job = "work";
     int error = tw_transport_tcp(&self->transport, &params);
     params.job = "gather";

@@ -318,7 +318,8 @@ TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, in
  * there, and every two ranks are connected. IPv4 and IPv6.
  *
  * With a secret both ends of every connection prove that they know it (HMAC-SHA-256 of two nonces);
- * it is never sent. Without one, anybody who reaches the port may join. Messages are not encrypted
+ * it is never sent. It must be random, 16 bytes or more: anybody who reaches the port can try to guess
+ * it from a proof. Without one, anybody who reaches the port may join. Messages are not encrypted
  * and carry no keyed digest: whoever can change packets on the way can change gradients. Use a network
  * that you trust, or a tunnel. */
 typedef struct tw_tcp_params {

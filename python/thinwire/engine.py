@@ -116,7 +116,7 @@ class Engine:
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
         self.vectors = self.updates = self.group = self.places = self.targets = None
         if self.schedule.options["density"] == 1.0:     # a threshold from earlier steps would
-            options.setdefault("select", "exact")       # leave some values behind
+            options["select"] = options.get("select") or "exact"    # leave some values behind
         try:
             self._make_vectors()
             self._open(scheme=scheme, bucket=library.LARGEST if self.as_a_whole else bucket,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Callable, Iterable, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from .engine import Engine
 from .errors import ParamError, StateError
@@ -148,6 +149,12 @@ class Distributed:
                                  "gradient when the optimizer became distributed: each rank would "
                                  "train it alone; unfreeze parameters before")
         self._exchange.synchronize()
+
+    def check_wrapped(self, model):
+        """Refuses a DistributedDataParallel that this optimizer was made without."""
+        if isinstance(model, DistributedDataParallel) and isinstance(self._exchange, PlainStep):
+            raise ParamError("optimizer: it was made before the model was wrapped, so gradients "
+                             "would be exchanged twice; make it from the wrapped model")
 
     def step(self, closure=None):
         if closure is None:

@@ -26,9 +26,9 @@ def broadcast_parameters(
     """
     if not dist.is_initialized() or dist.get_world_size(process_group) == 1:
         return
-    device, source = device_of(process_group), ranks_of(process_group)[root]
+    source = ranks_of(process_group)[root]
     for tensor in _tensors(model):
-        there = tensor.detach().to(device).contiguous()
+        there = tensor.detach().to(device_of(process_group, tensor.device)).contiguous()
         dist.broadcast(there, source, group=process_group)
         if there.data_ptr() != tensor.data_ptr():
             tensor.copy_(there)

@@ -96,11 +96,12 @@ def note(rank, nranks):
 
 # ---- one dict
 
-def device_of(group):
-    """Where a process group takes tensors."""
+def device_of(group, device):
+    """Where a process group takes tensors of a model on device."""
     backend = str(dist.get_backend(group))
-    only_gpus = "nccl" in backend and "gloo" not in backend
-    return torch.device("cuda", torch.cuda.current_device()) if only_gpus else torch.device("cpu")
+    if "nccl" not in backend or "gloo" in backend:
+        return torch.device("cpu")
+    return device if device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
 
 
 def _lengths(length, group, nranks, device):
@@ -137,7 +138,7 @@ def gather(engine, dst):
         error = failure
         if nranks == 1:
             raise
-    parts = [mine["state"].plain()] if nranks == 1 else _gather(mine, rank, nranks, group, dst)
+    parts = [mine["state"].plain()] if nranks == 1 else _gather(engine, mine, dst)
     if error is not None:
         raise error
     if parts is None:
@@ -146,8 +147,9 @@ def gather(engine, dst):
             "names": mine["names"], "sizes": mine["sizes"], "states": parts}
 
 
-def _gather(mine, rank, nranks, group, dst):
-    device, keep = device_of(group), dst is None or dst == rank
+def _gather(engine, mine, dst):
+    rank, nranks, group = engine.transport.rank, engine.transport.nranks, engine.process_group
+    device, keep = device_of(group, engine.device), dst is None or dst == rank
     data = mine["state"].plain() if mine is not None else None
     lengths = _lengths(len(data) if data is not None else -1, group, nranks, device)
     if -1 in lengths:

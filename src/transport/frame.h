@@ -9,9 +9,9 @@
  * A sender fills bytes, number and tag, then body and checked, then seals. A receiver checks the frame
  * before it uses any of it, and the body once it is complete:
  *
- *     tw__frame_open(&frame, data, bytes, tag, on)    tw__frame_check(&frame, number, text, size)
+ *     frame = tw__frame_open(data, bytes, tag, on)    tw__frame_check
  *     frame.number = ...;                             crc = tw__crc32c(crc, part, ...) as it arrives
- *     tw__frame_seal(&frame)                          tw__frame_check_body(&frame, crc, text, size) */
+ *     tw__frame_seal(&frame)                          tw__frame_check_body */
 #ifndef TW_TRANSPORT_FRAME_H
 #define TW_TRANSPORT_FRAME_H
 

@@ -23,6 +23,7 @@
 #define STRANGERS 64            /* handshakes beside those of ranks; the oldest gives way */
 #define ADDRESSES 8             /* of one name */
 #define BACKLOG 1024            /* strangers must not fill it while ranks come */
+#define RESOLVE_AGAIN (5 * TW__SECOND)
 
 enum { REGISTER = 1, PAIR };
 enum { ACCEPTED, OTHER_RANKS, NO_SUCH_RANK, TAKEN, OTHER_JOB, MOVED };
@@ -80,11 +81,19 @@ typedef struct talk {
     size_t in_bytes;
 } talk;
 
+/* What the resolver said of an endpoint. It may block, so it is not asked often. */
+typedef struct resolved {
+    tw__address at[ADDRESSES];
+    int count;
+    int64_t until; /* then it is asked again */
+} resolved;
+
 typedef struct meeting {
     const tw_tcp_params *params;
     int rank, nranks;
     int64_t deadline;
     tw__endpoint *endpoints;
+    resolved *addresses; /* [nendpoints] */
     int nendpoints;
     unsigned char job[TW__DIGEST], id[TW__DIGEST];
 
@@ -118,6 +127,13 @@ static int fail_memory(void) {
 }
 
 /* ---- proofs */
+
+/* Without random numbers a recorded handshake could be repeated. */
+static void fill_random(meeting *m, unsigned char bytes[TW__DIGEST]) {
+    if (getrandom(bytes, TW__DIGEST, 0) != TW__DIGEST)
+        m->refused = tw__fail(TW_ERR_TRANSPORT, "meet: the system gives no random numbers: %s",
+                              strerror(errno));
+}
 
 static void prove(const meeting *m, const talk *t, const char *who,
                   unsigned char proof[TW__DIGEST]) {
@@ -189,7 +205,7 @@ static void read_next(talk *t, talk_stage stage, void *data, size_t bytes) {
 
 /* ---- this rank connects */
 
-static void say_hello(const meeting *m, talk *t, uint32_t purpose) {
+static void say_hello(meeting *m, talk *t, uint32_t purpose) {
     t->hello = (hello){.magic = htonl(MAGIC),
                        .version = htonl(VERSION),
                        .purpose = htonl(purpose),
@@ -198,7 +214,7 @@ static void say_hello(const meeting *m, talk *t, uint32_t purpose) {
                        .to = htonl((uint32_t)t->peer),
                        .port = htonl((uint32_t)m->port)};
     memcpy(t->hello.id, purpose == PAIR ? m->id : m->job, TW__DIGEST);
-    (void)!getrandom(t->hello.nonce, sizeof t->hello.nonce, 0);
+    fill_random(m, t->hello.nonce);
 }
 
 /* Listens on the interface that leads to the meeting point. If that is on this host, the others find
@@ -317,34 +333,44 @@ static void begin_talk(meeting *m, const tw__address *to, uint32_t purpose, int 
     }
 }
 
+static const resolved *resolve(meeting *m, int endpoint) {
+    resolved *r = &m->addresses[endpoint];
+    if (tw__clock() >= r->until) {
+        r->count = tw__endpoint_resolve(&m->endpoints[endpoint], r->at, ADDRESSES);
+        r->until = tw__clock() + RESOLVE_AGAIN;
+    }
+    return r;
+}
+
 /* Listens on the first address that is this host's and free. */
 static void try_to_serve(meeting *m) {
-    tw__address found[ADDRESSES];
     for (m->serving = 0; m->serving < m->nendpoints; m->serving++) {
         const tw__endpoint *endpoint = &m->endpoints[m->serving];
-        int count = tw__endpoint_resolve(endpoint, found, ADDRESSES);
-        for (int i = 0; i < count; i++) {
-            if (tw__address_is_loopback(&found[i]) && !tw__endpoint_is_local(endpoint))
-                tw__address_set_wildcard(&found[i]);
-            m->service = tw__listen(&found[i], BACKLOG);
+        const resolved *found = resolve(m, m->serving);
+        for (int i = 0; i < found->count; i++) {
+            tw__address at = found->at[i];
+            if (tw__address_is_loopback(&at) && !tw__endpoint_is_local(endpoint))
+                tw__address_set_wildcard(&at);
+            m->service = tw__listen(&at, BACKLOG);
             if (m->service >= 0)
                 return;
+            if (errno == EADDRINUSE) /* somebody serves there; its other addresses stay free */
+                break;
         }
     }
 }
 
 /* Tries one address of the next endpoint: each name in turn, and all that a name stands for. */
 static void register_somewhere(meeting *m) {
-    tw__address found[ADDRESSES];
     if (m->serving == m->nendpoints && !m->registering && !m->known && tw__clock() >= m->retry)
         try_to_serve(m); /* once more: another job may have gone */
     int candidates = m->serving < m->nendpoints ? m->serving : m->nendpoints;
     if (m->known || m->registering || candidates == 0 || tw__clock() < m->retry)
         return;
     m->endpoint = m->attempt % candidates;
-    int count = tw__endpoint_resolve(&m->endpoints[m->endpoint], found, ADDRESSES);
-    if (count > 0)
-        begin_talk(m, &found[m->attempt / candidates % count], REGISTER, -1);
+    const resolved *found = resolve(m, m->endpoint);
+    if (found->count > 0)
+        begin_talk(m, &found->at[m->attempt / candidates % found->count], REGISTER, -1);
     else
         m->why = "the host is not known", m->retry = tw__clock() + PAUSE;
     m->attempt++;
@@ -377,11 +403,11 @@ static void connect_pairs(meeting *m) {
 
 /* ---- others connect to this rank */
 
-static int on_hello(const meeting *m, talk *t) {
+static int on_hello(meeting *m, talk *t) {
     if (ntohl(t->hello.magic) != MAGIC)
         return 0;
     t->challenge = (challenge){.magic = htonl(MAGIC), .version = htonl(VERSION)};
-    (void)!getrandom(t->challenge.nonce, sizeof t->challenge.nonce, 0);
+    fill_random(m, t->challenge.nonce);
     prove(m, t, "acceptor", t->challenge.proof);
     send_next(t, &t->challenge, sizeof t->challenge);
     read_next(t, WAITS_PROOF, t->proof, sizeof t->proof);
@@ -472,7 +498,7 @@ static void serve_table(meeting *m) {
         present += m->talks[i]->stage == REGISTERED && m->talks[i]->out_bytes == 0;
     if (m->serving == m->nendpoints || m->known || m->registered || present < m->nranks)
         return;
-    (void)!getrandom(m->id, sizeof m->id, 0);
+    fill_random(m, m->id);
     memcpy(m->table, m->id, sizeof m->id);
     for (int r = 0; r < m->nranks; r++) {
         place where = {.port =
@@ -574,6 +600,7 @@ static int advance(meeting *m, talk *t) {
 
 static void wait_for_sockets(meeting *m) {
     int64_t left = m->deadline - tw__clock();
+    left = left > 0 ? left : 0; /* poll takes a negative time for no limit */
     int milliseconds = left < PAUSE ? (int)(left / 1000000) + 1 : (int)(PAUSE / 1000000);
     int accepts = tw__clock() >= m->accept_again;
     m->polls[0] = (struct pollfd){.fd = accepts ? m->service : -1, .events = POLLIN};
@@ -588,8 +615,8 @@ static void wait_for_sockets(meeting *m) {
 
 static void serve_sockets(meeting *m) {
     for (int i = m->ntalks - 1; i >= 0; i--) { /* end_talk moves the last one here */
-        int expired = tw__clock() >= m->talks[i]->deadline;
-        if (expired || (m->polls[i + 2].revents != 0 && !advance(m, m->talks[i])))
+        int ready = m->polls[i + 2].revents != 0;
+        if ((ready && !advance(m, m->talks[i])) || tw__clock() >= m->talks[i]->deadline)
             end_talk(m, i);
     }
     if (m->polls[0].revents != 0)
@@ -612,7 +639,7 @@ static int count_missing(const meeting *m) {
 static void list_missing(const meeting *m, char *text, size_t size) {
     size_t used = 0;
     for (int r = 0; r < m->nranks && used < size; r++) {
-        if (r == m->rank || m->sockets[r] >= 0 || (!m->known && m->seen[r].any.sa_family != 0))
+        if (r == m->rank || m->sockets[r] >= 0 || (!m->known && registered_as(m, r) != NULL))
             continue;
         int wrote = snprintf(text + used, size - used, "%s%d", used > 0 ? ", " : "", r);
         used += wrote > 0 ? (size_t)wrote : 0;
@@ -669,7 +696,9 @@ static int init(meeting *m) {
     tw__sha256_begin(&hash);
     tw__sha256_add(&hash, name, strlen(name));
     tw__sha256_end(&hash, m->job);
-    return tw__endpoints_parse("meet", m->params->meet, &m->endpoints, &m->nendpoints);
+    TW_TRY(tw__endpoints_parse("meet", m->params->meet, &m->endpoints, &m->nendpoints));
+    m->addresses = calloc((size_t)m->nendpoints, sizeof *m->addresses);
+    return m->addresses != NULL ? TW_OK : fail_memory();
 }
 
 static void close_all(meeting *m, int status) {
@@ -683,6 +712,7 @@ static void close_all(meeting *m, int status) {
         if (m->sockets[r] >= 0)
             (void)close(m->sockets[r]);
     free(m->endpoints);
+    free(m->addresses);
     free(m->table);
     free(m->seen);
     free(m->pair_retry);

@@ -14,8 +14,11 @@
 static int check_params(tw_tcp_params *p) {
     TW_REQUIRE(p->meet, "meet");
     TW_TRY(tw__transport_check_ranks(p->rank, p->nranks));
-    if (p->secret == NULL && p->secret_bytes > 0)
-        return tw__fail(TW_ERR_NULL, "secret: is NULL, with secret_bytes %zu", p->secret_bytes);
+    if ((p->secret == NULL) != (p->secret_bytes == 0))
+        return tw__fail(TW_ERR_NULL, "secret: give both secret and secret_bytes, or neither");
+    for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)
+        if (p->reserved[i] != 0)
+            return tw__fail(TW_ERR_PARAM, "reserved: set it to zero");
     if (!(p->timeout >= 0 && p->timeout <= MOST_SECONDS))
         return tw__fail(TW_ERR_PARAM, "timeout: %g; accepted are 0 (default) .. %g seconds",
                         p->timeout, MOST_SECONDS);

@@ -415,7 +415,13 @@ static void test_bad_params(void **state) {
     p.rank = 0;
     p.secret_bytes = 3;
     check_error(tw_transport_tcp(&transport, &p), TW_ERR_NULL);
+    p.secret = "";
     p.secret_bytes = 0;
+    check_error(tw_transport_tcp(&transport, &p), TW_ERR_NULL);
+    p.secret = NULL;
+    p.reserved[7] = 1;
+    check_error(tw_transport_tcp(&transport, &p), TW_ERR_PARAM);
+    p.reserved[7] = 0;
     p.timeout = -1;
     check_error(tw_transport_tcp(&transport, &p), TW_ERR_PARAM);
     check_contains(tw_last_error(), "timeout: ");

@@ -27,6 +27,7 @@ def attached(model, optimizers=(), **options):
     The framework goes on to save the optimizer's own part."""
     for optimizer in map(_inner, optimizers):
         if isinstance(optimizer, Distributed):
+            optimizer.check_wrapped(model)
             optimizer.saved_apart = True
             return optimizer.thinwire
     return compress(getattr(model, "_orig_mod", model), **options)      # of torch.compile

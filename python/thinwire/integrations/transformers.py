@@ -9,12 +9,21 @@ import os
 
 from transformers import Trainer, TrainerCallback
 
+from ..errors import ParamError
+from ..optimizer import Distributed
 from . import attached, load, metrics, save
 
 
+def _wrapped(optimizer):
+    """An optimizer, and those inside of it."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "optimizer", None)
+
+
 class ThinwireCallback(TrainerCallback):
-    """Options are those of thinwire.compress(). If the Trainer has an optimizer of thinwire, that
-    one's are used.
+    """Options are those of thinwire.compress(). An optimizer of thinwire is refused: the Trainer
+    makes it before it wraps the model, and loads it before this callback.
 
     resume_from: the folder of the checkpoint, if it is not in the Trainer's output_dir.
     state: None before train().
@@ -29,7 +38,10 @@ class ThinwireCallback(TrainerCallback):
         if model is not self._model:
             if self.trainer.accelerator.scaler is not None:
                 options.setdefault("grad_scaler", self.trainer.accelerator.scaler)
-            self.state = attached(model, [self.trainer.optimizer], **options)
+            if any(isinstance(one, Distributed) for one in _wrapped(self.trainer.optimizer)):
+                raise ParamError("optimizer: the Trainer makes it before it wraps the model; use "
+                                 "torch.optim.AdamW with this callback, or a loop of your own")
+            self.state = attached(model, **options)
             self._model = model
         if state.global_step > 0:
             load(self.state, self.resume_from or self._folder(args, state))

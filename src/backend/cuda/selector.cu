@@ -320,8 +320,11 @@ int tw::locate(tw__cuda_selector *d, Table table, const void *const *memory, con
     }
     if (!changed)
         return TW_OK;
-    return failure(cudaMemcpyAsync(d->tables[table], known, bytes, cudaMemcpyHostToDevice, stream),
-                   "telling where pieces lie");
+    cudaError_t error =
+        cudaMemcpyAsync(d->tables[table], known, bytes, cudaMemcpyHostToDevice, stream);
+    if (error != cudaSuccess)
+        memset(known, 0, bytes);
+    return failure(error, "telling where pieces lie");
 }
 
 /* The current copies are read, the others written. */
