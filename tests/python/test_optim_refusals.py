@@ -342,6 +342,23 @@ def test_wrong_order():
     run(wrong_order, 2)
 
 
+def wrapped_later(rank, nranks):
+    """As frameworks do that are given model and optimizer at once."""
+    from thinwire.integrations import attached
+    network = model()
+    optimizer = thinwire.AdamW(network, density=0.1)
+    network = DDP(network)
+    refused(thinwire.ParamError, "made before the model was wrapped",
+            lambda: attached(network, [optimizer]))
+    wrapped = DDP(model())
+    right = thinwire.AdamW(wrapped, density=0.1)
+    assert attached(wrapped, [right]) is right.thinwire
+
+
+def test_wrapped_later():
+    run(wrapped_later, 2)
+
+
 def no_process_group(rank, nranks):
     dist.destroy_process_group()
     with mock.patch.dict(os.environ, WORLD_SIZE="2"):
@@ -418,5 +435,5 @@ def test_low_densities_are_warned_of_once():
 if __name__ == "__main__":
     main([test_skipped_steps_leave_no_trace, test_refused_steps_change_nothing,
           test_resumed_is_bitwise_the_same, test_wrong_states, test_bad_arguments,
-          test_wrong_order, test_forgotten_process_group, test_freed,
+          test_wrong_order, test_wrapped_later, test_forgotten_process_group, test_freed,
           test_low_densities_are_warned_of_once])
