@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from .engine import Engine
-from .errors import NumberError, ParamError, StateError
+from .errors import Error, NumberError, ParamError, StateError
 
 _INSTEAD = ("train it without thinwire, or shard it over a mesh with a replicate dimension: "
             "fully_shard(model, mesh=init_device_mesh(type, (replicas, shards), "
@@ -99,13 +99,15 @@ class ShardedState:
         engine = self.engine
         if number in self._done:        # the step before has left other groups out
             self._end_step()
+        if self._error is not None and not isinstance(self._error, NumberError):
+            return                      # a rank is lost: there is nobody to exchange with
         if engine.stream is not None:
             engine.stream.wait_stream(torch.cuda.current_stream(engine.device))
         with torch.cuda.stream(engine.stream):      # None: no effect
             self._begin(number, gradient)
             try:
                 engine.finish()
-            except NumberError as error:
+            except Error as error:      # raised after the pass: others of the shard wait there
                 self._error = self._error or error
         if engine.stream is not None:
             torch.cuda.current_stream(engine.device).wait_stream(engine.stream)
@@ -125,7 +127,11 @@ class ShardedState:
 
     def _end_step(self):
         self._done.clear()
-        self.engine.end_step()
+        self.engine.end_step(good=self._error is None)
+
+    def _forget(self, *_):
+        """Before a forward pass: a backward pass that failed has not run its callback."""
+        self._waits, self._error = False, None
 
     def _after_backward(self):
         """Raises what refused a group, now that FSDP has finished its pass. NaN may be in one shard
@@ -198,4 +204,6 @@ def attach(model, whole_model=False, grad_scaler=None, **options):
     mesh = groups[0][1].mesh_info
     engine = Engine([(name, _Shard(group)) for name, group in groups],
                     mesh.replicate_process_group, **options)
-    return ShardedState(engine, groups, mesh.shard_mesh_rank, mesh.shard_mesh_size)
+    state = ShardedState(engine, groups, mesh.shard_mesh_rank, mesh.shard_mesh_size)
+    model.register_forward_pre_hook(state._forget)
+    return state
