@@ -405,7 +405,7 @@ typedef struct tw_device_message {
 /* The functions that move GPU memory between ranks. One thread at a time calls them: a thread of the
  * library, whose current CUDA device is the group's GPU, or the thread that called the library, with
  * the device that this has. They return a negative number on failure, after tw_transport_explain. */
-typedef struct tw_gpu_calls {
+typedef struct tw_device_calls {
     /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
      * complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0.
      * messages is valid during the call only. The data of the messages stay valid until the stream
@@ -417,7 +417,7 @@ typedef struct tw_gpu_calls {
     int (*progress)(void *context);
     /* 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
     int (*check)(void *context, int ordinal);
-} tw_gpu_calls;
+} tw_device_calls;
 
 /* For groups on a GPU: use these functions to send entries from GPU to GPU. Control messages still
  * use the transport. All ranks must set them, or none. calls is copied; NULL: none. thinwire_nccl.h
@@ -428,7 +428,7 @@ typedef struct tw_gpu_calls {
  * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
  * scheme "auto", entries always pass through host memory.
  * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_STATE if the transport has a group. */
-TW_API int tw_transport_set_device(tw_transport *transport, const tw_gpu_calls *calls,
+TW_API int tw_transport_set_device(tw_transport *transport, const tw_device_calls *calls,
                                    void *context);
 
 /* Close and free. Free its group first. NULL is fine. Over MPI this is collective. */

@@ -48,7 +48,7 @@ extern "C" {
  * comm has another size or rank; TW_ERR_TRANSPORT with NCCL's text, also if comm is NULL. */
 TW_API int tw_transport_nccl(tw_transport *transport, ncclComm_t comm);
 
-/* `exchange` of the tw_gpu_calls that tw_transport_nccl sets: all messages as one group of NCCL sends
+/* `exchange` of the tw_device_calls that tw_transport_nccl sets: all messages as one group of NCCL sends
  * and receives. context is an ncclComm_t. If that does not block, ncclCommGetAsyncError tells when
  * they are queued. */
 TW_API int tw_nccl_exchange(void *context, const tw_device_message *messages, int count,

@@ -5,7 +5,7 @@
 #ifndef TW_BASE_RANDOM_H
 #define TW_BASE_RANDOM_H
 
-#include "base/host_device.h"
+#include "backend/host_device.h"
 
 #include <stdint.h>
 

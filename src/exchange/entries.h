@@ -13,7 +13,7 @@
 #define TW_ENTRIES_H
 
 #include "backend/cpu/kernels.h"
-#include "base/host_device.h"
+#include "backend/host_device.h"
 #include "base/memory.h"
 #include "base/error.h"
 

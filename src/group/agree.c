@@ -260,7 +260,7 @@ static int explain(const step_record *record, int rank, const char *own) {
                         rank, record->tensor);
     if (record->error == TW_ERR_TIMEOUT && own == NULL)
         return tw__fail(TW_ERR_TIMEOUT,
-                        "rank %d, tensor %d: its GPU did not end in time what was queued before "
+                        "rank %d, tensor %d: its device did not end in time what was queued before "
                         "this step or in it; is a stream stuck?",
                         rank, record->tensor);
     return tw__fail(tw__known_error(record->error), "rank %d, tensor %d: %s", rank, record->tensor,

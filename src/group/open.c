@@ -247,7 +247,7 @@ static int open_host_lists(tw_group *g) {
     return tw__backend_cpu.lists_create(&lists->context, NULL, 0, most_runs(g));
 }
 
-/* The caller's functions must be for the group's GPU. */
+/* The caller's functions must be for the group's device. */
 static int check_lent(const tw_group *g) {
     const tw__lent *lent = tw__transport_lent(g->transport);
     if (lent == NULL || lent->calls.check == NULL)

@@ -212,7 +212,7 @@ static int is_amount(double x, double most) {
     return isfinite(x) && x >= 0.0 && x <= most;
 }
 
-/* A GPU rounds the rank, which is n at most. A step counts margin * k entries, so a margin above 2,
+/* A device rounds the rank, which is n at most. A step counts margin * k entries, so a margin above 2,
  * its most, could overflow. A reused threshold may have been nudged to infinity. */
 static int learned_possible(const tw__state_head *head) {
     return is_amount(head->rank, 2.0 * (double)head->n) && is_amount(head->growth, 2.0) &&

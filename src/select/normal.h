@@ -6,7 +6,7 @@
 #ifndef TW_SELECT_NORMAL_H
 #define TW_SELECT_NORMAL_H
 
-#include "base/host_device.h"
+#include "backend/host_device.h"
 
 #include <math.h>
 #include <stdint.h>

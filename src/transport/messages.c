@@ -137,10 +137,11 @@ int tw__transport_check_device(tw_transport *t, tw__deadline *deadline, int alon
     if (deadline->begin == 0)
         begin_wait(t, deadline, now);
     if (now >= deadline->ask)
-        return tw__fail(TW_ERR_TIMEOUT,
-                        "the GPU has not ended within %g s what was queued before this step or in "
-                        "it; is a stream stuck?",
-                        (double)(deadline->ask - deadline->begin) / (double)TW__SECOND);
+        return tw__fail(
+            TW_ERR_TIMEOUT,
+            "the device has not ended within %g s what was queued before this step or in "
+            "it; is a stream stuck?",
+            (double)(deadline->ask - deadline->begin) / (double)TW__SECOND);
     if (alone && !t->interrupted)
         return TW_OK;
     int status = tw__transport_check(t, deadline, NULL);

@@ -218,7 +218,7 @@ void tw__transport_count(tw_transport *t, const tw__transfer *transfers, int cou
     }
 }
 
-int tw_transport_set_device(tw_transport *transport, const tw_gpu_calls *calls, void *context) {
+int tw_transport_set_device(tw_transport *transport, const tw_device_calls *calls, void *context) {
     TW_REQUIRE(transport, "transport");
     if (transport->acquired)
         return tw__fail(TW_ERR_STATE, "transport: already has a group; call this before");

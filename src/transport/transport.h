@@ -10,7 +10,7 @@
  *   transport_sockets.c    over connected sockets; connection.c: messages over one socket
  *   transport_mpi.c        over MPI, in libthinwire_mpi
  *   frame.c                the header of every message over sockets or MPI, and its checksums
- *   transport_nccl.c       device memory by NCCL, in libthinwire_nccl; in the folder of its backend
+ *   transport_tcp.c        ranks that meet at host:port (meeting.h), then sockets
  *
  * A transport is a table of calls (tw_transport_calls) with a context. The rest of the library uses
  * the functions below, which count bytes and keep deadlines. Transports move bytes and do not know
@@ -190,7 +190,7 @@ int tw__transport_transfer(tw_transport *t, tw__transfer *transfers, int count);
 void tw__transport_count(tw_transport *t, const tw__transfer *transfers, int count);
 /* What tw_transport_set_device has set, or NULL. */
 typedef struct tw__lent {
-    tw_gpu_calls calls;
+    tw_device_calls calls;
     void *context;
 } tw__lent;
 const tw__lent *tw__transport_lent(const tw_transport *t);

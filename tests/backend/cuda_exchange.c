@@ -64,4 +64,4 @@ int lent_exchange(void *context, const tw_device_message *messages, int count, v
     return error;
 }
 
-const tw_gpu_calls lent_calls = {.exchange = lent_exchange};
+const tw_device_calls lent_calls = {.exchange = lent_exchange};

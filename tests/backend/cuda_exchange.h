@@ -10,7 +10,7 @@
 enum { MOST_RANKS = 8 };
 
 /* For tw_transport_set_device: lent_exchange. */
-extern const tw_gpu_calls lent_calls;
+extern const tw_device_calls lent_calls;
 int lent_exchange(void *context, const tw_device_message *messages, int count, void *stream);
 /* Their context: each rank's own number. */
 int *lent_rank(int rank);

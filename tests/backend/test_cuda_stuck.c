@@ -106,7 +106,7 @@ static void check_took(const place *p, const char *what, double most) {
 
 /* Groups after a good step: kernels are loaded, which waits for the whole GPU. */
 static void place_open(place *p, const char *scheme, double timeout) {
-    static const tw_gpu_calls calls = {.exchange = stuck_exchange};
+    static const tw_device_calls calls = {.exchange = stuck_exchange};
     float *grad = check_alloc(N, sizeof *grad);
     *p = (place){.params = params_of(scheme, 0.05)};
     p->params.timeout = timeout;
@@ -230,8 +230,8 @@ static void test_callers_stream(void **state) {
         ranks_run(&p.r, i % 2 ? reduce_behind : reduce, &p);
         ranks_error(&p.r, TW_ERR_TIMEOUT);
         check_took(&p, "the step", 1.1 * TIMEOUT + 0.1);
-        check_contains(p.r.text[0], "rank 1, tensor 0: its GPU did not end in time");
-        check_contains(p.r.text[1], "the GPU has not ended within 0.5 s");
+        check_contains(p.r.text[0], "rank 1, tensor 0: its device did not end in time");
+        check_contains(p.r.text[1], "the device has not ended within 0.5 s");
         p.took[0] = 0.0;
         (void)free_group(&p.r, 1, &p); /* rank 0's memory is freed when the card is idle */
         check_took(&p, "tw_group_free", 1.0);

@@ -127,7 +127,7 @@ static int lent_exchange(void *context, const tw_device_message *messages, int c
     return error;
 }
 
-static const tw_gpu_calls lent = {.exchange = lent_exchange};
+static const tw_device_calls lent = {.exchange = lent_exchange};
 
 /* ---- what ranks send each other, known to both ends by its formula */
 
@@ -306,7 +306,7 @@ static int lend_refusal(ranks *r, int rank, void *context) {
 
 static void test_quiet_refusal(void **state) {
     (void)state;
-    static const tw_gpu_calls refusing = {.exchange = refuse_quietly};
+    static const tw_device_calls refusing = {.exchange = refuse_quietly};
     ranks r;
     check_scene("a lent transfer that fails quietly");
     ranks_init(&r, 2);
@@ -385,7 +385,7 @@ static int swap_slowly(ranks *r, int rank, void *context) {
 
 /* Both ranks' streams are like this one. */
 static void run_slowly(slow *s, const tw__stream *both, double timeout, int want) {
-    static const tw_gpu_calls calls = {.exchange = queue_nothing, .progress = slow_progress};
+    static const tw_device_calls calls = {.exchange = queue_nothing, .progress = slow_progress};
     ranks r;
     *s = (slow){.timeout = timeout, .began = check_seconds()};
     ranks_init(&r, 2);
@@ -493,7 +493,7 @@ static void check_own(lonely l, int want, const char *text, double least, double
 /* At half of the timeout the others would ask: until then this rank must have told them. */
 static void test_own_device(void **state) {
     (void)state;
-    const char *stuck = "the GPU has not ended within 0.4 s";
+    const char *stuck = "the device has not ended within 0.4 s";
     check_own((lonely){0}, TW_ERR_TIMEOUT, stuck, 0.4, 0.6, 0);
     check_own((lonely){.fails = 1}, TW_ERR_NUMBER, "says rank 1", 0.0, 0.3, 1);
     check_own((lonely){.fails = 1, .alone = 1}, TW_ERR_TIMEOUT, stuck, 0.4, 0.6, 0);
@@ -503,7 +503,7 @@ static void test_own_device(void **state) {
 
 static void test_lent_without_exchange(void **state) {
     (void)state;
-    static const tw_gpu_calls none;
+    static const tw_device_calls none;
     tw_transport *transport;
     check_ok(tw_transport_self(&transport));
     check_error(tw_transport_set_device(transport, &none, NULL), TW_ERR_NULL);

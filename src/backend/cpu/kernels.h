@@ -13,7 +13,7 @@
 #define TW_KERNELS_KERNELS_H
 
 #include "backend/adamw.h"
-#include "base/host_device.h"
+#include "backend/host_device.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef TW_KERNELS_WIRE_KERNELS_H
 #define TW_KERNELS_WIRE_KERNELS_H
 
-#include "base/host_device.h"
+#include "backend/host_device.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,7 +7,7 @@
 #ifndef TW_CUDA_STEP_CUH
 #define TW_CUDA_STEP_CUH
 
-#include "base/host_device.h"
+#include "backend/host_device.h"
 #include "backend/cuda/backend_cuda.h"
 #include "backend/cpu/kernels.h"
 

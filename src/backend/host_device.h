@@ -2,8 +2,8 @@
  *
  * Both compile them without contracting a * b + c, so that they give the same bits. Loops that are
  * unrolled let a GPU, which divides slowly, divide constants beforehand. */
-#ifndef TW_BASE_HOST_DEVICE_H
-#define TW_BASE_HOST_DEVICE_H
+#ifndef TW_BACKEND_HOST_DEVICE_H
+#define TW_BACKEND_HOST_DEVICE_H
 
 #ifdef __CUDACC__
 #define TW__HOST_DEVICE __host__ __device__
