@@ -328,9 +328,25 @@ static int has_unmatched(const mpi *m) {
     return found;
 }
 
+/* MPICH calls a message without a receive an error of MPI_Comm_free, and raises it on MPI_COMM_WORLD
+ * (on MPI_COMM_SELF since MPI 4), whose handler ends the process. An abort notice may arrive between
+ * the look for it and the end, so the handlers return for as long as this call takes. */
+static void free_comm(mpi *m) {
+    const MPI_Comm raised[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
+    MPI_Errhandler handlers[2];
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_get_errhandler(raised[i], &handlers[i]);
+        MPI_Comm_set_errhandler(raised[i], MPI_ERRORS_RETURN);
+    }
+    MPI_Comm_free(&m->comm);
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_set_errhandler(raised[i], handlers[i]);
+        MPI_Errhandler_free(&handlers[i]);
+    }
+}
+
 /* After a failure, here or on another rank, the communicator is not freed: MPI_Comm_free is
- * collective and could wait for a rank that is gone, and MPICH ends the process over messages
- * without a receive. The job is about to end. */
+ * collective and could wait for a rank that is gone. The job is about to end. */
 static void mpi_close(void *context) {
     mpi *m = context;
     int finalized = 0;
@@ -338,7 +354,7 @@ static void mpi_close(void *context) {
     if (!finalized)
         MPI_Type_free(&m->word);
     if (!finalized && !m->failed && !has_unmatched(m))
-        MPI_Comm_free(&m->comm);
+        free_comm(m);
     free_context(m);
 }
 
