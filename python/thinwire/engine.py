@@ -275,9 +275,10 @@ class Engine:
                              "whole_model=True is for models that use all their parameters in "
                              "every step")
 
-    def finish(self):
+    def finish(self, then=None):
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
-        on all ranks. Returns False for a step to skip: gradients are infinite then."""
+        on all ranks. Returns False for a step to skip: gradients are infinite then. then() is
+        called before anything is counted, so that a GPU gets work soon."""
         begun, self.begun = self.begun, []
         if self.whole_model:
             self._check_complete(begun)
@@ -292,6 +293,8 @@ class Engine:
             return False
         except Error as error:
             raise type(error)(self._by_name(error)) from None
+        if then is not None:
+            then()
         if not self.makes_updates:
             for _, grad, _, mean in begun:
                 if self.scaler is not None:

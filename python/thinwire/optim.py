@@ -203,23 +203,27 @@ class _AdamWRule(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        engine, parameters = self.thinwire, self._exchange.parameters
-        moved = engine.locate(parameters)
-        with engine.on_stream():
-            for group, decay in zip(self.param_groups, self._decays(moved)):
-                decay.step(group)
-            if self._clip_update:
-                _clip(engine.updates, self._clip_update)
-            engine.subtract(parameters)
+        if not self._is_updated:
+            self._locate()
+            with self.thinwire.on_stream():
+                self._update()
+        self._is_updated = False
         return loss
 
-    def _decays(self, moved):
-        """A Decay for each group; new ones if parameters lie elsewhere than before."""
-        if moved:
+    def _locate(self):
+        """Looks where the parameters lie; a Decay needs them to stay there."""
+        if self.thinwire.locate(self._exchange.parameters):
             known = set(map(id, self._exchange.parameters))
-            self._decay = [Decay([one for one in group["params"] if id(one) in known])
-                           for group in self.param_groups]
-        return self._decay
+            self._decays = [Decay([one for one in group["params"] if id(one) in known])
+                            for group in self.param_groups]
+
+    def _update(self):
+        for group, decay in zip(self.param_groups, self._decays):
+            decay.step(group)
+        if self._clip_update:
+            _clip(self.thinwire.updates, self._clip_update)
+        self.thinwire.subtract(self._exchange.parameters)
+        self._is_updated = True
 
 
 def _clip(updates, limit):
@@ -264,7 +268,7 @@ class AdamW(_Exchanging, _AdamWRule):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
                                   "weight_decay": weight_decay})
         _check_number({"clip_update": clip_update}, "clip_update")
-        self._clip_update = clip_update
+        self._clip_update, self._is_updated = clip_update, False
         self._exchange_with(model, process_group, backward_passes_per_step,
                             dict(options, scheme=scheme, wire=wire, whole_model=whole_model))
 
@@ -282,6 +286,11 @@ class AdamW(_Exchanging, _AdamWRule):
                     "beta2": betas[1]} for betas, eps in self._opened]   # both 0: the defaults
         return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True,
                       whole_updates=self._clip_update > 0)
+
+    def _prepare_update(self):
+        self._is_updated = False
+        self._locate()
+        return torch.no_grad()(self._update)
 
     def _check_unchanged(self):
         for group, opened in zip(self.param_groups, self._opened):

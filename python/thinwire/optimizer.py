@@ -93,16 +93,16 @@ class PlainStep:
         for number in numbers:
             self.started[number] = True
 
-    def synchronize(self):
-        """Waits for all gradients. Parameters that this rank did not use count as zero: all ranks
-        sum the same tensors."""
+    def synchronize(self, then=None):
+        """Waits for all gradients, then calls then() in the engine's stream. Parameters that this
+        rank did not use count as zero: all ranks sum the same tensors."""
         with self.lock:
             self._start([number for number, started in enumerate(self.started) if not started])
             self.started = [False] * len(self.parameters)
             self.ready = [0] * len(self.parameters)
             stream = self.engine.stream
             with torch.cuda.stream(stream):
-                good = self.engine.finish()
+                good = self.engine.finish(then)
             if stream is not None:
                 torch.cuda.current_stream(self.engine.device).wait_stream(stream)
             self.engine.end_step(good)
@@ -124,7 +124,7 @@ class DDPStep:
     def __init__(self, state):
         self.state, self.engine, self.parameters = state, state.engine, state.parameters
 
-    def synchronize(self):
+    def synchronize(self, then=None):
         if not self.engine.is_fresh:
             raise StateError("step() without gradients: call backward() of the model before, the "
                              "last one of a step not under no_sync()")
@@ -142,13 +142,16 @@ class Distributed:
     def synchronize(self):
         """Waits until every gradient is the mean over ranks. Call it before anything between
         backward() and step() that reads gradients: clipping, scaler.step()."""
+        self._synchronize()
+
+    def _synchronize(self, then=None):
         known = set(map(id, self._exchange.parameters))
         for parameter in held(self):
             if parameter.requires_grad and id(parameter) not in known:
                 raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
                                  "gradient when the optimizer became distributed: each rank would "
                                  "train it alone; unfreeze parameters before")
-        self._exchange.synchronize()
+        self._exchange.synchronize(then)
 
     def check_wrapped(self, model):
         """Refuses a DistributedDataParallel that this optimizer was made without."""
@@ -171,10 +174,14 @@ class Distributed:
         self._synchronize_once()
         return loss
 
+    def _prepare_update(self):
+        """What to call as soon as the result is there, if the optimizer's step can begin then."""
+        return None
+
     def _synchronize_once(self):
         if not self.thinwire.is_fresh:
             self._exchange.check_scaled()
-            self.synchronize()
+            self._synchronize(self._prepare_update())
 
     def add_param_group(self, group):
         if hasattr(self, "_exchange"):
