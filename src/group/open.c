@@ -309,7 +309,18 @@ static int check_wait(void *group, int first) {
     return tw__transport_check_device(g->transport, &g->device_deadline, g->is_ending);
 }
 
+/* Gives back the room for tensors that will not be added. */
+static int trim(tw_group *g) {
+    tw__tensor *tensors = realloc(g->tensors, sizeof *tensors * (size_t)g->ntensors);
+    if (tensors == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d tensors", g->ntensors);
+    g->tensors = tensors;
+    g->room = g->ntensors;
+    return TW_OK;
+}
+
 static int open_all(tw_group *g) {
+    TW_TRY(trim(g));
     int ordinal = g->tensors[g->leading].params.ordinal;
     TW_TRY(g->backend->stream_create(&g->stream, ordinal, check_wait, g));
     TW_TRY(open_buckets(g));
