@@ -301,9 +301,10 @@ class Engine:
                     mean.mul_(self.scale)
                 if mean is not grad:
                     grad.copy_(mean)
-        numbers = [number for number, _, _, _ in begun]
-        self.exchanged.update(numbers)
-        tensors = range(len(self.tensors.sizes)) if self.whole_model else numbers
+        tensors = range(len(self.tensors.sizes))
+        if not self.whole_model:
+            tensors = [number for number, _, _, _ in begun]
+            self.exchanged.update(tensors)
         self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
 
@@ -372,7 +373,7 @@ class Engine:
     def end_step(self, good=True):
         self.step += good
         self.is_fresh = good
-        if self.updates is not None:
+        if self.updates is not None and not self.whole_model:
             for number in set(range(len(self.sizes))) - self.exchanged:
                 self.updates[number].zero_()        # no rank has used this parameter
             self.exchanged.clear()

@@ -23,7 +23,7 @@ static inline double tw__seconds(void) {
 /* Between two looks at something that cannot be slept for. waited: ns since the first look. Most such
  * waits last microseconds; a long one shall not keep a core busy. */
 static inline void tw__relax(int64_t waited) {
-    const struct timespec moment = {0, 50000};
+    const struct timespec moment = {0, 25000};
     if (waited < TW__SECOND / 1000)
         (void)sched_yield();
     else
