@@ -417,6 +417,7 @@ typedef struct tw_device_calls {
     int (*progress)(void *context);
     /* 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
     int (*check)(void *context, int ordinal);
+    void (*reserved[4])(void); /* NULL */
 } tw_device_calls;
 
 /* For groups on a GPU: use these functions to send entries from GPU to GPU. Control messages still
@@ -427,7 +428,8 @@ typedef struct tw_device_calls {
  * library copies them directly, if k is 16384 or more, averaged over the tensors. With exchanges
  * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
  * scheme "auto", entries always pass through host memory.
- * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_STATE if the transport has a group. */
+ * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_PARAM if a reserved field is not NULL;
+ * TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, const tw_device_calls *calls,
                                    void *context);
 

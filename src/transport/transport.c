@@ -37,6 +37,13 @@ int tw_transport_kind(int position, const char **name, const char **description)
 
 /* ---- create and free */
 
+static int check_reserved(void (*const *reserved)(void), size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (reserved[i] != NULL)
+            return tw__fail(TW_ERR_PARAM, "calls.reserved: not NULL; set unused fields to NULL");
+    return TW_OK;
+}
+
 static int check_calls(const tw_transport_calls *calls) {
     TW_REQUIRE(calls, "calls");
     TW_REQUIRE(calls->name, "calls.name");
@@ -49,10 +56,7 @@ static int check_calls(const tw_transport_calls *calls) {
     if (missing != NULL)
         return tw__fail(TW_ERR_NULL,
                         "calls: send, recv, test and cancel are required, but %s is NULL", missing);
-    for (size_t i = 0; i < sizeof calls->reserved / sizeof calls->reserved[0]; i++)
-        if (calls->reserved[i] != NULL)
-            return tw__fail(TW_ERR_PARAM, "calls.reserved: not NULL; set unused fields to NULL");
-    return TW_OK;
+    return check_reserved(calls->reserved, sizeof calls->reserved / sizeof calls->reserved[0]);
 }
 
 int tw__transport_check_ranks(int rank, int nranks) {
@@ -224,6 +228,8 @@ int tw_transport_set_device(tw_transport *transport, const tw_device_calls *call
         return tw__fail(TW_ERR_STATE, "transport: already has a group; call this before");
     if (calls != NULL && calls->exchange == NULL)
         return tw__fail(TW_ERR_NULL, "calls: exchange is NULL");
+    if (calls != NULL)
+        TW_TRY(check_reserved(calls->reserved, sizeof calls->reserved / sizeof calls->reserved[0]));
     transport->lent = calls != NULL ? (tw__lent){*calls, context} : (tw__lent){0};
     return TW_OK;
 }

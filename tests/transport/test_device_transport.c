@@ -501,12 +501,17 @@ static void test_own_device(void **state) {
     check_own((lonely){.interrupt = 1, .alone = 1}, TW_ERR_STATE, "was freed", 0.0, 0.3, 1);
 }
 
-static void test_lent_without_exchange(void **state) {
+static void unknown(void) {
+}
+
+static void test_lent_is_checked(void **state) {
     (void)state;
-    static const tw_device_calls none;
+    static const tw_device_calls none,
+        newer = {.exchange = lent_exchange, .reserved = {[3] = unknown}};
     tw_transport *transport;
     check_ok(tw_transport_self(&transport));
     check_error(tw_transport_set_device(transport, &none, NULL), TW_ERR_NULL);
+    check_error(tw_transport_set_device(transport, &newer, NULL), TW_ERR_PARAM);
     check_ok(tw_transport_set_device(transport, &lent, NULL));
     check_true(tw__transport_lent(transport) != NULL);
     check_ok(tw_transport_set_device(transport, NULL, NULL));
@@ -523,7 +528,7 @@ int main(void) {
         cmocka_unit_test(test_lent_is_noticed),
         cmocka_unit_test(test_lent_is_stuck),
         cmocka_unit_test(test_lent_fails_later),
-        cmocka_unit_test(test_lent_without_exchange),
+        cmocka_unit_test(test_lent_is_checked),
         cmocka_unit_test(test_own_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

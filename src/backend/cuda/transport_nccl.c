@@ -48,7 +48,8 @@ static int check(void *context, int ordinal) {
 }
 
 int tw_transport_nccl(tw_transport *transport, ncclComm_t comm) {
-    static const tw_device_calls calls = {tw_nccl_exchange, progress, check};
+    static const tw_device_calls calls = {
+        .exchange = tw_nccl_exchange, .progress = progress, .check = check};
     int rank, nranks, nccl_rank = 0, nccl_ranks = 0;
     int status = tw_transport_info(transport, NULL, &rank, &nranks, NULL);
     if (status != TW_OK)
