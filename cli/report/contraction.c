@@ -182,7 +182,6 @@ int contraction_write(report_page *page) {
                                  .hint = "train a sparse scheme with --snapshots N",
                                  .x = "step",
                                  .y = CAUGHT,
-                                 .key = "top right maxrows 2 width 10",
                                  .labels = labels,
                                  .nlabels = page->nruns + BOUNDS,
                                  .add = add_caught};

@@ -122,7 +122,6 @@ int convergence_write_loss(report_page *page) {
                                                     .hint = "it was NaN in every step",
                                                     .x = axes[page->axis].label,
                                                     .y = y,
-                                                    .key = "top right",
                                                     .add = add_losses});
 }
 
@@ -131,6 +130,5 @@ int convergence_write_accuracy(report_page *page) {
                                                     .hint = "train with --evaluate N",
                                                     .x = axes[page->axis].label,
                                                     .y = "test accuracy, %",
-                                                    .key = "bottom right",
                                                     .add = add_accuracies});
 }

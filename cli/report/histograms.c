@@ -142,7 +142,6 @@ int histograms_write(report_page *page) {
                                      .hint = "train with --snapshots N",
                                      .x = VALUE,
                                      .y = y,
-                                     .key = "top right",
                                      .labels = labels,
                                      .nlabels = chosen.count,
                                      .add = add_first};

@@ -185,8 +185,7 @@ int page_picture_write(report_page *page, const page_picture *what) {
         .nlabels = what->labels != NULL ? what->nlabels : page->nruns,
         .is_file = true};
     if (plot_begin(&drawing, PLOT_FILE_WIDTH, PLOT_FILE_HEIGHT, what->x, what->y)) {
-        plot_key(&drawing);
-        plot_set(&drawing, "set key %s", what->key);
+        plot_key(&drawing, settings.labels, settings.nlabels);
         what->add(page, &drawing);
         if (drawing.nseries == 0) {
             status =

@@ -91,7 +91,6 @@ typedef struct page_picture {
     const char *name;          /* for the error when there is nothing of it */
     const char *hint;          /* after it: how a run gets some, or why it has none */
     const char *x, *y;         /* what the axes show */
-    const char *key;           /* where lines leave room for their names, as gnuplot says it */
     const char *const *labels; /* [nlabels]; NULL: the page's */
     int nlabels;
     void (*add)(const report_page *page, plot *drawing);

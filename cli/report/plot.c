@@ -2,7 +2,7 @@
  *
  * The axis of values has its label on top, where it can be read without turning the head and takes
  * no width from the plot; grid lines replace its ticks. Legends are in the page, unless a key is
- * asked for.
+ * asked for: it stands below the plot, where it hides no line.
  */
 #include "report/plot.h"
 
@@ -12,6 +12,12 @@
 #include <stdlib.h>
 
 #define FIRST_LABEL 3 /* 1 and 2 are those of the axes */
+#define LEFT 46       /* of the plot, as wide as numbers of the axis are */
+#define RIGHT 20
+#define LETTER 7.5    /* width of a letter, at most on average */
+#define WIDE 9.1      /* the same to gnuplot, which does not know the font */
+#define KEY_ROW 20    /* height of a row of the key */
+#define KEY_LINE 47.0 /* width of a line in the key, with room around it */
 
 static const char look[] = "set encoding utf8\n"
                            "set border 1 lw 1 lc rgb '" SVG_COLOR "'\n"
@@ -21,23 +27,29 @@ static const char look[] = "set encoding utf8\n"
                            "set format '%%g'\n"
                            "unset key\n";
 
+/* Height and what depends on it; foot is the height of what stands below the label of x. */
+static void set_height(plot *drawing, int foot) {
+    double height = drawing->height;
+    plot_set(drawing, "set terminal svg size %d,%d dynamic noenhanced rounded font 'sans-serif,13'",
+             drawing->width, drawing->height);
+    plot_set(drawing, "set bmargin at screen %g", (48.0 + foot) / height);
+    plot_set(drawing, "set tmargin at screen %g", 1.0 - 30.0 / height);
+    plot_set(drawing, "set label 1 at screen 0.02, screen %g", 1.0 - 12.0 / height);
+    plot_set(drawing, "set label 2 at graph 0.5, screen %g", (11.0 + foot) / height);
+}
+
 bool plot_begin(plot *drawing, int width, int height, const char *x, const char *y) {
     *drawing = (plot){.width = width, .height = height};
     drawing->script = open_memstream(&drawing->text, &drawing->size);
     drawing->command = open_memstream(&drawing->command_text, &drawing->command_size);
     if (drawing->script == NULL || drawing->command == NULL)
         return false;
-    plot_set(drawing, "set terminal svg size %d,%d dynamic noenhanced rounded font 'sans-serif,13'",
-             width, height);
     fprintf(drawing->script, look, COLOR_SOFT, COLOR_INK, COLOR_INK, COLOR_GRID);
-    plot_set(drawing, "set lmargin at screen %g", 46.0 / width);
-    plot_set(drawing, "set rmargin at screen %g", 1.0 - 20.0 / width);
-    plot_set(drawing, "set bmargin at screen %g", 48.0 / height);
-    plot_set(drawing, "set tmargin at screen %g", 1.0 - 30.0 / height);
-    plot_set(drawing, "set label 2 '%s' at graph 0.5, screen %g center tc rgb '" SVG_COLOR "'", x,
-             11.0 / height, COLOR_SOFT);
-    plot_set(drawing, "set label 1 '%s' at screen 0.02, screen %g left tc rgb '" SVG_COLOR "'", y,
-             1.0 - 12.0 / height, COLOR_SOFT);
+    plot_set(drawing, "set lmargin at screen %g", (double)LEFT / width);
+    plot_set(drawing, "set rmargin at screen %g", 1.0 - (double)RIGHT / width);
+    plot_set(drawing, "set label 1 '%s' left tc rgb '" SVG_COLOR "'", y, COLOR_SOFT);
+    plot_set(drawing, "set label 2 '%s' center tc rgb '" SVG_COLOR "'", x, COLOR_SOFT);
+    set_height(drawing, 0);
     return true;
 }
 
@@ -55,8 +67,29 @@ void plot_logarithmic(plot *drawing, char axis) {
     drawing->log_y = drawing->log_y || axis == 'y';
 }
 
-void plot_key(plot *drawing) {
-    plot_set(drawing, "set key top right samplen 2 spacing 1.2 tc rgb '" SVG_COLOR "'", COLOR_INK);
+/* Letters of a name in the key, which is UTF-8. */
+static int letters_of(const char *name) {
+    int letters = 0;
+    for (; *name != '\0' && letters < SVG_LABEL_COLUMNS; name++)
+        letters += (*name & 0xc0) != 0x80;
+    return letters;
+}
+
+void plot_key(plot *drawing, const char *const *labels, int nlabels) {
+    int longest = 1;
+    for (int i = 0; i < nlabels; i++)
+        longest = letters_of(labels[i]) > longest ? letters_of(labels[i]) : longest;
+    int columns = (int)((drawing->width - LEFT - RIGHT) / (LETTER * longest + KEY_LINE));
+    columns = columns < nlabels ? columns : nlabels;
+    columns = columns > 1 ? columns : 1;
+    int foot = KEY_ROW * ((nlabels + columns - 1) / columns);
+    drawing->height += foot;
+    set_height(drawing, foot);
+    plot_set(drawing,
+             "set key at graph 0.5, screen %g center bottom horizontal maxcols %d Left reverse "
+             "samplen 2 spacing 1 width %g tc rgb '" SVG_COLOR "'",
+             2.0 / drawing->height, columns, LETTER / WIDE * longest - SVG_LABEL_LETTERS,
+             COLOR_INK);
     drawing->has_key = true;
 }
 

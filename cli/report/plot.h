@@ -91,8 +91,9 @@ void plot_set(plot *drawing, const char *format, ...) __attribute__((format(prin
 /* Make an axis, 'x' or 'y', logarithmic; before its lines. */
 void plot_logarithmic(plot *drawing, char axis);
 
-/* Name the lines at the top right, where falling curves leave room; before its lines. */
-void plot_key(plot *drawing);
+/* Name the lines below the plot, which grows by as much; before its lines. labels[nlabels]: the names
+ * that labels of styles stand for. */
+void plot_key(plot *drawing, const char *const *labels, int nlabels);
 
 /* A name in the key for a style that lines of several colours have; after its lines. */
 void plot_key_entry(plot *drawing, plot_style style);
@@ -118,6 +119,8 @@ void plot_end(plot *drawing);
 
 #define SVG_COLOR "#0000%02x" /* printf format of a color for gnuplot */
 #define SVG_LABEL "TWLABEL%d" /* printf format of the text that stands for labels[...] */
+#define SVG_LABEL_LETTERS 8   /* of that text, which gnuplot makes room for */
+#define SVG_LABEL_COLUMNS 44  /* letters of a label that are shown */
 
 typedef struct svg_settings {
     int width, height;

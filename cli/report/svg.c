@@ -13,8 +13,6 @@
 
 #include "report/page.h"
 
-#define LABEL_COLUMNS 44 /* characters of a label that fit */
-
 static const struct {
     const char *name;
     const char *light;
@@ -187,7 +185,7 @@ static void write_text(FILE *out, span text, const svg_settings *settings) {
         text = (span){text.at + 1, text.length - 1};
     if (begins_with(text, "TWLABEL") && sscanf(text.at, SVG_LABEL, &label) == 1 && label >= 0 &&
         label < settings->nlabels)
-        html_text_cut(out, settings->labels[label], LABEL_COLUMNS);
+        html_text_cut(out, settings->labels[label], SVG_LABEL_COLUMNS);
     else
         fwrite(text.at, 1, text.length, out);
 }

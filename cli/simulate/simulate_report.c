@@ -195,23 +195,18 @@ static void add_lines(const simulate_settings *settings, plot *drawing,
     }
 }
 
-/* The numbers of ranks themselves as ticks, and the names to the right of the lines. */
-static void set_axes(const simulate_settings *settings, plot *drawing) {
+/* The numbers of ranks themselves as ticks, and the names of the lines. labels[schemes.count] */
+static void set_axes(const simulate_settings *settings, const char *const *labels, plot *drawing) {
     plot_logarithmic(drawing, 'x');
     plot_logarithmic(drawing, 'y');
-    plot_key(drawing);
-    plot_set(drawing, "set key outside right center");
-    plot_set(drawing, "set rmargin at screen 0.8");
+    plot_key(drawing, labels, settings->schemes.count);
     plot_set(drawing, "set xtics ()");
     for (int i = 0; i < settings->ranks.count; i++)
         plot_set(drawing, "set xtics add ('%g' %g)", settings->ranks.at[i], settings->ranks.at[i]);
 }
 
-static int draw(const simulate_settings *settings, plot *drawing) {
-    const char *labels[OPTION_LIST_MAX];
+static int draw(const simulate_settings *settings, const char *const *labels, plot *drawing) {
     char network[320], description[400], reason[256];
-    for (int i = 0; i < settings->schemes.count; i++)
-        labels[i] = names_scheme(settings->schemes.at[i]);
     describe(network, sizeof network, settings);
     snprintf(description, sizeof description, "time of a step over ranks, %s", network);
     const svg_settings look = {.description = description,
@@ -240,15 +235,18 @@ int simulate_plot(const simulate_settings *settings, double seconds[][OPTION_LIS
         (void)error_report("no plot: --plot needs gnuplot; install gnuplot-nox");
         return STATUS_OK;
     }
+    const char *labels[OPTION_LIST_MAX];
     char y[64];
     plot drawing;
     int status = STATUS_OK;
+    for (int i = 0; i < settings->schemes.count; i++)
+        labels[i] = names_scheme(settings->schemes.at[i]);
     snprintf(y, sizeof y, "time of a step, ms (%s)", settings->network_name);
     if (plot_begin(&drawing, PLOT_FILE_WIDTH, PLOT_FILE_HEIGHT, "ranks", y)) {
-        set_axes(settings, &drawing);
+        set_axes(settings, labels, &drawing);
         add_lines(settings, &drawing, seconds);
         status = drawing.nseries == 0 ? error_report("simulate: no times to draw")
-                                      : draw(settings, &drawing);
+                                      : draw(settings, labels, &drawing);
     } else {
         status = error_report("simulate: out of memory");
     }

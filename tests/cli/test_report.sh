@@ -238,6 +238,22 @@ if [ $plots = yes ]; then
         run report "$dir/dense.jsonl" "$dir/long.jsonl" --accuracy "$dir/axis.svg" --axis "${axis%% *}"
         says "$dir/axis.svg" ">${axis#* }<"
     done
+    # Names of six runs stand below the plot, where they hide no line, and not in each other.
+    for i in 1 2 3 4 5 6; do
+        log "run-$i-of-six-with-a-name" oktopk 100 4 >"$dir/six-$i.jsonl"
+    done
+    run report "$dir"/six-?.jsonl --accuracy "$dir/six.svg"
+    ! command -v python3 >/dev/null || python3 - "$dir/six.svg" <<'PYTHON' >"$dir/out" 2>&1 || fail "six names: $(cat "$dir/out")"
+import re, sys
+found = re.findall(r"translate\(([0-9.]+),([0-9.]+)\)[^>]*><text>([^<]*)<", open(sys.argv[1]).read())
+axis = next(float(y) for _, y, name in found if name == "step")
+places = [(float(x), float(y)) for x, y, name in found if name.startswith("run-")]
+assert len(places) == 6 and all(y > axis for _, y in places), (axis, places)
+width = 7 * len("run-1-of-six-with-a-name")
+for i, (x, y) in enumerate(places):
+    assert x + width < 640 and all(abs(y - b) > 12 or abs(x - a) > width for a, b in places[:i]), places
+PYTHON
+    [ -z "$keep" ] || cp "$dir/six.svg" "$keep"
     grep -v '"kind":"evaluation"' "$dir/dense.jsonl" >"$dir/no-test.jsonl"
     refused 1 "no test accuracy" report "$dir/no-test.jsonl" --accuracy "$dir/no-test.svg"
     run report "$dir/oktopk.jsonl" "$dir/long.jsonl" --contraction "$dir/caught.svg"
