@@ -15,7 +15,7 @@ from test_bad import refused
 
 try:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
     FSDPModule.set_all_reduce_hook
 except (ImportError, AttributeError):
     print("SKIP: fully_shard() of this torch is missing, or has no all-reduce hook")
@@ -24,14 +24,17 @@ except (ImportError, AttributeError):
 SHARDS = 2
 
 
-def sharded(width=40):
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // SHARDS, SHARDS),
+def mesh_of(shards=SHARDS):
+    return init_device_mesh("cpu", (dist.get_world_size() // shards, shards),
                             mesh_dim_names=("replicate", "shard"))
-    network = model(width=width)
+
+
+def sharded(width=40, **options):
+    mesh, network = mesh_of(), model(width=width)
     for layer in network:
         if list(layer.parameters()):
-            fully_shard(layer, mesh=mesh)
-    return fully_shard(network, mesh=mesh)
+            fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(network, mesh=mesh, **options)
 
 
 def train(network, rank, steps, first=0, lr=0.1, batches=100):
@@ -155,7 +158,31 @@ def nan(rank, nranks):
 
 def test_nan():
     for steps, weights_of_rank in run(nan, 4):
-        assert steps >= 4 and weights_of_rank.isfinite().all()
+        assert steps == 4 and weights_of_rank.isfinite().all()
+
+
+def mixed_precision(rank, nranks):
+    """Gradients are reduced in bfloat16, by either field of the policy, or in float32. At density 1
+    weights are those of dense HSDP up to rounding."""
+    found = []
+    for policy in ({"param_dtype": torch.bfloat16},
+                   {"reduce_dtype": torch.bfloat16},
+                   {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}):
+        plain, full = (sharded(mp_policy=MixedPrecisionPolicy(**policy)) for _ in range(2))
+        state, before = thinwire.compress(full, density=1.0), own(full)
+        train(plain, rank, 10, lr=0.5)
+        train(full, rank, 10, lr=0.5)
+        assert torch.allclose(own(plain), own(full), atol=0.01), policy
+        moved = (own(full) - before).abs().max()
+        assert moved > 0.02 and state.stats()["steps"] == 10, (moved, state.stats())
+        found.append(own(full))
+    return found
+
+
+def test_mixed_precision():
+    results = run(mixed_precision, 4)
+    for first, second in ((0, 2), (1, 3)):      # replicas of a shard
+        assert all(map(torch.equal, results[first], results[second]))
 
 
 def refusals(rank, nranks):
@@ -176,10 +203,20 @@ def refusals_of_hsdp(rank, nranks):
     network = sharded()
     refused(thinwire.ParamError, "whole_model",
             lambda: thinwire.compress(network, whole_model=True))
+    several = model()
+    fully_shard(several[0], mesh=mesh_of(shards=1))
+    for layer in several[1:]:
+        fully_shard(layer, mesh=mesh_of())
+    refused(thinwire.ParamError, "module '2' is sharded over another mesh than module '0'",
+            lambda: thinwire.compress(several))
     thinwire.compress(network, density=0.05)
     refused(thinwire.StateError, "hook already", lambda: thinwire.compress(network))
     network.set_requires_all_reduce(False)
     refused(thinwire.StateError, "set_requires_gradient_sync", lambda: train(network, rank, 1))
+    network = sharded()
+    network[4].set_gradient_divide_factor(2.0)
+    thinwire.compress(network, density=0.05)
+    refused(thinwire.StateError, "pass result='sum'", lambda: train(network, rank, 1))
 
 
 def test_refusals():
@@ -189,4 +226,4 @@ def test_refusals():
 
 if __name__ == "__main__":
     main([test_full_density_is_dense, test_low_density_trains, test_resumed_is_bitwise_the_same,
-          test_checkpoints_of_all_shards, test_nan, test_refusals])
+          test_checkpoints_of_all_shards, test_nan, test_mixed_precision, test_refusals])
