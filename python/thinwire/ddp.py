@@ -11,7 +11,7 @@ import queue
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from .errors import ParamError, StateError, TimeoutError, TransportError
 from .library import LARGEST
 from .options import check, shown
 from .schedule import is_trained_adaptively
+from .single import Single
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -177,10 +178,12 @@ def _check_dense(module):
 def trained(model):
     """The parameters that a DistributedDataParallel synchronises, [(name, parameter)], in the order
     of the backward pass."""
-    named = [(name, parameter) for name, parameter in model.module.named_parameters()
-             if parameter.requires_grad and name not in model.parameters_to_ignore]
-    named.reverse()
-    return named
+    return [(name, parameter) for name, parameter in _trained(model.module.named_parameters())
+            if name not in model.parameters_to_ignore]
+
+
+def _trained(named):
+    return [(name, parameter) for name, parameter in named if parameter.requires_grad][::-1]
 
 
 def may_be_unused(model):
@@ -205,29 +208,29 @@ class State:
     def scaler(self):
         return self.engine.scaler
 
-    def stats(self):
+    def stats(self) -> Dict[str, float]:
         """Bytes, counts and times: totals, and those of the last step, as last_..."""
         return self.engine.stats()
 
-    def summary(self):
+    def summary(self) -> str:
         """One line."""
         return self.engine.summary()
 
-    def residual_norm(self):
+    def residual_norm(self) -> float:
         """The 2-norm of this rank's residual. Copies it to the host."""
         return self.engine.residual_norm()
 
-    def state_dict(self):
+    def state_dict(self) -> Dict[str, Any]:
         """This rank's residuals, thresholds and counters. Every rank has its own: save all of them,
         with torch.save or under one key of torch.distributed.checkpoint."""
         return self.engine.state_dict()
 
-    def gather_state_dict(self, dst=None):
+    def gather_state_dict(self, dst: Optional[int] = None) -> Optional[Dict[str, Any]]:
         """The states of all ranks in one dict, which load_state_dict() takes on all ranks of any
         number. Collective. dst: the rank that gets it; others get None. Default: all."""
         return self.engine.gather_state_dict(dst)
 
-    def load_state_dict(self, saved):
+    def load_state_dict(self, saved: Any) -> None:
         """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
         of all ranks. Collective."""
         self.engine.load_state_dict(saved)
@@ -239,7 +242,7 @@ class State:
         """A copy or pickle is a dict: models of torch 2 hold the state, and scripts copy them."""
         return dict, (self.state_dict(),)
 
-    def close(self):
+    def close(self) -> None:
         """Frees everything now, not when the model is freed or the process ends."""
         for hook in self._refusing:
             hook.remove()
@@ -362,45 +365,10 @@ def attach(model, named, **options):
     return state
 
 
-def _selects_as_a_whole(model, options):
+def _selects_as_a_whole(named, options):
     """The default of whole_model: it gives the better model, where it can be had."""
-    elements = sum(parameter.numel() for _, parameter in trained(model))
-    return not may_be_unused(model) and not options.get("bucket") and elements <= LARGEST
-
-
-class Single:
-    """What compress() returns for a plain model in a job of one process: nothing is exchanged, and
-    gradients stay as they are. So a script needs no case of its own for one process."""
-
-    scaler = None
-
-    def __init__(self, scheme):
-        self.scheme, self.saved = scheme, {}
-
-    def stats(self):
-        return {}
-
-    def summary(self):
-        return f"thinwire {self.scheme}, one process: nothing is exchanged"
-
-    def residual_norm(self):
-        return 0.0
-
-    def state_dict(self):
-        """What load_state_dict() was given: residuals of a larger job wait for the next one."""
-        return self.saved
-
-    def gather_state_dict(self, dst=None):
-        return self.saved
-
-    def load_state_dict(self, saved):
-        self.saved = saved
-
-    def __repr__(self):
-        return f"<thinwire.Single: {self.summary()}>"
-
-    def close(self):
-        pass
+    elements = sum(parameter.numel() for _, parameter in named)
+    return not options.get("bucket") and elements <= LARGEST
 
 
 def _is_single():
@@ -411,7 +379,7 @@ def _is_single():
 @shown
 def compress(model: torch.nn.Module, scheme: str = "oktopk",
              density: Union[float, Callable[[int], float], None] = None,
-             **options: "Unpack[Options]"):
+             **options: "Unpack[Options]") -> Union[State, fsdp.ShardedState, Single]:
     """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
 
     model           a DistributedDataParallel, or a model that fully_shard() has sharded over a mesh
@@ -445,12 +413,16 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     """
     check(options)
     if isinstance(model, DistributedDataParallel):
+        named = trained(model)
         if options.get("whole_model") is None:
-            options["whole_model"] = _selects_as_a_whole(model, options)
-        return attach(model, trained(model), scheme=scheme, density=density, **options)
+            options["whole_model"] = (not may_be_unused(model)
+                                      and _selects_as_a_whole(named, options))
+        return attach(model, named, scheme=scheme, density=density, **options)
     if fsdp.is_sharded(model):
         return fsdp.attach(model, scheme=scheme, density=density, **options)
     if isinstance(model, torch.nn.Module) and _is_single():
-        return Single(scheme)
+        named, chosen = _trained(model.named_parameters()), options.pop("whole_model", None)
+        forms = [_selects_as_a_whole(named, options), False] if chosen is None else [chosen]
+        return Single(named, forms, scheme=scheme, density=density, **options)
     raise TypeError(f"model: {type(model).__name__}; accepted is DistributedDataParallel. Without "
                     "it, use thinwire.DistributedOptimizer")

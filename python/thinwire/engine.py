@@ -447,9 +447,18 @@ class Engine:
             try:
                 self.group.load(paths)
             except Error as error:
-                raise saved.explain(error) from None
+                if not (saved.is_missing(error) and states.is_of_one_process(state)):
+                    raise saved.explain(error) from None
+                self._check_new()
+                return
         self.is_fresh = False
         self.step = max(self.group.info(tensor).step for tensor in range(len(self.tensors.sizes)))
+
+    def _check_new(self):
+        """Before the state of one process: there are no residuals yet, and it brings none."""
+        if self.step > 0:
+            raise StateError("the state is of one process, which has no residuals; load it before "
+                             "the first step")
 
     def refuse_state(self):
         """Lets load_state_dict() of all other ranks fail."""

@@ -77,6 +77,8 @@ def own_of(saved, rank, nranks, sizes):
     """The dicts that this rank loads: one dict is its own; of the list of all ranks' dicts, or of
     a gathered state, it takes every nranks-th. sizes: elements of the model's parameters, by
     name."""
+    if states.is_of_one_process(saved):
+        return []
     saved = states.expand(saved)
     every = [saved] if isinstance(saved, dict) else saved
     if not (isinstance(every, (list, tuple)) and all(map(_is_state, every))):
@@ -102,6 +104,11 @@ def _compare(then, now):
     if list(then) != list(now):
         raise MismatchError("the saved state is of a model with the same parameters in another "
                             "order")
+
+
+def is_missing(error):
+    """Whether the library was given no state on any rank."""
+    return "no rank names a state" in str(error)
 
 
 def explain(error):

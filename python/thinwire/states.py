@@ -8,20 +8,24 @@ rank 0 alone would lose the others'. So there are three forms that hold all of t
     RankState               what torch.distributed.checkpoint saves from every rank, under one key
 
 Each can be loaded by another number of ranks. Then rank r takes the states of the ranks r,
-r + nranks, r + 2 nranks ... that were saved.
+r + nranks, r + 2 nranks ... that were saved. A job of one process has no residuals: its note says
+so, and nothing is taken from its state.
 """
+import contextlib
 import copy
 import os
 import re
+from numbers import Integral
 
 import torch
 import torch.distributed as dist
 
-from .errors import FileError, MismatchError, StateError
+from .errors import FileError, MismatchError, ParamError, StateError
 
 _CHUNK = 16 << 20       # bytes that are broadcast at a time
 _MOST_RANKS = 4096      # that a state in torch.distributed.checkpoint may have been saved by
 _FILE = "thinwire-{}-of-{}.pt"
+_ONE_PROCESS = "of one process: nothing was exchanged, there is no residual"
 _FILES = re.compile(r"thinwire-(\d+)-of-(\d+)\.pt")
 
 
@@ -128,9 +132,33 @@ def _broadcast(data, length, root, group, device, keep):
     return result if keep else None
 
 
+def of_one_process(state):
+    """The state of a job of one process, which exchanges nothing. Its bytes are only there to tell
+    torch.distributed.checkpoint how long the states of several ranks are."""
+    return {**state, "note": _ONE_PROCESS}
+
+
+def is_of_one_process(saved):
+    every = [saved] if isinstance(saved, dict) else saved
+    return isinstance(every, (list, tuple)) and len(every) > 0 and all(
+        isinstance(one, dict) and one.get("note") == _ONE_PROCESS for one in every)
+
+
+def gathered(mine, parts):
+    """The states of all ranks as one dict. mine: the dict of one of them."""
+    return {"version": 2, "note": f"the states of all {len(parts)} ranks", "nranks": len(parts),
+            "names": mine["names"], "sizes": mine["sizes"], "states": parts}
+
+
+def check_root(dst, nranks):
+    if dst is not None and not (isinstance(dst, Integral) and 0 <= dst < nranks):
+        raise ParamError(f"dst: {dst!r}; accepted is a rank, 0 .. {nranks - 1}, or None: all ranks")
+
+
 def gather(engine, dst):
     """The states of all ranks as one dict, on all ranks, or on rank dst alone. Collective."""
-    rank, nranks, group = engine.transport.rank, engine.transport.nranks, engine.process_group
+    nranks = engine.transport.nranks
+    check_root(dst, nranks)
     mine = error = None
     try:
         mine = engine.state_dict()
@@ -141,10 +169,7 @@ def gather(engine, dst):
     parts = [mine["state"].plain()] if nranks == 1 else _gather(engine, mine, dst)
     if error is not None:
         raise error
-    if parts is None:
-        return None
-    return {"version": 2, "note": f"the states of all {nranks} ranks", "nranks": nranks,
-            "names": mine["names"], "sizes": mine["sizes"], "states": parts}
+    return None if parts is None else gathered(mine, parts)
 
 
 def _gather(engine, mine, dst):
@@ -162,14 +187,16 @@ def _gather(engine, mine, dst):
 
 
 def expand(saved):
-    """A state in any form, as a list of dicts, one for each rank that saved. A dict of one rank
-    stays a dict."""
+    """A state in any form, as a list of dicts, one for each rank that saved. A dict of one rank of
+    several stays a dict."""
     if not isinstance(saved, dict):
         return saved
     if "states" in saved:
         return [_one(saved, rank, state) for rank, state in enumerate(saved["states"])]
     rows = getattr(saved.get("state"), "rows", None)
-    return saved if rows is None else [_one(saved, rank, row) for rank, row in rows.items()]
+    if rows is not None:
+        return [_one(saved, rank, row) for rank, row in rows.items()]
+    return [saved] if saved.get("nranks") == 1 else saved
 
 
 def _one(saved, rank, state):
@@ -181,18 +208,28 @@ def _one(saved, rank, state):
 
 def save(folder, state):
     """Writes this rank's state_dict() to a file in the folder of a checkpoint. Call it on all
-    ranks. Replaces the file of an earlier call at once."""
+    ranks. Replaces the file of an earlier call at once, and removes those of a job with another
+    number of ranks that was saved in the same folder."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, _FILE.format(state["rank"], state["nranks"]))
     torch.save(state, path + ".new")
     os.replace(path + ".new", path)
+    for rank, nranks in _files(folder):
+        if nranks != state["nranks"]:
+            with contextlib.suppress(FileNotFoundError):        # another rank was faster
+                os.remove(os.path.join(folder, _FILE.format(rank, nranks)))
+
+
+def _files(folder):
+    """(rank, number of ranks) of the files in a folder."""
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    return sorted(tuple(map(int, match.groups())) for match in map(_FILES.fullmatch, names)
+                  if match)
 
 
 def load(folder, rank, nranks):
     """The states that this rank takes of those in the folder of a checkpoint."""
-    found = sorted(tuple(map(int, match.groups())) for match in
-                   map(_FILES.fullmatch, os.listdir(folder) if os.path.isdir(folder) else ())
-                   if match)
+    found = _files(folder)
     sizes = sorted({of for _, of in found})
     if not found:
         raise FileError(f"{folder}: no state of thinwire is in it ({_FILE.format(0, nranks)} ...); "
@@ -201,5 +238,6 @@ def load(folder, rank, nranks):
         jobs = " and of ".join(map(str, sizes))
         raise MismatchError(f"{folder}: it holds states of jobs of {jobs} ranks; delete those that "
                             "do not belong to the checkpoint")
-    return [torch.load(os.path.join(folder, _FILE.format(*one)), map_location="cpu")
-            for one in found if one[0] % nranks == rank]
+    states = [torch.load(os.path.join(folder, _FILE.format(*one)), map_location="cpu")
+              for one in found if one[0] % nranks == rank or sizes == [1]]
+    return states if sizes != [1] else states[0]        # all ranks see that it is of one process

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from known import Known, gradient, residuals
 from ranks import main, model, run
+from test_bad import refused
 from thinwire import integrations, states
 
 SIZES = {"a": 500, "b": 60}
@@ -117,6 +118,89 @@ def test_no_room():
     run(no_room, 3)
 
 
+def gather_to_nobody(rank, nranks):
+    _, state = setting()
+    for dst in (9, -1, 1.5):
+        refused(thinwire.ParamError, f"dst: {dst}; accepted is a rank, 0 .. 1",
+                lambda: state.gather_state_dict(dst=dst))
+
+
+def test_gather_to_nobody():
+    run(gather_to_nobody, 2)
+    refused(thinwire.ParamError, "dst: 1; accepted is a rank, 0 .. 0",
+            lambda: single().gather_state_dict(dst=1))
+
+
+# ---- one process
+
+def single(**options):
+    return thinwire.compress(Known(**SIZES), density=0.05, **options)
+
+
+def of_single(rank, nranks, forms):
+    """It has no residuals, so none are there afterwards; after a step they would be lost."""
+    for given in forms:
+        network, state = setting()
+        state.load_state_dict(given)
+        assert not any(one.any() for one in residuals(state).values())
+        train(network, rank, 0, 2)
+        before = residuals(state)
+        refused(thinwire.StateError, "before the first step", lambda: state.load_state_dict(given))
+        assert all(torch.equal(before[name], now) for name, now in residuals(state).items())
+    refused(thinwire.MismatchError, "no rank names a state", lambda: state.load_state_dict([]))
+
+
+def through_memory(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def test_state_of_one_process():
+    """It is one that several ranks can load, in each form."""
+    state = single()
+    forms = (state.state_dict(), state.gather_state_dict(), [state.state_dict()])
+    run(of_single, 2, [through_memory(one) for one in forms])
+    with folder() as path:
+        integrations.save(state, path)
+        run(loaded, 3, None, lambda state, _: integrations.load(state, path))
+        integrations.load(state, path)
+    refused(thinwire.MismatchError, "expected a dict", lambda: state.load_state_dict({"of": "8"}))
+    refused(thinwire.MismatchError, "expected a dict", lambda: state.load_state_dict([{}]))
+
+
+def per_parameter():
+    network = DDP(Known(**SIZES), find_unused_parameters=True)
+    return network, thinwire.compress(network, density=0.05)
+
+
+def loaded_each(rank, nranks, forms):
+    _, state = setting()
+    found = []
+    for given in forms:
+        state.load_state_dict(given)
+        found.append(residuals(state))
+    return found
+
+
+def test_residuals_wait_in_one_process():
+    """From 3 ranks to one process to 2 ranks: nothing is lost, also if parameters may be unused,
+    where each is a tensor of its own."""
+    global setting
+    usual = setting
+    for setting, save in ((usual, gather), (per_parameter, thinwire.ddp.State.state_dict)):
+        given, old = zip(*run(saved, 3, save))
+        state = single()
+        state.load_state_dict(given[0] if save is gather else list(given))
+        forms = state.state_dict(), state.gather_state_dict()
+        for new in zip(*run(loaded_each, 2, [through_memory(one) for one in forms])):
+            for name in SIZES:
+                total = sum(one[name] for one in old)
+                assert total.any() and torch.equal(total, sum(one[name] for one in new)), name
+    setting = usual
+
+
 # ---- one rank's state
 
 def of_one_rank(rank, nranks, given):
@@ -207,10 +291,19 @@ def test_missing_files():
         run(missing, 2, path)
 
 
+def test_files_of_an_earlier_job():
+    """A folder that 4 ranks have saved in, then 2: those of the 4 are removed."""
+    with folder() as path:
+        run(saved, 4, lambda state: integrations.save(state, path))
+        check_mass(2, 2, lambda state: integrations.save(state, path),
+                   lambda state, _: integrations.load(state, path))
+        assert sorted(os.listdir(path)) == ["thinwire-0-of-2.pt", "thinwire-1-of-2.pt"]
+
+
 def test_files_of_two_jobs():
     with folder() as path:
-        for nranks in (2, 4):
-            states.save(path, {"rank": 0, "nranks": nranks})
+        states.save(path, {"rank": 0, "nranks": 2})
+        shutil.copy(f"{path}/thinwire-0-of-2.pt", f"{path}/thinwire-0-of-4.pt")
         try:
             states.load(path, 0, 2)
             assert False, "files of two jobs were mixed"
@@ -275,10 +368,33 @@ def test_distributed_checkpoint():
                        lambda state, _: dcp.load({"thinwire": state}, checkpoint_id=path))
     with folder() as path:
         run(saved_later, 2, dcp, path)
+    check_single(dcp)
+
+
+def check_single(dcp):
+    """Saved by one process, loaded by 2 and by one; saved by 2, taken by one, loaded by 3."""
+    with folder() as path:
+        dcp.save({"thinwire": single()}, checkpoint_id=path, no_dist=True)
+        dcp.load({"thinwire": single()}, checkpoint_id=path, no_dist=True)
+        new = run(loaded, 2, None, lambda state, _: dcp.load({"thinwire": state},
+                                                             checkpoint_id=path))
+        assert not any(one.any() for some in new for one in some.values())
+    with folder() as path:
+        _, old = zip(*run(saved, 2, lambda state: dcp.save({"thinwire": state}, checkpoint_id=path)
+                          and None))
+        state = single()
+        dcp.load({"thinwire": state}, checkpoint_id=path, no_dist=True)
+        dcp.save({"thinwire": state}, checkpoint_id=path + "/next", no_dist=True)
+        new = run(loaded, 3, None, lambda state, _: dcp.load({"thinwire": state},
+                                                             checkpoint_id=path + "/next"))
+        for name in SIZES:
+            assert torch.equal(sum(one[name] for one in old), sum(one[name] for one in new)), name
 
 
 if __name__ == "__main__":
     main([test_gathered, test_gathered_from_one_rank, test_optimizer_gathers, test_no_room,
+          test_gather_to_nobody, test_state_of_one_process, test_residuals_wait_in_one_process,
           test_state_of_one_rank_is_refused, test_states_of_version_1,
-          test_pickled_as_plain_tensors, test_files, test_missing_files, test_files_of_two_jobs,
-          test_optimizer_in_a_framework, test_distributed_checkpoint])
+          test_pickled_as_plain_tensors, test_files, test_missing_files,
+          test_files_of_an_earlier_job, test_files_of_two_jobs, test_optimizer_in_a_framework,
+          test_distributed_checkpoint])

@@ -10,9 +10,10 @@ framework's checkpoint and takes it back, and logs through the framework's logge
 import os
 
 from .. import states
-from ..ddp import Single, compress
+from ..ddp import compress
 from ..fsdp import ShardedState
 from ..optimizer import Distributed
+from ..single import Single
 
 
 def _inner(optimizer):
@@ -53,13 +54,13 @@ def _place(state, folder):
 
 def save(state, folder):
     """Writes this rank's state beside a checkpoint. Call it on all ranks."""
-    if not isinstance(state, Single):
-        states.save(_place(state, folder), _engine(state).state_dict())
+    states.save(_place(state, folder), _engine(state).state_dict())
 
 
 def load(state, folder):
     """Takes the states beside a checkpoint, of any number of ranks. Collective."""
     if isinstance(state, Single):
+        state.load_state_dict(states.load(folder, 0, 1))
         return
     engine = _engine(state)
     try:
