@@ -6,12 +6,40 @@
 docs/python.md is the manual. Group works without torch. The rest imports torch when it is used.
 thinwire.integrations has accelerate, lightning and transformers.
 """
-from . import errors as _errors
-from .errors import Error
-from .group import Group, alone, threads
-from .library import schemes, version
+from typing import TYPE_CHECKING
 
-globals().update({kind.__name__: kind for kind in _errors.BY_CODE.values()})
+from .errors import (  # noqa: A004 - "as" says to type checkers that they are public
+    DamagedError as DamagedError,
+    DensityError as DensityError,
+    DeviceError as DeviceError,
+    Error as Error,
+    FileError as FileError,
+    IndexError as IndexError,
+    KError as KError,
+    MemoryError as MemoryError,
+    MismatchError as MismatchError,
+    NameError as NameError,
+    NullError as NullError,
+    NumberError as NumberError,
+    ParamError as ParamError,
+    ProtocolError as ProtocolError,
+    SizeError as SizeError,
+    StateError as StateError,
+    TimeoutError as TimeoutError,
+    TransportError as TransportError,
+)
+from .group import Group as Group, alone as alone, threads as threads
+from .library import schemes as schemes, version as version
+
+if TYPE_CHECKING:       # __getattr__ loads these when they are used
+    from .ddp import compress as compress
+    from .optim import AdamW as AdamW, SGD as SGD
+    from .optimizer import (
+        Compression as Compression,
+        DistributedOptimizer as DistributedOptimizer,
+    )
+    from .parameters import broadcast_parameters as broadcast_parameters
+
 __version__ = version()
 _LAZY = {"AdamW": "optim", "SGD": "optim", "compress": "ddp", "Compression": "optimizer",
          "DistributedOptimizer": "optimizer", "broadcast_parameters": "parameters"}

@@ -30,7 +30,7 @@ from .single import Single
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .options import Options
+    from .options import CompressOptions
 
 _GONE = (TimeoutError, TransportError)      # after which only a restart helps
 _STUCK_SECONDS = 5.0    # after which a step that was aborted counts as stuck
@@ -379,7 +379,7 @@ def _is_single():
 @shown
 def compress(model: torch.nn.Module, scheme: str = "oktopk",
              density: Union[float, Callable[[int], float], None] = None,
-             **options: "Unpack[Options]") -> Union[State, fsdp.ShardedState, Single]:
+             **options: "Unpack[CompressOptions]") -> Union[State, fsdp.ShardedState, Single]:
     """Makes DistributedDataParallel exchange only the gradient values that matter. Collective.
 
     model           a DistributedDataParallel, or a model that fully_shard() has sharded over a mesh

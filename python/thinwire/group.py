@@ -5,6 +5,7 @@ protocol (arrays, numpy). For DDP scripts use thinwire.compress instead.
 """
 import ctypes
 import os
+from typing import Any, Dict, Iterable, List
 
 from . import errors, library
 from .errors import ParamError, SizeError, StateError
@@ -98,7 +99,7 @@ class Transport:
         check(lib.tw_transport_info(handle, None, rank, nranks, None))
         self.rank, self.nranks = rank.value, nranks.value
 
-    def traffic(self):
+    def traffic(self) -> Dict[str, int]:
         """Bytes and messages since it was created."""
         traffic = library.Traffic()
         check(lib.tw_transport_info(self.handle, None, None, None, traffic))
@@ -114,19 +115,19 @@ class Transport:
     def abort(self):
         """Lets other ranks that wait for this one fail at once, if the transport can."""
 
-    def close(self):
+    def close(self) -> None:
         handle, self.handle = self.handle, None
         lib.tw_transport_free(handle)
 
 
-def alone():
+def alone() -> Transport:
     """The transport of a job of one rank."""
     handle = ctypes.c_void_p()
     check(lib.tw_transport_self(handle))
     return Transport(handle)
 
 
-def threads(nranks):
+def threads(nranks: int) -> List[Transport]:
     """Ranks as threads of this process: a list of transports, one for each."""
     handles = (ctypes.c_void_p * nranks)()
     check(lib.tw_transport_threads(handles, nranks))
@@ -145,7 +146,8 @@ class Group:
     group. Calls that wait for other ranks let other Python threads run.
     """
 
-    def __init__(self, transport, scheme="oktopk", density=0.0, **options):
+    def __init__(self, transport: Transport, scheme: str = "oktopk", density: float = 0.0,
+                 **options: Any):
         self._handle = ctypes.c_void_p()
         self._sizes = []        # of each tensor: elements, bytes per element of its gradient
         self._pieces = []       # of each tensor: elements of its pieces
@@ -159,7 +161,7 @@ class Group:
             raise StateError("the group was closed, and its state is gone; make a new one")
         return self._handle
 
-    def add(self, n, **options):
+    def add(self, n: int, **options: Any) -> int:
         """Adds a tensor of n elements. Call it before open(). Options are fields of
         tw_select_params and replace the group's; k replaces its density, density its k."""
         select = self._select(options)
@@ -188,20 +190,20 @@ class Group:
         self._sizes.append((sum(sizes), _BYTES[select.type]))
         self._pieces.append(list(sizes))
 
-    def memory(self):
+    def memory(self) -> Dict[str, int]:
         """Bytes that open() allocates."""
         memory = library.Memory()
         check(lib.tw_group_memory(self.handle, memory))
         return {name: getattr(memory, name) for name, _ in memory._fields_[:-1]}
 
-    def open(self):
+    def open(self) -> None:
         check(lib.tw_group_open(self.handle))
 
-    def allreduce(self, tensor, grad, out="grad"):
+    def allreduce(self, tensor: int, grad: Any, out: Any = "grad") -> None:
         """Sums one gradient over all ranks into out, float32; by default into grad itself."""
         check(lib.tw_allreduce(self.handle, tensor, *self._addresses(tensor, grad, out)))
 
-    def start(self, tensor, grad, out="grad"):
+    def start(self, tensor: int, grad: Any, out: Any = "grad") -> None:
         """The same in the background. Keep grad and out until wait() returns."""
         check(lib.tw_allreduce_start(self.handle, tensor, *self._addresses(tensor, grad, out)))
 
@@ -237,36 +239,36 @@ class Group:
             raise errors.IndexError(f"tensor: {tensor}; accepted is 0 .. {len(self._sizes) - 1}")
         return self._sizes[tensor]
 
-    def wait(self, tensor=library.ALL):
+    def wait(self, tensor: int = library.ALL) -> None:
         check(lib.tw_allreduce_wait(self.handle, tensor))
 
-    def set_rate(self, tensor, rate):
+    def set_rate(self, tensor: int, rate: float) -> None:
         """AdamW's rate from the next step on."""
         check(lib.tw_group_set_rate(self.handle, tensor, rate))
 
-    def set_density(self, tensor, density):
+    def set_density(self, tensor: int, density: float) -> None:
         """The density from the next step on, with warmup="caller"."""
         check(lib.tw_group_set_density(self.handle, tensor, density))
 
-    def info(self, tensor):
+    def info(self, tensor: int) -> library.StepInfo:
         """The tw_step_info of the tensor's last step."""
         info = library.StepInfo()
         check(lib.tw_group_info(self.handle, tensor, info))
         return info
 
-    def residual(self, tensor, into):
+    def residual(self, tensor: int, into: Any) -> None:
         """Copies a residual into host memory, as floats."""
         check(lib.tw_group_get_residual(self.handle, tensor,
                                         address(into, 4 * self._size(tensor)[0])))
 
-    def save(self, path):
+    def save(self, path: str) -> None:
         check(lib.tw_group_save(self.handle, os.fsencode(path)))
 
-    def load(self, paths):
+    def load(self, paths: Iterable[str]) -> None:
         """Continues from saved states. Collective; each file goes to exactly one rank."""
         texts = (ctypes.c_char_p * max(1, len(paths)))(*map(os.fsencode, paths))
         check(lib.tw_group_load(self.handle, texts, len(paths)))
 
-    def close(self):
+    def close(self) -> None:
         handle, self._handle = self._handle, None
         lib.tw_group_free(handle)

@@ -7,6 +7,7 @@ import ctypes
 import os
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
+from typing import Dict
 
 from . import errors
 
@@ -119,12 +120,12 @@ def check(status):
         raise kind(lib.tw_last_error().decode(errors="replace"))
 
 
-def version():
+def version() -> str:
     """The version of the loaded library, for instance "0.2.0"."""
     return lib.tw_version().decode()
 
 
-def schemes():
+def schemes() -> Dict[str, Dict[str, str]]:
     """The schemes by name: {"oktopk": {"select": "reuse", "exchange": ..., "description": ...}}."""
     found, texts = {}, [c_char_p() for _ in range(4)]
     while lib.tw_scheme(len(found), *map(ctypes.byref, texts)) == 0:

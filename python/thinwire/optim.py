@@ -25,7 +25,7 @@ from .tensors import Groups
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .options import Options
+    from .options import OptimizerOptions
 
 _LOWEST_EPS = 1.1754943508222875e-38        # the library's: FLT_MIN
 
@@ -263,7 +263,7 @@ class AdamW(_Exchanging, _AdamWRule):
                  model: Optional[torch.nn.Module] = None, process_group=None,
                  backward_passes_per_step: int = 1, scheme: str = "topka", wire: str = "bf16",
                  whole_model: bool = True, clip_update: float = 0.0,
-                 **options: "Unpack[Options]"):
+                 **options: "Unpack[OptimizerOptions]"):
         params, model = _resolve(params, model, weight_decay)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
                                   "weight_decay": weight_decay})
@@ -330,7 +330,8 @@ class SGD(_Exchanging, torch.optim.SGD):
                  weight_decay: float = 0, nesterov: bool = False, *,
                  momentum_before: bool = False, model: Optional[torch.nn.Module] = None,
                  process_group=None, backward_passes_per_step: int = 1, scheme: str = "oktopk",
-                 wire: str = "bf16", whole_model: bool = True, **options: "Unpack[Options]"):
+                 wire: str = "bf16", whole_model: bool = True,
+                 **options: "Unpack[OptimizerOptions]"):
         params, model = _resolve(params, model, weight_decay)
         super().__init__(params, lr, momentum=momentum, dampening=dampening,
                          weight_decay=weight_decay, nesterov=nesterov)

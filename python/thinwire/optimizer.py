@@ -22,7 +22,7 @@ from .tensors import Groups
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .options import Options
+    from .options import CompressOptions
 
 
 class Compression:
@@ -31,7 +31,7 @@ class Compression:
     @shown
     def __init__(self, scheme: str = "oktopk",
                  density: Union[float, Callable[[int], float], None] = None,
-                 **options: "Unpack[Options]"):
+                 **options: "Unpack[CompressOptions]"):
         check(options)
         self.options = dict(options, scheme=scheme, density=density)
 

@@ -1,31 +1,30 @@
 """The options that compress(), Compression, AdamW and SGD share: names, types and defaults."""
 import inspect
-from typing import TYPE_CHECKING, Callable, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict, TypeVar, Union
 
 if TYPE_CHECKING:
     from torch.cuda.amp import GradScaler
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-class Options(TypedDict, total=False):
+
+# A signature may not name an option twice: there is a class for each kind of signature.
+
+class _Shared(TypedDict, total=False):
     """compress() says what each one does."""
 
-    scheme: str
-    density: Union[float, Callable[[int], float]]
     k: int
     steps: int
     warmup: str
     warmup_steps: int
     warmup_density: float
-    whole_model: bool
     select: str
     exchange: str
-    wire: str
     result: str
     global_: str
     checksum: bool
     timeout: float
     grad_scaler: "GradScaler"
-    momentum: float
     clip_norm: float
     feedback: bool
     bucket: int
@@ -37,6 +36,24 @@ class Options(TypedDict, total=False):
     reuse_nudge: float
     gaussian_rounds: int
     dgc_sample: float
+
+
+class CompressOptions(_Shared, total=False):
+    """Beside scheme and density."""
+
+    whole_model: bool
+    wire: str
+    momentum: float
+
+
+class OptimizerOptions(_Shared, total=False):
+    """Beside scheme, wire, whole_model and momentum."""
+
+    density: Union[float, Callable[[int], float]]
+
+
+class Options(CompressOptions, OptimizerOptions, total=False):
+    scheme: str
 
 
 _DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mean",
@@ -59,8 +76,8 @@ def _parameter(name):
                              annotation=kind if default is not None else Optional[kind])
 
 
-def shown(function):
-    """Lets help() and editors see the options in place of **options."""
+def shown(function: _Function) -> _Function:
+    """Lets help() show the options in place of **options. Type checkers know them from Unpack."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     more = [_parameter(name) for name in Options.__annotations__

@@ -1,4 +1,5 @@
 """What help(), dir() and repr() show; arguments and figures; one process; weights alike."""
+import ast
 import builtins
 import inspect
 import pathlib
@@ -15,6 +16,8 @@ import thinwire
 from known import Known
 from ranks import equal, loss, main, model, run, weights
 from test_bad import refused
+from thinwire import options
+from thinwire.errors import BY_CODE
 from thinwire.process_group import timeout_of
 from thinwire.stats import Stats
 
@@ -47,6 +50,25 @@ def test_dir_and_help():
     assert set(CALLS) <= set(dir(thinwire))
     text = pydoc.plain(pydoc.render_doc(thinwire))
     assert all(re.search(rf"\b{name}\b", text) for name in CALLS)
+
+
+def test_type_checkers_see_the_same():
+    """Names that are loaded when they are used are imported for type checkers, from the same
+    modules; every error has its name here."""
+    tree = ast.parse(pathlib.Path(thinwire.__file__).read_text())
+    block = next(one for one in tree.body if isinstance(one, ast.If))
+    found = {name.asname: one.module for one in block.body for name in one.names}
+    assert ast.dump(block.test).count("TYPE_CHECKING") == 1 and found == thinwire._LAZY, found
+    for kind in BY_CODE.values():
+        assert vars(thinwire)[kind.__name__] is kind
+    for call in (thinwire.compress, thinwire.Compression.__init__, thinwire.AdamW.__init__,
+                 thinwire.SGD.__init__):
+        own = set(call.__code__.co_varnames[:call.__code__.co_argcount
+                                            + call.__code__.co_kwonlyargcount])
+        others = call.__annotations__["options"]
+        others = set(getattr(options, others[len("Unpack["):-1]).__annotations__)
+        assert not own & others, f"{call} names twice, which type checkers refuse: {own & others}"
+        assert set(options.Options.__annotations__) <= own | others | {"momentum"}, call
 
 
 def test_unknown_options():
@@ -158,8 +180,6 @@ def test_one_process():
     loss(network, 0, 0).backward()
     loss(plain, 0, 0).backward()
     assert torch.equal(network[0].weight.grad, plain[0].weight.grad)
-    state.load_state_dict({"of": "8 ranks"})
-    assert state.state_dict() == state.gather_state_dict() == {"of": "8 ranks"}
     assert state.stats() == {} and "one process" in state.summary() == str(state)[18:-1]
     state.close()
 
@@ -186,7 +206,8 @@ def test_broadcast_parameters():
 
 
 if __name__ == "__main__":
-    main([test_help_shows_what_the_manual_says, test_dir_and_help, test_unknown_options,
+    main([test_help_shows_what_the_manual_says, test_dir_and_help,
+          test_type_checkers_see_the_same, test_unknown_options,
           test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures,
           test_mismatches, test_timeout_of_the_process_group, test_one_process,
           test_broadcast_parameters])
