@@ -58,7 +58,7 @@ def main():
     parser.add_argument("--rank", type=int, default=4, help="of PowerSGD's matrices")
     args = parser.parse_args()
     args.scheme = args.peer if args.peer != "powersgd" else f"powersgd-{args.rank}"
-    torch_common.train(args, torch_gpt.Text, "a text file", PeerLoop)
+    torch_gpt.train(args, PeerLoop)
 
 
 if __name__ == "__main__":

@@ -220,8 +220,8 @@ class Loop:
             # broadcast them in every forward pass would take more messages than the gradients.
             self.model = DistributedDataParallel(
                 task.model, device_ids=[device.index] if device.type == "cuda" else None,
-                bucket_cap_mb=args.bucket_mb, broadcast_buffers=False,
-                gradient_as_bucket_view=True)
+                bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
+            self.model.broadcast_buffers = False  # as an argument, torch 2.15 warns of it
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch

@@ -126,11 +126,14 @@ def parser(description):
     return p
 
 
-def main():
-    args = parser(__doc__).parse_args()
+def train(args, loop=None):
     if args.length < 1:
         raise SystemExit("--length: a sample has 1 character at least")
-    torch_common.train(args, Text, "a text file")
+    torch_common.train(args, Text, "a text file", loop)
+
+
+def main():
+    train(parser(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -206,6 +206,23 @@ done
 train gpt-thinwire torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 20 \
     --batch 4 --lr 0.003 --warmup 2 --test-limit 1000 --optimizer thinwire --scheme topka
 grep -q '"density_warmup": 4' "$dir/$name.jsonl" || fail "$name: density does not fall for 4 steps"
+# What PyTorch has: two dense steps, then PowerSGD's matrices of rank 1, counted as a ring sends them.
+# torch 1 has PowerSGD on GPUs only.
+peers="../bench/torch_peers.py --data $dir/text/train.txt --size tiny"
+stops "--length: a sample has 1 character at least" torch_gpt.py --data "$dir/text/train.txt" --length 0
+# shellcheck disable=SC2086 # options are words
+stops "--length: a sample has 1 character at least" $peers --peer ddp --length 0
+if "$python" -c 'import torch; torch.compile' 2>/dev/null; then
+    # shellcheck disable=SC2086
+    ranks 2 $peers --length 16 --steps 4 --peer powersgd --rank 1 --run-log "$dir/powersgd.jsonl"
+    "$python" - "$dir/powersgd.jsonl" <<'EOF' >"$dir/out" 2>&1 || fail "torch_peers.py: bytes of PowerSGD"
+import json
+import sys
+run, *lines = map(json.loads, open(sys.argv[1]))
+sent = [line["payload_sent"] for line in lines if line["kind"] == "step"]
+assert sent[:2] == [4 * run["parameters"]] * 2 and 0 < sent[2] == sent[3] < sent[0] / 10, sent
+EOF
+fi
 stops "--resume, --until: need --checkpoint DIR" torch_gpt.py --data "$dir/text/train.txt" --until 1
 stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train.txt" --accumulate 0
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \
