@@ -92,6 +92,7 @@ test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (6 GB)
 	for test in clients/test_clients python/test_states python/test_hsdp python/test_interface; do \
 	    $(CLIENTS)/bin/python tests/$$test.py; \
 	done
+	$(CLIENTS)/bin/python tests/clients/test_install.py
 
 test-options: ## every option of the build after every other, compilers, add_subdirectory: 10 minutes
 	JOBS=$(JOBS) sh tests/cli/test_options.sh .
