@@ -25,6 +25,7 @@ typedef struct select_bench {
     choice_list methods; /* positions for tw_select_method */
     real_list densities; /* at least one; k/n when k is given */
     int64_t n;
+    int tensors;     /* position of the model whose tensors are selected from; -1: one vector */
     int64_t k;       /* 0: use the densities */
     int data;        /* position of the kind of gradients */
     int type;        /* tw_type */
@@ -71,11 +72,16 @@ static const char help_notes[] =
     "commit asks for in the next run: commit_us is near 0, a warm run_us includes the commit "
     "before it, and a --cold step never pays for its own. On a GPU arch is cuda, device its name, "
     "threads 0; a step is queued as a whole and timed by the GPU's events: run_us is all of it and "
-    "commit_us 0.";
+    "commit_us 0. With --tensors a step of a group selects from all tensors together: time_us is "
+    "its "
+    "select_seconds, each_us a selector for each tensor, one after the other, and floor_us the "
+    "bare "
+    "pass over all of them. Both ways must select the same.";
 
 static const char help_examples[] =
     "  thinwire bench select                                  all methods, VGG-16's size\n"
     "  thinwire bench select --method exact --n 1M --k 1000   one row\n"
+    "  thinwire bench select --method exact --tensors vgg16   its 54 tensors in one step\n"
     "  thinwire bench select --device cuda --n 133547324      on the GPU, BERT's size\n"
     "  thinwire bench select --method exact --before adamw    AdamW before selection\n"
     "  thinwire bench select --data power5 --drift 1.05 --json results.jsonl\n";
@@ -85,6 +91,8 @@ static int parse(select_bench *bench, int argc, char **argv) {
         OPTION_CHOICES("method", "LIST", &bench->methods, names_method,
                        "methods separated by commas, or all that the device has (default all)."),
         OPTION_INTEGER("n", "N", &bench->n, 1, INT32_MAX, "elements (default 14728266, VGG-16's)"),
+        OPTION_CHOICE("tensors", "MODEL", &bench->tensors, select_tensors_name,
+                      "select from all tensors of a model in one step, instead of one vector."),
         OPTION_REALS("density", "LIST", &bench->densities, 1e-10, 1,
                      "k/n, one or more separated by commas (default 0.001,0.01)"),
         OPTION_INTEGER("k", "K", &bench->k, 1, INT32_MAX, "entries per step, instead of --density"),
@@ -128,9 +136,19 @@ static void take_methods(select_bench *bench) {
     }
 }
 
+/* A model says how many elements there are, and each tensor has its own k. */
+static int settle_tensors(const select_bench *bench) {
+    if (bench->tensors >= 0 && (bench->n > 0 || bench->k > 0 || bench->cold))
+        return error_usage("bench select: --tensors goes without --n, --k and --cold; leave them "
+                           "out");
+    return STATUS_OK;
+}
+
 /* What the rows cannot say: how options go together, and the defaults of lists. */
 static int settle(select_bench *bench) {
     const real_list defaults = {2, {0.001, 0.01}};
+    TW_TRY(settle_tensors(bench));
+    bench->n = bench->n > 0 ? bench->n : DEFAULT_N;
     TW_TRY(options_settle_k("bench select", bench->k, bench->n, &bench->densities, &defaults));
     take_methods(bench);
     if (bench->device != TW_CPU && bench->threads >= 0)
@@ -143,6 +161,12 @@ static const table_column columns[] = {
     {"method", "", -18},   {"density", "k/n", 8}, {"k", "entries", 8},  {"count", "entries", 8},
     {"min", "count/k", 7}, {"max", "count/k", 7}, {"exact", "", 5},     {"time", "us", 9},
     {"floor", "us", 9},    {"ratio", "x", 6},     {"floor", "GB/s", 5},
+};
+
+static const table_column tensor_columns[] = {
+    {"method", "", -18}, {"density", "k/n", 8}, {"k", "entries", 8},   {"count", "entries", 8},
+    {"each", "us", 9},   {"ratio", "x", 6},     {"together", "us", 9}, {"ratio", "x", 6},
+    {"floor", "us", 9},  {"floor", "GB/s", 5},
 };
 
 static double quotient(double over, double under) {
@@ -169,8 +193,13 @@ static void report_begin(select_report *report, const select_bench *bench,
         fprintf(stream, ", before %s", before_name(bench->before));
     if (bench->drift != 1.0)
         fprintf(stream, ", drift %g", bench->drift);
+    if (bench->tensors >= 0)
+        fprintf(stream, ", tensors of %s", select_tensors_name(bench->tensors));
     fputs("\n\n", stream);
-    table_begin(&report->rows, stream, columns, COUNT_OF(columns), 2);
+    if (bench->tensors >= 0)
+        table_begin(&report->rows, stream, tensor_columns, COUNT_OF(tensor_columns), 2);
+    else
+        table_begin(&report->rows, stream, columns, COUNT_OF(columns), 2);
 }
 
 static void report_row(select_report *report, const char *method, double density,
@@ -199,6 +228,27 @@ static void report_row(select_report *report, const char *method, double density
     jsonl_write(json);
 }
 
+static void report_tensors(select_report *report, const char *method, double density,
+                           const select_tensors_result *r) {
+    const select_bench *bench = report->bench;
+    double each = quotient(r->each_us, r->floor_us), ratio = quotient(r->together_us, r->floor_us);
+    double rate = gigabytes_per_second(bench, r->floor_us);
+    table_row(&report->rows, "%s|%.4g|%" PRId64 "|%" PRId64 "|%.1f|%.2f|%.1f|%.2f|%.1f|%.1f",
+              method, density, r->k, r->count, r->each_us, each, r->together_us, ratio, r->floor_us,
+              rate);
+    jsonl_set(report->json, J_TEXT("method", method), J_TEXT("arch", report->device->arch),
+              J_TEXT("device", report->device->name), J_INT("threads", report->device->threads),
+              J_TEXT("model", select_tensors_name(bench->tensors)), J_INT("tensors", r->tensors),
+              J_INT("n", bench->n), J_INT("k", r->k), J_INT("count", r->count),
+              J_REAL("time_us", r->together_us), J_REAL("each_us", r->each_us),
+              J_REAL("floor_us", r->floor_us), J_REAL("ratio", ratio),
+              J_TEXT("data", gradients_kind_name(bench->data)),
+              J_TEXT("type", type_name(bench->type)), J_TEXT("before", before_name(bench->before)),
+              J_REAL("density", density), J_INT("steps", bench->steps),
+              J_REAL("drift", bench->drift));
+    jsonl_write(report->json);
+}
+
 static void report_end(select_report *report) {
     if (report->nrows == 0)
         return;
@@ -211,6 +261,15 @@ static void report_end(select_report *report) {
         fputs("cold: the writes of a commit fall into the next run and are not in these times\n",
               rows->stream);
     }
+}
+
+static int one_row_of_tensors(const tw_select_params *params, const select_plan *plan,
+                              select_report *report, int64_t *progress, double density) {
+    select_tensors_result result;
+    TW_TRY(select_tensors_measure(plan, plan->tensors, params, &result, progress));
+    progress_clear();
+    report_tensors(report, params->method, density, &result);
+    return STATUS_OK;
 }
 
 /* Measure and report one row. The method "exact" promises the top-k: less is a failure. */
@@ -227,6 +286,8 @@ static int one_row(const select_bench *bench, const select_plan *plan, select_re
     params.stream = plan->device->stream;
     params.seed = (uint64_t)bench->seed;
     params.before = bench->before;
+    if (plan->tensors != NULL)
+        return one_row_of_tensors(&params, plan, report, progress, density);
     TW_TRY(select_measure(plan, &params, &result, progress));
     progress_clear();
     report_row(report, method, density, &result);
@@ -252,11 +313,12 @@ static int sweep(const select_bench *bench, const select_plan *plan, select_repo
 }
 
 static int run_steps(const select_bench *bench, bench_device *device, gradients *source,
-                     jsonl *json) {
+                     const select_tensors *tensors, jsonl *json) {
     select_plan plan;
     select_report report;
     TW_TRY(select_plan_create(&plan, source, device, bench->steps));
     plan.cold = bench->cold;
+    plan.tensors = tensors;
     report_begin(&report, bench, device, json);
     int status = sweep(bench, &plan, &report);
     report_end(&report);
@@ -264,7 +326,7 @@ static int run_steps(const select_bench *bench, bench_device *device, gradients 
     return status;
 }
 
-static int run_bench(const select_bench *bench, jsonl *json) {
+static int run_bench(const select_bench *bench, const select_tensors *tensors, jsonl *json) {
     gradient_spec spec = {.n = bench->n,
                           .kind = bench->data,
                           .type = bench->type,
@@ -280,7 +342,7 @@ static int run_bench(const select_bench *bench, jsonl *json) {
     TW_TRY(device.kind->open(&device));
     int status = gradients_create(&source, &spec);
     if (status == STATUS_OK) {
-        status = run_steps(bench, &device, &source, json);
+        status = run_steps(bench, &device, &source, tensors, json);
         gradients_free(&source);
     }
     device.kind->close(&device);
@@ -289,10 +351,16 @@ static int run_bench(const select_bench *bench, jsonl *json) {
 
 int command_bench_select(int argc, char **argv) {
     select_bench bench = {
-        .n = DEFAULT_N, .steps = DEFAULT_STEPS, .threads = -1, .drift = 1.0, .seed = 1};
+        .tensors = -1, .steps = DEFAULT_STEPS, .threads = -1, .drift = 1.0, .seed = 1};
+    select_tensors *tensors = NULL;
     jsonl *json = NULL;
     TW_TRY(parse(&bench, argc, argv));
     TW_TRY(settle(&bench));
-    TW_TRY(jsonl_open(&json, bench.json_path, false));
-    return jsonl_close(json, run_bench(&bench, json));
+    if (bench.tensors >= 0)
+        TW_TRY(select_tensors_create(&tensors, bench.tensors, &bench.n));
+    int status = jsonl_open(&json, bench.json_path, false);
+    if (status == STATUS_OK)
+        status = jsonl_close(json, run_bench(&bench, tensors, json));
+    free(tensors);
+    return status;
 }

@@ -2,6 +2,7 @@
  *
  *     bench_select.c     options, the sweep over densities and methods, table and JSON
  *     select_measure.c   times one method and checks what it selects
+ *     select_tensors.c   the same for all tensors of a model in one step
  */
 #ifndef CLI_BENCH_SELECT_H
 #define CLI_BENCH_SELECT_H
@@ -18,11 +19,12 @@
 typedef struct select_plan {
     gradients *source;
     bench_device *device;
-    int64_t steps;   /* timed steps */
-    bool cold;       /* every step on a fresh selector */
-    float *acc;      /* [n] for the check of the last step */
-    float *after;    /* [n] also for the check */
-    double *samples; /* [4][steps] times in us: run, commit, both, bare pass */
+    int64_t steps;                        /* timed steps */
+    bool cold;                            /* every step on a fresh selector */
+    const struct select_tensors *tensors; /* NULL: one vector */
+    float *acc;                           /* [n] for the check of the last step */
+    float *after;                         /* [n] also for the check */
+    double *samples;                      /* [4][steps] times in us: run, commit, both, bare pass */
 } select_plan;
 
 typedef struct select_result {
@@ -48,5 +50,28 @@ void select_plan_free(select_plan *plan);
  * Returns STATUS_OK, or reports what failed: a call, or the check of the last step. */
 int select_measure(const select_plan *plan, const tw_select_params *params, select_result *result,
                    int64_t *progress);
+
+/* ---- select_tensors.c */
+
+/* The tensors of a model. */
+typedef struct select_tensors select_tensors;
+
+/* The models by position; NULL past the last one. */
+const char *select_tensors_name(int position);
+/* free() it. *n gets the elements of a vector that holds all of them. Returns a status. */
+int select_tensors_create(select_tensors **all, int position, int64_t *n);
+
+typedef struct select_tensors_result {
+    int tensors;
+    int64_t k, count;   /* of all of them, in the last step */
+    double together_us; /* medians: all tensors in one step of a group, */
+    double each_us;     /* one after the other, */
+    double floor_us;    /* and the bare pass over all of them */
+} select_tensors_result;
+
+/* As select_measure; all tensors have the same params. */
+int select_tensors_measure(const select_plan *plan, const select_tensors *all,
+                           const tw_select_params *params, select_tensors_result *result,
+                           int64_t *progress);
 
 #endif
