@@ -39,14 +39,16 @@ static void CUDART_CB pass_gate(void *context) {
 static int stuck_exchange(void *context, const tw_device_message *messages, int count,
                           void *stream) {
     pthread_mutex_lock(&mutex);
-    int stuck = closed;
+    int is_stuck = closed;
     pthread_mutex_unlock(&mutex);
-    if (!stuck)
+    if (!is_stuck)
         return lent_exchange(context, messages, count, stream);
     return cudaLaunchHostFunc(stream, pass_gate, NULL) == cudaSuccess
                ? TW_OK
                : tw_transport_explain("test: no host function");
 }
+
+static const tw_device_calls stuck = {.exchange = stuck_exchange};
 
 /* ---- ranks */
 
@@ -105,8 +107,7 @@ static void check_took(const place *p, const char *what, double most) {
 }
 
 /* Groups after a good step: kernels are loaded, which waits for the whole GPU. */
-static void place_open(place *p, const char *scheme, double timeout) {
-    static const tw_device_calls calls = {.exchange = stuck_exchange};
+static void place_open(place *p, const char *scheme, double timeout, const tw_device_calls *calls) {
     float *grad = check_alloc(N, sizeof *grad);
     *p = (place){.params = params_of(scheme, 0.05)};
     p->params.timeout = timeout;
@@ -114,7 +115,7 @@ static void place_open(place *p, const char *scheme, double timeout) {
     ranks_init(&p->r, P);
     lent_clear();
     for (int rank = 0; rank < P; rank++) {
-        check_ok(tw_transport_set_device(p->r.transports[rank], &calls, lent_rank(rank)));
+        check_ok(tw_transport_set_device(p->r.transports[rank], calls, lent_rank(rank)));
         gpu_ok(cudaMalloc(&p->grads[rank], N * sizeof *grad));
         gpu_ok(cudaMalloc((void **)&p->outs[rank], N * sizeof *grad));
         oracle_fill(grad, N, DATA_GAUSS, (uint64_t)rank);
@@ -141,6 +142,42 @@ static void place_close(place *p) {
     }
 }
 
+/* ---- a lent exchange that takes its time */
+
+static void CUDART_CB sleep_a_while(void *context) {
+    (void)context;
+    usleep(1000);
+}
+
+static int slow_exchange(void *context, const tw_device_message *messages, int count,
+                         void *stream) {
+    int error = lent_exchange(context, messages, count, stream);
+    if (error == TW_OK && cudaLaunchHostFunc(stream, sleep_a_while, NULL) != cudaSuccess)
+        error = tw_transport_explain("test: no host function");
+    return error;
+}
+
+/* No message wakes a rank when its GPU is done: the wait is not longer than the work for that. The
+ * best of some steps counts, as the machine may be busy. topka has one exchange in a step. */
+static void test_lent_is_noticed(void **state) {
+    (void)state;
+    static const tw_device_calls slow = {.exchange = slow_exchange};
+    place p;
+    tw_step_info info;
+    double least = 1.0;
+    check_scene("a lent exchange of 1 ms");
+    place_open(&p, "topka", RANKS_TIMEOUT, &slow);
+    for (int step = 0; step < 20; step++) {
+        ranks_run(&p.r, step % 2 ? reduce_behind : reduce, &p);
+        ranks_ok(&p.r);
+        check_ok(tw_group_info(p.r.groups[0], 0, &info));
+        least = info.exchange_seconds < least ? info.exchange_seconds : least;
+    }
+    if (least < 0.001 || least > 0.003)
+        check_fail("exchange_seconds: %g", least);
+    place_close(&p);
+}
+
 /* ---- a lent exchange that does not end */
 
 static const char *const schemes[] = {"topka", "oktopk", "dense"};
@@ -160,7 +197,7 @@ static void test_lent(void **state) {
         place p;
         float *residual = check_alloc(N, sizeof *residual);
         check_scene("scheme=%s background=%d", schemes[i / 2], i % 2);
-        place_open(&p, schemes[i / 2], TIMEOUT);
+        place_open(&p, schemes[i / 2], TIMEOUT, &stuck);
         get_stuck(&p, i % 2 ? reduce_behind : reduce);
         double begin = check_seconds();
         check_error(tw_group_get_residual(p.r.groups[0], 0, residual),
@@ -182,7 +219,7 @@ static void test_lent_aborted(void **state) {
         place p;
         check_scene("turn %d", turn);
         gpu_ok(cudaMemGetInfo(&before, &all));
-        place_open(&p, "topka", TIMEOUT);
+        place_open(&p, "topka", TIMEOUT, &stuck);
         ranks_get_residuals(&p.r, 0, old, N);
         get_stuck(&p, reduce);
         set_gate(0);
@@ -208,7 +245,7 @@ static void test_free_under_way(void **state) {
     for (int i = 0; i < SCHEMES; i++) {
         place p;
         check_scene("scheme=%s", schemes[i]);
-        place_open(&p, schemes[i], RANKS_TIMEOUT);
+        place_open(&p, schemes[i], RANKS_TIMEOUT, &stuck);
         set_gate(1);
         ranks_run(&p.r, start_and_free, &p);
         ranks_ok(&p.r);
@@ -224,7 +261,7 @@ static void test_callers_stream(void **state) {
     for (int i = 0; i < 2 * SCHEMES; i++) {
         place p;
         check_scene("scheme=%s background=%d", schemes[i / 2], i % 2);
-        place_open(&p, schemes[i / 2], TIMEOUT);
+        place_open(&p, schemes[i / 2], TIMEOUT, &stuck);
         set_gate(1);
         gpu_ok(cudaLaunchHostFunc(p.stream, pass_gate, NULL));
         ranks_run(&p.r, i % 2 ? reduce_behind : reduce, &p);
@@ -244,7 +281,7 @@ static void test_free_behind_callers_stream(void **state) {
     (void)state;
     place p;
     check_scene("freed behind a stuck stream");
-    place_open(&p, "topka", RANKS_TIMEOUT);
+    place_open(&p, "topka", RANKS_TIMEOUT, &stuck);
     set_gate(1);
     gpu_ok(cudaLaunchHostFunc(p.stream, pass_gate, NULL));
     check_error(start_and_free(&p.r, 1, &p), TW_OK);
@@ -256,11 +293,9 @@ int main(int argc, char **argv) {
     if (gpu_missing())
         return 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lent),
-        cmocka_unit_test(test_lent_aborted),
-        cmocka_unit_test(test_free_under_way),
-        cmocka_unit_test(test_callers_stream),
-        cmocka_unit_test(test_free_behind_callers_stream),
+        cmocka_unit_test(test_lent_is_noticed), cmocka_unit_test(test_lent),
+        cmocka_unit_test(test_lent_aborted),    cmocka_unit_test(test_free_under_way),
+        cmocka_unit_test(test_callers_stream),  cmocka_unit_test(test_free_behind_callers_stream),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

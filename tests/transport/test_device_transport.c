@@ -406,13 +406,28 @@ static void check_took(const slow *s, double least, double most) {
             check_fail("rank %d: took %g s, not %g .. %g", i, s->took[i], least, most);
 }
 
+/* Seconds of the slower rank, in the best of some tries: the machine may be busy. */
+static double least_seconds(double work) {
+    double least = RANKS_TIMEOUT;
+    for (int i = 0; i < 20; i++) {
+        slow s;
+        run_slowly(&s, &(tw__stream){.ends = check_seconds() + work}, RANKS_TIMEOUT, TW_OK);
+        double took = s.took[0] > s.took[1] ? s.took[0] : s.took[1];
+        least = took < least ? took : least;
+    }
+    return least;
+}
+
 /* Nobody sends a message when the device is done: the wait for it does not sleep until one comes. */
 static void test_lent_is_noticed(void **state) {
     (void)state;
     slow s;
-    check_scene("events are reached after 5 ms");
-    run_slowly(&s, &(tw__stream){.ends = check_seconds() + 0.005}, RANKS_TIMEOUT, TW_OK);
-    check_took(&s, 0.0, 0.04);
+    for (int milliseconds = 1; milliseconds < 10; milliseconds += 4) {
+        double work = 1e-3 * milliseconds, least = least_seconds(work);
+        check_scene("events are reached after %g s", work);
+        if (least < work || least > work + 0.002)
+            check_fail("took %g s", least);
+    }
     check_scene("queued at the 50th question");
     run_slowly(&s, &(tw__stream){.unfinished = 50}, RANKS_TIMEOUT, TW_OK);
     for (int i = 0; i < 2; i++) {
