@@ -69,6 +69,23 @@ typedef struct tw__select_step {
     tw__adamw adamw;
 } tw__select_step;
 
+/* One selector's part of a batch: what it is asked, and what comes of it. */
+typedef struct tw__select_task {
+    void *state;              /* the backend's */
+    const void *const *grads; /* [pieces] */
+    tw__select_step step;
+    tw_select_info *info;
+    tw_sparse sparse; /* the selection; its count is -1 until `wait`, or known at once */
+    int open; /* its step is open; 0: it failed, or was not begun, and nothing has changed */
+} tw__select_task;
+
+/* Host memory for what a call needs until it returns: the selectors of a group share it. The more of
+ * them it has room for, the more are worked on together. */
+typedef struct tw__scratch {
+    void *memory; /* from tw__reserve */
+    size_t bytes;
+} tw__scratch;
+
 /* What a selector learns from step to step. An undone step teaches nothing. */
 typedef struct tw__learned {
     uint32_t guess;  /* magnitude bits to collect from in the next pass; 0: not known yet */
@@ -134,8 +151,8 @@ typedef struct tw__backend {
     /* 1: yes, 0: not yet, or an error. */
     int (*event_reached)(const tw__stream *stream, void *event);
     void (*event_free)(tw__stream *stream, void *event);
-    /* Selections between begin and end may be queued together; seconds that they took the device,
-     * once they were waited for. A backend without such a measure leaves *seconds alone. */
+    /* Seconds that the selections between begin and end took the device, once they were waited for.
+     * A backend without such a measure leaves *seconds alone. */
     int (*batch_begin)(tw__stream *stream);
     int (*batch_end)(tw__stream *stream);
     int (*batch_seconds)(tw__stream *stream, double *seconds);
@@ -148,22 +165,24 @@ typedef struct tw__backend {
     int (*copy)(tw__stream *stream, void *to, const void *from, size_t bytes); /* any to any */
 
     /* ---- fold and select: one selector's state */
-    /* *scratch: bytes of host memory that it needs within calls, beside *memory. Selectors that are
-     * never called at the same time can share them. */
+    /* *scratch: bytes of tw__scratch that it needs, beside *memory. Selectors that are never called
+     * at the same time can share them. */
     int (*selector_memory)(int64_t n, int pieces, const tw_select_params *params,
                            const struct tw__method *method, tw_memory *memory, size_t *scratch);
     /* pieces: of gradients and outs; params and they outlive the state. stream: the group's, or NULL
-     * to work on params->stream. scratch: that of the group, from tw__reserve, or NULL: it takes its
-     * own. On error nothing is left. */
+     * to work on params->stream. scratch: that of the group, or NULL: it takes its own. On error
+     * nothing is left. */
     int (*selector_create)(void **state, const tw__pieces *pieces, const tw_select_params *params,
-                           const struct tw__method *method, tw__stream *stream, void *scratch);
+                           const struct tw__method *method, tw__stream *stream,
+                           const tw__scratch *scratch);
     void (*selector_free)(void *state);
-    /* acc = gradient + residual, and the selection, whose count is -1 until `wait`, or known at
-     * once. grads: [pieces]. Errors: TW_ERR_NUMBER with info->bad_index, nothing changed;
-     * TW_ERR_DEVICE. */
-    int (*run)(void *state, const void *const *grads, const tw__select_step *step,
-               tw_sparse *sparse, tw_select_info *info);
-    int (*wait)(void *state, tw_sparse *sparse, tw_select_info *info);
+    /* acc = gradient + residual, and the selection, for all tasks at once: each has another
+     * selector, all of one group or alone. A task that fails does not keep the others from going on.
+     * Returns the error of the first that does: TW_ERR_NUMBER with info->bad_index; TW_ERR_DEVICE. */
+    int (*run)(tw__select_task *tasks, int count);
+    /* For the selections of these tasks. A bad number may come to light only now: then the task's
+     * step is not open any more. Errors as run's. */
+    int (*wait)(tw__select_task *tasks, int count);
     int (*info)(const void *state, tw_select_info *info);
     /* acc alone: nothing is selected, all of acc is sent. *acc points to it until the step ends.
      * NULL: the backend cannot. */

@@ -167,7 +167,7 @@ struct tw_group {
     void *results[2]; /* of tensors on the backend, and of the CPU's where that is another */
 
     /* Workspace of a step. */
-    void *scratch; /* that all selectors use, one at a time */
+    tw__scratch scratch; /* of all selectors */
     tw__workspace workspace;
     void *host_memory;        /* bookkeeping */
     tw__list_memory lists[2]; /* TW__HOST_LISTS, TW__DEVICE_LISTS: none unless resident */

@@ -5,6 +5,7 @@
 #include "group/group.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- buckets: neighbours, as long as they fit */
 
@@ -34,6 +35,10 @@ static int count_buckets(const tw_group *g, tw__bucket *buckets, int *widest) {
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
+}
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
 }
 
 static tw__workspace step_memory(const tw_group *g, const tw__plans *plans,
@@ -110,10 +115,19 @@ static size_t dense_memory(const tw_group *g, const tw__plans *plans) {
     return bytes;
 }
 
-/* Bytes of all selectors, without scratch; and of the scratch that they share. */
+/* Scratch that all selectors together may take: a quarter of a byte for each element. */
+static size_t batch_scratch(const tw_group *g) {
+    size_t elements = 0;
+    for (int t = 0; t < g->ntensors; t++)
+        elements += (size_t)g->tensors[t].n;
+    return smaller(elements / 4, (size_t)4 << 20);
+}
+
+/* Bytes of all selectors, without scratch; and of the scratch that they share: enough for any of
+ * them, and for all together if that is not much. */
 static int selectors_memory(const tw_group *g, tw_memory *memory, size_t *scratch) {
+    size_t largest = 0, all = 0;
     *memory = (tw_memory){0};
-    *scratch = 0;
     for (int t = 0; t < g->ntensors && !tw__group_is_dense(g); t++) {
         tw_memory one;
         size_t bytes;
@@ -124,8 +138,10 @@ static int selectors_memory(const tw_group *g, tw_memory *memory, size_t *scratc
         memory->moments += one.moments;
         memory->undo += one.undo;
         memory->workspace += one.workspace;
-        *scratch = larger(*scratch, bytes);
+        largest = larger(largest, bytes);
+        all += bytes;
     }
+    *scratch = larger(largest, smaller(all, batch_scratch(g)));
     return TW_OK;
 }
 
@@ -202,7 +218,7 @@ static int open_tensor(tw_group *g, tw__tensor *t) {
     if (tw__group_is_dense(g))
         return is_staged(g, t) ? open_staging(g, t) : TW_OK;
     TW_TRY(tw__selector_create(&t->selector, t->n, t->table != NULL ? &t->table->pieces : NULL,
-                               &t->params, g->stream, g->scratch));
+                               &t->params, g->stream, &g->scratch));
     if (dense_at_times(g, &g->plans) &&
         (t->staged_out = t->backend->host_alloc(g->stream, sizeof(float) * (size_t)t->n)) == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %lld dense sums", (long long)t->n);
@@ -211,10 +227,12 @@ static int open_tensor(tw_group *g, tw__tensor *t) {
 
 static int open_tensors(tw_group *g) {
     tw_memory memory;
-    size_t scratch;
-    TW_TRY(selectors_memory(g, &memory, &scratch));
-    if ((g->scratch = tw__reserve(scratch)) == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of scratch", scratch);
+    size_t bytes;
+    TW_TRY(selectors_memory(g, &memory, &bytes));
+    g->scratch = (tw__scratch){tw__reserve(bytes), bytes};
+    if (g->scratch.memory == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of scratch", bytes);
+    memset(g->scratch.memory, 0, smaller(bytes, batch_scratch(g))); /* steps touch no new page */
     for (int t = 0; t < g->ntensors; t++)
         TW_TRY(open_tensor(g, &g->tensors[t]));
     TW_TRY(open_results(g, g->backend, &g->results[0]));
@@ -371,7 +389,7 @@ void tw_group_free(tw_group *g) {
     tw__transport_release(g->transport);
     void *const parts[] = {g->buckets, g->tensors,      g->tuners,      g->worker.failures,
                            g->agree,   g->host_memory,  g->members,     g->segments,
-                           g->owners,  g->worker.queue, g->broken_text, g->scratch,
+                           g->owners,  g->worker.queue, g->broken_text, g->scratch.memory,
                            g};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);

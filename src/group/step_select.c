@@ -60,45 +60,89 @@ static int check_gradient(tw__step *s, tw__tensor *t) {
     return s->bad_index < 0 ? TW_OK : TW_ERR_NUMBER;
 }
 
-/* Opens a step of the tensor's selector, which a device may only queue. */
-static int select_one(tw__step *s, tw__tensor *t) {
-    tw_sparse sparse = {.count = t->n};
+/* Dense: all of it is sent, with the residual where there is one. */
+static int fold_one(tw__step *s, tw__tensor *t) {
     if (t->selector == NULL)
         return check_gradient(s, t);
-    int error = tw__is_dense(s->plan) ? tw__selector_fold(t->selector, tw__grads_of(t), &t->acc)
-                                      : tw__selector_run(t->selector, tw__grads_of(t), &sparse);
+    int error = tw__selector_fold(t->selector, tw__grads_of(t), &t->acc);
     s->bad_index = t->selector->info.bad_index;
-    t->selected = sparse.count;
+    t->selected = t->n;
     t->open = t->selector->open;
     return error;
 }
 
-static int await_selection(tw__step *s, tw__tensor *t) {
-    tw_sparse sparse = {0};
-    int error = tw_selector_wait(t->selector, &sparse);
-    s->bad_index = t->selector->info.bad_index;
-    t->selected = sparse.count;
-    t->open = t->selector->open; /* also after a failure to wait for it */
+static int fold_all(tw__step *s) {
+    for (int i = 0; i < s->count; i++) {
+        s->error_tensor = s->members[i];
+        TW_TRY(fold_one(s, tw__member(s, i)));
+    }
+    return TW_OK;
+}
+
+/* Selections that a call of the backend gets at once: on a GPU about as many share a launch. */
+enum { AT_ONCE = 64 };
+
+/* What has come of member i's selection. */
+static void note_task(tw__step *s, int i, const tw__select_task *task) {
+    tw__tensor *t = tw__member(s, i);
+    t->selected = task->sparse.count;
+    t->open = t->selector->open = task->open;
+    if (t->open)
+        return;
+    s->error_tensor = s->members[i];
+    s->bad_index = task->info->bad_index;
+}
+
+/* Opens a step of some members' selectors, which a device may only queue. */
+static int run_some(tw__step *s, int first, int count) {
+    tw__select_task tasks[AT_ONCE];
+    for (int i = 0; i < count; i++) {
+        tw__tensor *t = tw__member(s, first + i);
+        TW_TRY(tw__selector_begin(t->selector, tw__grads_of(t), &tasks[i]));
+    }
+    int error = tw__member(s, first)->backend->run(tasks, count);
+    for (int i = count - 1; i >= 0; i--) { /* the first that failed is the last noted */
+        tw__selector_end(tw__member(s, first + i)->selector, &tasks[i]);
+        note_task(s, first + i, &tasks[i]);
+    }
     return error;
+}
+
+static int wait_for_some(tw__step *s, int first, int count) {
+    tw__select_task tasks[AT_ONCE];
+    for (int i = 0; i < count; i++) {
+        tw_selector *selector = tw__member(s, first + i)->selector;
+        tasks[i] = (tw__select_task){.state = selector->state, .info = &selector->info, .open = 1};
+    }
+    int error = tw__member(s, first)->backend->wait(tasks, count);
+    for (int i = count - 1; i >= 0; i--)
+        note_task(s, first + i, &tasks[i]);
+    return error;
+}
+
+/* Calls it for neighbours on one backend. */
+static int for_neighbours(tw__step *s, int (*call)(tw__step *s, int first, int count)) {
+    for (int first = 0, count; first < s->count; first += count) {
+        const tw__backend *backend = tw__member(s, first)->backend;
+        count = 1;
+        while (count < AT_ONCE && first + count < s->count &&
+               tw__member(s, first + count)->backend == backend)
+            count++;
+        s->error_tensor = s->members[first];
+        TW_TRY(call(s, first, count));
+    }
+    return TW_OK;
 }
 
 /* *took: the seconds that the selections took the device, if it tells. */
 static int select_all(tw__step *s, double *took) {
     const tw_group *g = s->g;
-    int sparse = !tw__is_dense(s->plan);
-    if (sparse)
-        TW_TRY(g->backend->batch_begin(g->stream));
-    for (int i = 0; i < s->count; i++) {
-        s->error_tensor = s->members[i];
-        TW_TRY(select_one(s, tw__member(s, i)));
-    }
-    if (!sparse)
-        return TW_OK;
+    if (tw__is_dense(s->plan))
+        return fold_all(s);
+    TW_TRY(g->backend->batch_begin(g->stream));
+    TW_TRY(for_neighbours(s, run_some));
     TW_TRY(g->backend->batch_end(g->stream));
-    for (int i = 0; i < s->count; i++) {
-        s->error_tensor = s->members[i];
-        TW_TRY(await_selection(s, tw__member(s, i)));
-    }
+    TW_TRY(for_neighbours(s, wait_for_some));
     return g->backend->batch_seconds(g->stream, took);
 }
 

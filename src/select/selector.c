@@ -44,7 +44,7 @@ int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *mem
 
 static int fill(tw_selector *s, int64_t n, const tw__pieces *pieces, const tw_select_params *params,
                 const tw__method *method, const tw__backend *backend, tw__stream *stream,
-                void *scratch) {
+                const tw__scratch *scratch) {
     *s = (tw_selector){.backend = backend,
                        .params = params,
                        .method = method,
@@ -65,7 +65,8 @@ static int hand_out(tw_selector **selector, tw_selector *s, int error) {
 }
 
 int tw__selector_create(tw_selector **selector, int64_t n, const tw__pieces *pieces,
-                        const tw_select_params *params, tw__stream *stream, void *scratch) {
+                        const tw_select_params *params, tw__stream *stream,
+                        const tw__scratch *scratch) {
     tw_select_params p = *params;
     const tw__method *method = NULL;
     const tw__backend *backend = NULL;
@@ -174,32 +175,42 @@ static void end_step(tw_selector *s) {
     s->info.step = s->step;
 }
 
-int tw__selector_run(tw_selector *s, const void *const *grads, tw_sparse *sparse) {
+int tw__selector_begin(tw_selector *s, const void *const *grads, tw__select_task *task) {
     TW_TRY(check_closed(s));
     end_step(s); /* without feedback: the step before is over now */
-    tw__select_step step = begin_step(s);
-    TW_TRY(s->backend->run(s->state, grads, &step, sparse, &s->info));
-    s->open = 1;
-    s->info.step += !has_feedback(s);
+    *task = (tw__select_task){
+        .state = s->state, .grads = grads, .step = begin_step(s), .info = &s->info};
     return TW_OK;
 }
 
+void tw__selector_end(tw_selector *s, const tw__select_task *task) {
+    s->open = task->open;
+    s->info.step += task->open && !has_feedback(s);
+}
+
 int tw_selector_run(tw_selector *s, const void *grad, tw_sparse *sparse) {
+    tw__select_task task;
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(grad, "grad");
     TW_REQUIRE(sparse, "sparse");
-    return tw__selector_run(s, &grad, sparse);
+    TW_TRY(tw__selector_begin(s, &grad, &task));
+    int error = s->backend->run(&task, 1);
+    tw__selector_end(s, &task);
+    if (error == TW_OK)
+        *sparse = task.sparse;
+    return error;
 }
 
 int tw_selector_wait(tw_selector *s, tw_sparse *sparse) {
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(sparse, "sparse");
     TW_TRY(check_open(s));
-    TW_TRY(s->backend->wait(s->state, sparse, &s->info));
-    if (s->info.bad_index < 0)
-        return TW_OK;
-    s->open = 0;
-    return tw__fail_number(s->info.bad_index);
+    tw__select_task task = {.state = s->state, .info = &s->info, .open = 1};
+    int error = s->backend->wait(&task, 1);
+    s->open = task.open;
+    if (error == TW_OK)
+        *sparse = task.sparse;
+    return error;
 }
 
 int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {

@@ -61,12 +61,16 @@ int tw__params_resolve(tw_select_params *params, int64_t n, const struct tw__met
 /* As tw_selector_create, for a group: params are resolved and outlive the selector, as do the starts
  * of pieces (NULL: gradients lie in one). It works on the group's stream and in its scratch. */
 int tw__selector_create(tw_selector **selector, int64_t n, const tw__pieces *pieces,
-                        const tw_select_params *params, tw__stream *stream, void *scratch);
+                        const tw_select_params *params, tw__stream *stream,
+                        const tw__scratch *scratch);
 /* Bytes that it takes, without scratch, and bytes of scratch. */
 int tw__selector_memory(int64_t n, int pieces, const tw_select_params *params, tw_memory *memory,
                         size_t *scratch);
-/* tw_selector_run and tw_selector_undo with a gradient in pieces. */
-int tw__selector_run(tw_selector *s, const void *const *grads, tw_sparse *sparse);
+/* tw_selector_run in three parts, so that a backend runs the tasks of several selectors at once:
+ * begin, the backend's run, end. Errors: TW_ERR_STATE. */
+int tw__selector_begin(tw_selector *s, const void *const *grads, tw__select_task *task);
+void tw__selector_end(tw_selector *s, const tw__select_task *task);
+/* tw_selector_undo with a gradient in pieces. */
 int tw__selector_undo(tw_selector *s, const void *const *grads);
 /* For a step that sends all of acc: fold, and select nothing. *acc is there until the step ends.
  * tw__selector_close_whole ends it with a residual of zeros, or it is undone. With feedback, on

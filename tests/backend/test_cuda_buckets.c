@@ -1,8 +1,8 @@
 /* test_cuda_buckets.c - several tensors in a bucket on a GPU, alike and not
  *
- * Steps of small tensors share launches, as long as type and method are the same: here they are,
- * are not, and some tensors are too large or of other methods in between. An argument: tests of this
- * name alone. */
+ * Steps of tensors share launches, as long as type and method are the same: here they are, are not,
+ * and some tensors are of other methods in between. For large tensors blocks wait for each other,
+ * row by row. An argument: tests of this name alone. */
 #include "cuda_runs.h"
 
 static void test_background(void **state) {
@@ -18,6 +18,43 @@ static void test_many(void **state) {
     run_many("oktopk");
     run_many("topka");
     run_many("gaussiank");
+}
+
+/* Rows of one block and of several; in the last step but one a bad number in a row of several. */
+static void run_large(const char *scheme, double density, int64_t bucket) {
+    static const int64_t large[] = {1728,    64,  64,  36864,  73728,  128, 147456,
+                                    1179648, 300, 512, 700001, 589824, 10,  2359296};
+    group_setup all = {.params = params_of(scheme, density),
+                       .nranks = 2,
+                       .tensors = sizeof large / sizeof *large,
+                       .sizes = large};
+    all.params.bucket = bucket;
+    run_bucket(&all);
+}
+
+/* At density 0.2 a block cannot hold its candidates: the choice takes the long way. */
+static void test_large(void **state) {
+    (void)state;
+    static const char *const schemes[] = {"topka", "oktopk"};
+    for (int s = 0; s < 2; s++) {
+        run_large(schemes[s], 0.001, INT32_MAX);
+        run_large(schemes[s], 0.01, INT32_MAX);
+        run_large(schemes[s], 0.2, INT32_MAX);
+        run_large(schemes[s], 0.01, 2000000);
+    }
+}
+
+/* More than fit one launch, and more blocks that wait for each other than run at the same time. */
+static void test_hundreds(void **state) {
+    (void)state;
+    enum { HUNDREDS = 200 };
+    int64_t sizes[HUNDREDS];
+    for (int t = 0; t < HUNDREDS; t++)
+        sizes[t] = t % 3 == 0 ? 600000 + t : t % 3 == 1 ? 768 : 5000 + t;
+    group_setup all = {
+        .params = params_of("topka", 0.002), .nranks = 2, .tensors = HUNDREDS, .sizes = sizes};
+    all.params.bucket = INT32_MAX;
+    run_bucket(&all);
 }
 
 static void test_mixed(void **state) {
@@ -76,6 +113,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_background),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_hundreds),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_mixed_wires),
         cmocka_unit_test(test_some_without_feedback),

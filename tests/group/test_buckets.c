@@ -117,6 +117,88 @@ static void test_some_without_feedback(void **state) {
             compare_mixtures(scheme);
 }
 
+/* ---- Selections of one pass that have little in common --------------------------------------- */
+
+enum { VARIOUS = 24 };
+
+/* Some tensors are one thread's work, some are cut between threads. */
+static void various_sizes(int64_t *sizes) {
+    for (int i = 0; i < VARIOUS; i++)
+        sizes[i] = i % 5 == 0 ? 150000 + i : i % 5 == 1 ? 65536 : 1 + 37 * i;
+}
+
+static int is_half(int tensor) {
+    return tensor % 3 == 1;
+}
+
+/* Every method, type of gradients and what comes before selection; three threads, for some one. */
+static int open_various(ranks *r, int rank, void *context) {
+    const mixture *m = context;
+    int error = tw_group_create(&r->groups[rank], r->transports[rank], &m->params);
+    for (int i = 0; i < VARIOUS && !error; i++) {
+        tw_select_params select = m->params.select;
+        select.method = check_method(i % check_methods());
+        select.type = is_half(i) ? TW_BF16 : TW_F32;
+        select.threads = i % 11 == 10 ? 1 : 3;
+        select.feedback = i % 4 == 3 ? TW_FEEDBACK_OFF : TW_FEEDBACK_ON;
+        select.momentum = i % 8 == 2 ? 0.9f : 0.0f;
+        select.clip_norm = i % 6 == 4 ? 2.5f : 0.0f;
+        select.density = i % 2 == 0 ? 0.02 : 0.2;
+        error = tw_group_add(r->groups[rank], m->sizes[i], &select, NULL);
+    }
+    return error ? error : tw_group_open(r->groups[rank]);
+}
+
+/* The upper halves of floats, in their place. */
+static void halve(float *grad, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &grad[i], sizeof bits);
+        const uint16_t upper = (uint16_t)(bits >> 16);
+        memcpy((uint16_t *)grad + i, &upper, sizeof upper);
+    }
+}
+
+static void fill_various(float ***grads, const int64_t *sizes, int step) {
+    workload_gradients_fill(grads, sizes, VARIOUS, step);
+    for (int i = 0; i < VARIOUS; i++)
+        for (int rank = 0; rank < RANKS && is_half(i); rank++)
+            halve(grads[i][rank], sizes[i]);
+}
+
+static void open_workload(workload *w, ranks_call call, mixture *m, int64_t *sizes,
+                          float ***grads) {
+    workload_prepare(w, sizes, VARIOUS, grads);
+    ranks_run(&w->r, call, m);
+    ranks_ok(&w->r);
+}
+
+static void test_small_various(void **state) {
+    (void)state;
+    int64_t sizes[VARIOUS];
+    workload reference, tried;
+    oracle_rng rng = {.key = 12};
+    various_sizes(sizes);
+    float ***grads = workload_gradients(sizes, VARIOUS);
+    mixture alone = {workload_params("topka", 1), sizes};
+    mixture all = {workload_params("topka", INT32_MAX), sizes};
+    check_scene("various tensors");
+    open_workload(&reference, open_various, &alone, sizes, grads);
+    open_workload(&tried, open_various, &all, sizes, grads);
+    for (int step = 0; step < 3; step++) {
+        fill_various(grads, sizes, step);
+        workload_shuffle(&tried, &rng);
+        ranks_run(&reference.r, step_one_by_one, &reference);
+        ranks_ok(&reference.r);
+        ranks_run(&tried.r, step_in_background, &tried);
+        ranks_ok(&tried.r);
+        workload_same(&tried, &reference, "various tensors", step);
+    }
+    workload_close(&reference);
+    workload_close(&tried);
+    workload_gradients_free(grads, VARIOUS);
+}
+
 /* Asks for the traffic while the thread of the background counts it. */
 static int ask_meanwhile(ranks *r, int rank, void *context) {
     tw_traffic begin, now;
@@ -273,6 +355,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_global_reuse),
         cmocka_unit_test(test_some_without_feedback),
+        cmocka_unit_test(test_small_various),
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_buckets_are_filled),
         cmocka_unit_test(test_waits),

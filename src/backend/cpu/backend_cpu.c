@@ -1,8 +1,9 @@
 /* backend_cpu.c - the CPU's row: selectors, plain memory, no streams
  *
- * Work is done when a call returns. A selector's step:
+ * Work is done when a call returns. A step of one selector, or of several together:
  *
  *   run      clip -> guess -> fold (acc = g + e, collecting) -> choose
+ *            each in turn     one pass over all of them         each by one thread
  *   commit   what was sent will leave the residual
  *   undo     or nothing happened
  *   apply    or it ends as an exchange says, with the result written out
@@ -91,24 +92,32 @@ static tw__entries take_found(tw__arena *arena, int64_t room) {
                          .cap = room};
 }
 
-/* Where everything lies in scratch; NULL: only how much it is. Returns the bytes. */
-static size_t place_scratch(tw__cpu_selector *s, void *scratch) {
-    tw__arena arena = {scratch, 0};
+/* Where everything lies in scratch, behind what the arena has given out. */
+static void place_scratch(tw__cpu_selector *s, tw__arena *arena) {
     int64_t room = tw__at_most(s->chosen.cap + TW__BLOCK, s->n);
-    s->workers = tw__arena_take(&arena, s->threads, sizeof(tw__worker));
-    s->owner = tw__arena_take(&arena, s->chunks, 1);
-    s->end = tw__arena_take(&arena, s->chunks, sizeof(int64_t));
-    s->sums = tw__arena_take(&arena, s->chunks, sizeof(tw__sums));
-    s->sample = tw__arena_take(&arena, s->sample_size, sizeof(uint32_t));
+    s->workers = tw__arena_take(arena, s->threads, sizeof(tw__worker));
+    s->work = tw__arena_take(arena, 1, sizeof(tw__work));
+    const tw__work work = {.owner = tw__arena_take(arena, s->chunks, 1),
+                           .end = tw__arena_take(arena, s->chunks, sizeof(int64_t)),
+                           .sums = tw__arena_take(arena, s->chunks, sizeof(tw__sums)),
+                           .sample = tw__arena_take(arena, s->sample_size, sizeof(uint32_t))};
+    if (arena->memory != NULL)
+        *s->work = work;
     for (int i = 0; i < s->threads; i++) {
-        float *converted = tw__arena_take(&arena, TW__BLOCK, sizeof(float));
-        uint8_t *keep = tw__arena_take(&arena, TW__BLOCK / 8, 1);
-        tw__entries found = take_found(&arena, room);
-        if (scratch == NULL)
+        float *converted = tw__arena_take(arena, TW__BLOCK, sizeof(float));
+        uint8_t *keep = tw__arena_take(arena, TW__BLOCK / 8, 1);
+        tw__entries found = take_found(arena, room);
+        if (arena->memory == NULL)
             continue;
         memset(keep, 0xff, (size_t)TW__BLOCK / 8);
         s->workers[i] = (tw__worker){.collector.found = found, .scratch = converted, .keep = keep};
     }
+}
+
+static size_t scratch_bytes(const tw__cpu_selector *s) {
+    tw__cpu_selector counted = *s;
+    tw__arena arena = {0};
+    place_scratch(&counted, &arena);
     return arena.used;
 }
 
@@ -116,10 +125,10 @@ static size_t place_scratch(tw__cpu_selector *s, void *scratch) {
  * candidates. */
 static void touch_scratch(tw__cpu_selector *s) {
     int64_t usual = tw__at_most(TW__MOST * tw__k_max(s->params, s->n), s->n);
-    memset(s->owner, 0, (size_t)s->chunks);
-    memset(s->end, 0, (size_t)s->chunks * sizeof *s->end);
-    memset(s->sums, 0, (size_t)s->chunks * sizeof *s->sums);
-    memset(s->sample, 0, (size_t)s->sample_size * sizeof *s->sample);
+    memset(s->work->owner, 0, (size_t)s->chunks);
+    memset(s->work->end, 0, (size_t)s->chunks * sizeof *s->work->end);
+    memset(s->work->sums, 0, (size_t)s->chunks * sizeof *s->work->sums);
+    memset(s->work->sample, 0, (size_t)s->sample_size * sizeof *s->work->sample);
     for (int i = 0; i < s->threads; i++) {
         const tw__worker *w = &s->workers[i];
         const tw__entries *found = &w->collector.found;
@@ -132,7 +141,23 @@ static void touch_scratch(tw__cpu_selector *s) {
 
 /* A call that needs scratch begins: others may have used it since. */
 static void begin_call(tw__cpu_selector *s) {
-    (void)place_scratch(s, s->workers);
+    place_scratch(s, &(tw__arena){s->scratch.memory, 0});
+}
+
+/* The same for as many selectors as there is room for, one at least. Returns how many. */
+static int begin_batch(const tw__select_task *tasks, int most) {
+    const tw__cpu_selector *first = tasks[0].state;
+    tw__arena arena = {first->scratch.memory, 0};
+    int count = 0;
+    for (; count < most; count++) {
+        tw__cpu_selector *s = tasks[count].state;
+        if (s->scratch.memory != arena.memory || s->threads != first->threads ||
+            arena.used + scratch_bytes(s) > s->scratch.bytes)
+            break;
+        place_scratch(s, &arena);
+    }
+    assert(count > 0);
+    return count;
 }
 
 static int selector_memory(int64_t n, int pieces, const tw_select_params *params,
@@ -145,7 +170,7 @@ static int selector_memory(int64_t n, int pieces, const tw_select_params *params
     measure(&s);
     (void)take(&all, &all.bytes.workspace, tw__alloc, 1, sizeof s);
     take_all(&all, &s);
-    *scratch = place_scratch(&s, NULL);
+    *scratch = scratch_bytes(&s);
     *memory = all.bytes;
     return TW_OK;
 }
@@ -162,10 +187,10 @@ static void selector_free(void *state) {
     tw__cpu_selector *s = state;
     if (s == NULL)
         return;
-    void *const parts[] = {s->chosen.idx, s->chosen.val, s->marks,
-                           s->near,       s->far,        s->lossy,
-                           s->first[0],   s->first[1],   s->second[0],
-                           s->second[1],  s->residual,   s->owns_scratch ? s->workers : NULL};
+    void *const parts[] = {
+        s->chosen.idx, s->chosen.val, s->marks,    s->near,
+        s->far,        s->lossy,      s->first[0], s->first[1],
+        s->second[0],  s->second[1],  s->residual, s->owns_scratch ? s->scratch.memory : NULL};
     /* The analyzer takes a part of the block for the block. NOLINTBEGIN(clang-analyzer-unix.Malloc) */
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free_part(s, parts[i]);
@@ -188,26 +213,26 @@ static tw__cpu_selector *create_block(const tw__cpu_selector *model) {
     return s;
 }
 
-static int fill_block(tw__cpu_selector *s, void *scratch) {
+static int fill_block(tw__cpu_selector *s, const tw__scratch *scratch) {
     supply all = {.block = {(char *)s, 0}};
-    size_t bytes = place_scratch(s, NULL);
+    size_t bytes = scratch_bytes(s);
     (void)take(&all, &all.bytes.workspace, tw__alloc, 1, sizeof *s);
     take_all(&all, s);
     assert(all.block.used == s->block);
-    void *own = scratch == NULL ? tw__reserve(bytes) : NULL;
-    all.missing += scratch == NULL && own == NULL ? bytes : 0;
-    s->owns_scratch = own != NULL;
-    s->workers = own;
+    s->owns_scratch = scratch == NULL;
+    s->scratch = scratch != NULL ? *scratch : (tw__scratch){tw__reserve(bytes), bytes};
+    all.missing += s->scratch.memory == NULL ? bytes : 0;
     if (all.missing > 0)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
-    (void)place_scratch(s, own != NULL ? own : scratch);
+    begin_call(s);
     touch_scratch(s);
     tw__feedback_leave(s, 0);
     return TW_OK;
 }
 
 static int selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
-                           const tw__method *method, tw__stream *stream, void *scratch) {
+                           const tw__method *method, tw__stream *stream,
+                           const tw__scratch *scratch) {
     const tw__kernels *kernels = NULL;
     int64_t n = pieces->starts[pieces->count];
     (void)stream;
@@ -230,52 +255,82 @@ static int selector_create(void **state, const tw__pieces *pieces, const tw_sele
 
 /* ---- one step */
 
-/* The pass. On a bad number nothing has changed. */
-static int fold(tw__cpu_selector *s, const void *const *grads, const tw__select_step *step,
-                uint32_t (*guess)(tw__cpu_selector *), tw_select_info *info) {
-    assert(step->k >= 1 && step->k <= s->n);
-    begin_call(s);
-    s->now = *step;
-    s->grads = grads;
+static void begin_task(const tw__select_task *task, uint32_t (*guess)(tw__cpu_selector *)) {
+    tw__cpu_selector *s = task->state;
+    assert(task->step.k >= 1 && task->step.k <= s->n);
+    s->now = task->step;
+    s->grads = task->grads;
     s->before = s->learned;
     s->rescans = 0;
     tw__feedback_clip(s);
-    info->bad_index = tw__feedback_fold(s, guess(s));
-    if (info->bad_index < 0)
-        return TW_OK;
-    info->refused++;
-    return tw__fail_number(info->bad_index);
+    tw__feedback_begin(s, guess(s));
+}
+
+/* The pass is over. On a bad number nothing has changed. */
+static void end_task(tw__select_task *task) {
+    task->open = task->info->bad_index < 0;
+    task->info->refused += !task->open;
 }
 
 static tw_sparse selection(const tw__cpu_selector *s) {
     return (tw_sparse){.count = s->chosen.count, .idx = s->chosen.idx, .val = s->chosen.val};
 }
 
-static int selector_run(void *state, const void *const *grads, const tw__select_step *step,
-                        tw_sparse *sparse, tw_select_info *info) {
-    tw__cpu_selector *s = state;
-    TW_TRY(fold(s, grads, step, s->method->guess, info));
+/* A thread chooses for a selector. What is read again is read by this thread alone, unless the
+ * selector is the only one of its batch. */
+static void choose(void *context, int worker, int64_t item) {
+    tw__select_task *task = (tw__select_task *)context + item;
+    tw__cpu_selector *s = task->state;
+    (void)worker;
+    end_task(task);
+    if (!task->open)
+        return;
     s->method->choose(s);
     assert(s->chosen.count <= s->chosen.cap);
-    assert(s->chosen.count <= tw__method_most(s->method, step->k, s->n));
-    info->count = s->chosen.count;
-    info->candidates = tw__candidates_total(s);
-    info->rescans = s->rescans;
-    *sparse = selection(s);
+    assert(s->chosen.count <= tw__method_most(s->method, s->now.k, s->n));
+    task->info->count = s->chosen.count;
+    task->info->candidates = tw__candidates_total(s);
+    task->info->rescans = s->rescans;
+    task->sparse = selection(s);
+}
+
+/* As many as scratch has room for. Returns how many. */
+static int run_batch(tw__select_task *tasks, int most) {
+    int count = begin_batch(tasks, most);
+    const tw__cpu_selector *first = tasks[0].state;
+    for (int i = 0; i < count; i++)
+        begin_task(&tasks[i], ((tw__cpu_selector *)tasks[i].state)->method->guess);
+    tw__feedback_fold(tasks, count);
+    tw__pool_run(first->threads, count, choose, tasks);
+    return count;
+}
+
+static int selector_run(tw__select_task *tasks, int count) {
+    for (int first = 0; first < count;)
+        first += run_batch(tasks + first, count - first);
+    for (int i = 0; i < count; i++)
+        if (!tasks[i].open)
+            return tw__fail_number(tasks[i].info->bad_index);
     return TW_OK;
 }
 
-static int selector_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
-    (void)info;
-    *sparse = selection(state);
+static int selector_wait(tw__select_task *tasks, int count) {
+    for (int i = 0; i < count; i++)
+        tasks[i].sparse = selection(tasks[i].state);
     return TW_OK;
 }
 
 static int selector_fold(void *state, const void *const *grads, const tw__select_step *step,
                          const float **acc, tw_select_info *info) {
     tw__cpu_selector *s = state;
+    tw__select_task task = {.state = s, .grads = grads, .step = *step, .info = info};
     assert(s->residual != NULL);
-    TW_TRY(fold(s, grads, step, tw__method_guess_none, info));
+    begin_call(s);
+    begin_task(&task, tw__method_guess_none);
+    tw__feedback_fold(&task, 1);
+    end_task(&task);
+    if (!task.open)
+        return tw__fail_number(info->bad_index);
     s->chosen.count = 0;
     *acc = s->residual;
     return TW_OK;

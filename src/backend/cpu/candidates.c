@@ -79,7 +79,7 @@ int64_t tw__candidates_pluck(const tw__cpu_selector *s, uint32_t *bits, int64_t 
     return count;
 }
 
-/* Fills s->sample with one run from each of equally long parts, at a random place in it. */
+/* Fills s->work->sample with one run from each of equally long parts, at a random place in it. */
 static int64_t take_sample(tw__cpu_selector *s, int after) {
     int64_t runs = s->sample_size / SAMPLE_RUN;
     if (!after)
@@ -94,7 +94,7 @@ static int64_t take_sample(tw__cpu_selector *s, int after) {
         int64_t len = s->n - lo < SAMPLE_RUN ? s->n - lo : SAMPLE_RUN;
         tw__feedback_peek(s, lo, len, after, values);
         for (int64_t i = 0; i < len; i++)
-            s->sample[count++] = tw__magnitude(values[i]);
+            s->work->sample[count++] = tw__magnitude(values[i]);
     }
     return count;
 }
@@ -104,7 +104,7 @@ uint32_t tw__candidates_sample(tw__cpu_selector *s, double rank, int after) {
     int64_t count = take_sample(s, after);
     double in_sample = rank * (double)count / (double)s->n;
     int64_t at = in_sample < 1.0 ? 1 : in_sample > (double)count ? count : (int64_t)in_sample;
-    uint32_t bits = tw__kth_of_bits(s->sample, count, at);
+    uint32_t bits = tw__kth_of_bits(s->work->sample, count, at);
     return bits < 1 ? 1 : bits > TW__INFINITY_BITS ? TW__INFINITY_BITS : bits;
 }
 
@@ -148,11 +148,11 @@ typedef void visit_stretch(tw__cpu_selector *s, const int32_t *idx, const float 
 static void each_stretch(tw__cpu_selector *s, visit_stretch *visit, void *context) {
     int64_t cursor[TW__MAX_THREADS] = {0};
     for (int64_t chunk = 0; chunk < s->chunks;) {
-        int owner = s->owner[chunk];
-        while (chunk < s->chunks && s->owner[chunk] == owner)
+        int owner = s->work->owner[chunk];
+        while (chunk < s->chunks && s->work->owner[chunk] == owner)
             chunk++;
         const tw__entries *found = &s->workers[owner].collector.found;
-        int64_t from = cursor[owner], to = s->end[chunk - 1];
+        int64_t from = cursor[owner], to = s->work->end[chunk - 1];
         if (s->workers[owner].dropped != 0) /* it moved its entries: look where they are now */
             to = from + tw__lower_bound(found->idx + from, found->count - from, chunk * TW__CHUNK);
         assert(from <= to && to <= found->count);

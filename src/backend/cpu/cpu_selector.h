@@ -35,6 +35,15 @@ typedef struct tw__worker {
     uint8_t *keep;     /* [TW__BLOCK/8]: all bits set between blocks; see the fold kernel */
 } tw__worker;
 
+/* What a call knows of the chunks. */
+typedef struct tw__work {
+    uint8_t *owner;     /* [chunks]: the worker that did the chunk */
+    int64_t *end;       /* [chunks]: its number of candidates after it */
+    tw__sums *sums;     /* [chunks] */
+    uint32_t *sample;   /* [sample_size] magnitude bits of elements */
+    int64_t first_item; /* of all chunks of a batch, the first that is this selector's */
+} tw__work;
+
 typedef struct tw__cpu_selector {
     const tw_select_params *params; /* the selector's */
     const struct tw__method *method;
@@ -47,6 +56,7 @@ typedef struct tw__cpu_selector {
     int16_t threads;
     int16_t owns_scratch; /* else it is the group's */
     uint32_t block;       /* bytes of this struct and of the parts that follow it */
+    tw__scratch scratch;
 
     /* State between steps. */
     float *residual; /* [n], holds acc while a step is open; NULL without feedback */
@@ -69,19 +79,17 @@ typedef struct tw__cpu_selector {
     uint64_t *marks;    /* [n/64] bits, all zero between calls; random alone */
     tw__entries chosen; /* the selection */
 
-    /* Scratch, valid within a call: the selectors of a group share it. */
-    tw__worker *workers; /* [threads]: scratch begins with them */
-    uint8_t *owner;      /* [chunks]: the worker that did the chunk */
-    int64_t *end;        /* [chunks]: its number of candidates after it */
-    tw__sums *sums;      /* [chunks] */
-    uint32_t *sample;    /* [sample_size] magnitude bits of elements */
+    tw__work *work;      /* in scratch, valid within a call */
+    tw__worker *workers; /* [threads], likewise */
 } tw__cpu_selector;
 
 /* ---- feedback.c */
 
-/* acc = grad + residual over all n, collecting from magnitude bits `guess` on. Returns the index of
- * the first NaN or infinity, with everything as before, or -1. */
-int64_t tw__feedback_fold(tw__cpu_selector *s, uint32_t guess);
+/* The next pass, or rescan, collects from magnitude bits `guess` on. */
+void tw__feedback_begin(tw__cpu_selector *s, uint32_t guess);
+/* acc = grad + residual over all n, of all tasks in one pass, each begun. info->bad_index gets the
+ * index of the first NaN or infinity, with everything as before, or -1. */
+void tw__feedback_fold(tw__select_task *tasks, int count);
 /* Take the pass back. */
 void tw__feedback_unfold(tw__cpu_selector *s);
 /* Collect again, from lower down; acc stays as it is. */

@@ -170,9 +170,9 @@ static void inspect_block(tw__cpu_selector *s, tw__worker *w, const void *acc, i
 
 static void end_chunk(tw__cpu_selector *s, int worker, int64_t chunk, const tw__sums *sums) {
     assert(worker < s->threads && chunk < s->chunks);
-    s->owner[chunk] = (uint8_t)worker;
-    s->end[chunk] = s->workers[worker].collector.found.count;
-    s->sums[chunk] = *sums;
+    s->work->owner[chunk] = (uint8_t)worker;
+    s->work->end[chunk] = s->workers[worker].collector.found.count;
+    s->work->sums[chunk] = *sums;
 }
 
 static void fold_block(tw__cpu_selector *s, tw__worker *w, int64_t lo, int64_t len,
@@ -266,10 +266,11 @@ static void square_chunk(void *context, int worker, int64_t chunk) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
         add_block(s, scaled_gradient(s, s->workers[worker].scratch, lo, len), len, &sums);
     }
-    s->sums[chunk] = sums;
+    s->work->sums[chunk] = sums;
 }
 
-static void empty_workers(tw__cpu_selector *s, uint32_t guess) {
+void tw__feedback_begin(tw__cpu_selector *s, uint32_t guess) {
+    assert(guess > 0 && guess <= TW__INFINITY_BITS);
     s->guess = guess;
     for (int i = 0; i < s->threads; i++) {
         tw__worker *w = &s->workers[i];
@@ -291,15 +292,52 @@ static int64_t first_bad_index(const tw__cpu_selector *s) {
     return first;
 }
 
-int64_t tw__feedback_fold(tw__cpu_selector *s, uint32_t guess) {
-    assert(guess > 0 && guess <= TW__INFINITY_BITS);
-    empty_workers(s, guess);
-    tw__pool_run(s->threads, s->chunks, s->residual != NULL ? fold_chunk : scan_chunk, s);
-    tw__feedback_leave(s, 0);
-    int64_t bad = first_bad_index(s);
-    if (bad >= 0 && s->residual != NULL)
-        tw__feedback_unfold(s);
-    return bad;
+typedef struct batch {
+    const tw__select_task *tasks;
+    int count;
+} batch;
+
+static tw__cpu_selector *selector_at(const batch *b, int task) {
+    return b->tasks[task].state;
+}
+
+/* The last selector whose chunks begin at or before the item. */
+static tw__cpu_selector *selector_of_item(const batch *b, int64_t item) {
+    int low = 0, high = b->count;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (selector_at(b, middle)->work->first_item <= item)
+            low = middle;
+        else
+            high = middle;
+    }
+    return selector_at(b, low);
+}
+
+static void fold_item(void *context, int worker, int64_t item) {
+    tw__cpu_selector *s = selector_of_item(context, item);
+    if (s->residual != NULL)
+        fold_chunk(s, worker, item - s->work->first_item);
+    else
+        scan_chunk(s, worker, item - s->work->first_item);
+}
+
+void tw__feedback_fold(tw__select_task *tasks, int count) {
+    batch all = {tasks, count};
+    int64_t items = 0;
+    for (int i = 0; i < count; i++) {
+        tw__cpu_selector *s = selector_at(&all, i);
+        s->work->first_item = items;
+        items += s->chunks;
+    }
+    tw__pool_run(selector_at(&all, 0)->threads, items, fold_item, &all);
+    for (int i = 0; i < count; i++) {
+        tw__cpu_selector *s = selector_at(&all, i);
+        tw__feedback_leave(s, 0);
+        tasks[i].info->bad_index = first_bad_index(s);
+        if (tasks[i].info->bad_index >= 0 && s->residual != NULL)
+            tw__feedback_unfold(s);
+    }
 }
 
 void tw__feedback_unfold(tw__cpu_selector *s) {
@@ -307,8 +345,8 @@ void tw__feedback_unfold(tw__cpu_selector *s) {
 }
 
 void tw__feedback_rescan(tw__cpu_selector *s, uint32_t guess) {
-    assert(guess > 0 && s->leaving == 0);
-    empty_workers(s, guess);
+    assert(s->leaving == 0);
+    tw__feedback_begin(s, guess);
     tw__pool_run(s->threads, s->chunks, scan_chunk, s);
     s->rescans++;
 }
@@ -364,9 +402,9 @@ tw__sums tw__feedback_sums(const tw__cpu_selector *s) {
     assert(s->method->wants_sums || s->params->clip_norm != 0.0f);
     tw__sums total = {0};
     for (int64_t chunk = 0; chunk < s->chunks; chunk++) {
-        total.sum += s->sums[chunk].sum;
-        total.square += s->sums[chunk].square;
-        total.magnitude += s->sums[chunk].magnitude;
+        total.sum += s->work->sums[chunk].sum;
+        total.square += s->work->sums[chunk].square;
+        total.magnitude += s->work->sums[chunk].magnitude;
     }
     return total;
 }

@@ -60,11 +60,11 @@ int tw__cuda_batch_seconds(tw__stream *s, double *seconds);
 int tw__cuda_selector_memory(int64_t n, int pieces, const tw_select_params *params,
                              const struct tw__method *method, tw_memory *memory, size_t *scratch);
 int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
-                             const struct tw__method *method, tw__stream *stream, void *scratch);
+                             const struct tw__method *method, tw__stream *stream,
+                             const tw__scratch *scratch);
 void tw__cuda_selector_free(void *state);
-int tw__cuda_run(void *state, const void *const *grads, const tw__select_step *step,
-                 tw_sparse *sparse, tw_select_info *info);
-int tw__cuda_wait(void *state, tw_sparse *sparse, tw_select_info *info);
+int tw__cuda_run(tw__select_task *tasks, int count);
+int tw__cuda_wait(tw__select_task *tasks, int count);
 int tw__cuda_info(const void *state, tw_select_info *info);
 int tw__cuda_commit(void *state, const int32_t *idx, int64_t count);
 void tw__cuda_undo(void *state, const void *const *grads);

@@ -149,8 +149,10 @@ template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s,
     extern __shared__ int32_t shared[];
     float *val = reinterpret_cast<float *>(shared + room);
     __shared__ Learned learned; /* read once, while the candidates come */
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         learned = *s.learned;
+        arrivals() = &s.scratch->arrivals;
+    }
     uint32_t bad = __ldcg(&s.scratch->bad), staged = 0;
     Share tiles = block_share((uint32_t)s.tiles);
     bool is_staged = stage(s, tiles, room, shared, val, &staged);
@@ -179,23 +181,31 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     choose_from<METHOD>(s, room);
 }
 
-/* A block for each. */
+/* A row of blocks for each, from the first on. */
 template <int METHOD>
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
-    choose_each(const __grid_constant__ Steps steps, uint32_t room) {
-    choose_from<METHOD>(steps.at[blockIdx.y], room);
+    choose_each(const __grid_constant__ Steps steps, int first, uint32_t room) {
+    choose_from<METHOD>(steps.at[first + (int)blockIdx.y], room);
 }
 
 struct Row {
     const char *method;
     void (*kernel)(const Step, uint32_t);
+    void (*each)(const Steps, int, uint32_t); /* nullptr: steps do not run side by side */
 };
 
-constexpr Row kernels[] = {{"exact", choose<EXACT>},
-                           {"reuse", choose<REUSE>},
-                           {"gaussian", choose<GAUSSIAN>},
-                           {"dgc", choose<DGC>},
-                           {"redsync", choose<REDSYNC>}};
+constexpr Row rows[] = {{"exact", choose<EXACT>, choose_each<EXACT>},
+                        {"reuse", choose<REUSE>, choose_each<REUSE>},
+                        {"gaussian", choose<GAUSSIAN>, nullptr},
+                        {"dgc", choose<DGC>, nullptr},
+                        {"redsync", choose<REDSYNC>, nullptr}};
+
+static const Row *row_of(const Step &s) {
+    for (const Row &row : rows)
+        if (strcmp(row.method, s.params.method) == 0)
+            return &row;
+    return nullptr;
+}
 
 static size_t stage_bytes(int64_t stage) {
     return (size_t)stage * (sizeof(int32_t) + sizeof(float));
@@ -207,40 +217,52 @@ cudaError_t prepare_choose(int ordinal, int64_t *stage) {
     cudaError_t error =
         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
     size_t used = 0;
-    for (const Row &row : kernels) {
+    auto each_kernel = [&](auto call) {
+        for (const Row &row : rows)
+            for (const void *kernel : {reinterpret_cast<const void *>(row.kernel),
+                                       reinterpret_cast<const void *>(row.each)})
+                if (error == cudaSuccess && kernel != nullptr)
+                    error = call(kernel);
+    };
+    each_kernel([&](const void *kernel) {
         cudaFuncAttributes attributes = {};
-        if (error == cudaSuccess)
-            error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(row.kernel));
+        cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
         used = attributes.sharedSizeBytes > used ? attributes.sharedSizeBytes : used;
-    }
+        return status;
+    });
     *stage = ((int64_t)most - (int64_t)used) / (int64_t)stage_bytes(1);
-    for (const Row &row : kernels)
-        if (error == cudaSuccess)
-            error = cudaFuncSetAttribute(reinterpret_cast<const void *>(row.kernel),
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         (int)stage_bytes(*stage));
+    each_kernel([&](const void *kernel) {
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)stage_bytes(*stage));
+    });
     return error;
 }
 
 cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t stream) {
     uint32_t room = (uint32_t)stage;
     void *arguments[] = {const_cast<Step *>(&s), &room};
-    for (const Row &row : kernels)
-        if (strcmp(row.method, s.params.method) == 0)
-            return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(row.kernel), blocks,
-                                               CHOOSE_THREADS, arguments, stage_bytes(stage),
-                                               stream);
-    return cudaErrorNotSupported;
+    const Row *row = row_of(s);
+    if (row == nullptr)
+        return cudaErrorNotSupported;
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(row->kernel), blocks,
+                                       CHOOSE_THREADS, arguments, stage_bytes(stage), stream);
 }
 
-cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream) {
+cudaError_t launch_choose_small(const Steps &steps, cudaStream_t stream) {
     constexpr uint32_t ROOM = 2048; /* no more shared memory than any GPU gives without asking */
-    const dim3 blocks(1, (unsigned)steps.count);
-    if (strcmp(steps.at[0].params.method, "exact") == 0)
-        choose_each<EXACT><<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, ROOM);
-    else
-        choose_each<REUSE><<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, ROOM);
+    const dim3 blocks(1, (unsigned)steps.small);
+    row_of(steps.at[0])
+        ->each<<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, 0, ROOM);
     return cudaGetLastError();
+}
+
+cudaError_t launch_choose_rows(const Steps &steps, int first, int count, int blocks, int64_t stage,
+                               cudaStream_t stream) {
+    uint32_t room = (uint32_t)stage;
+    void *arguments[] = {const_cast<Steps *>(&steps), &first, &room};
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(row_of(steps.at[0])->each),
+                                       dim3((unsigned)blocks, (unsigned)count), CHOOSE_THREADS,
+                                       arguments, stage_bytes(stage), stream);
 }
 
 } // namespace tw

@@ -167,15 +167,15 @@ __device__ uint32_t collect_all(const Step &s, Collected &to, const float4 (&acc
 }
 
 /* Into the tile's slots. */
-__device__ void hand_over(const Step &s, const Collected &from, uint32_t count) {
-    int64_t to = (int64_t)blockIdx.x * SLOTS + threadIdx.x;
+__device__ void hand_over(const Step &s, int tile, const Collected &from, uint32_t count) {
+    int64_t to = (int64_t)tile * SLOTS + threadIdx.x;
     __syncthreads();
     if (threadIdx.x < min(count, (uint32_t)SLOTS)) {
         s.slot_idx[to] = from.idx[threadIdx.x];
         s.slot_val[to] = from.val[threadIdx.x];
     }
     if (threadIdx.x == 0)
-        s.slot_count[blockIdx.x] = count;
+        s.slot_count[tile] = count;
 }
 
 static_assert(SLOTS == FOLD_THREADS, "a thread hands over one");
@@ -248,14 +248,13 @@ __device__ void fold_runs(const Step &s, const Piece &piece, uint32_t leaving, i
     }
 }
 
-/* The calling block's tile. */
-template <int TYPE, int BEFORE> __device__ __forceinline__ void fold_tile(const Step &s) {
+template <int TYPE, int BEFORE> __device__ __forceinline__ void fold_tile(const Step &s, int tile) {
     constexpr int COUNT = AT_ONCE<BEFORE>;
     __shared__ Collected collected;
     const Learned *l = s.learned;
     uint32_t leaving = l->leaving;
     int32_t tie = l->tie;
-    int64_t base = (int64_t)blockIdx.x * TILE;
+    int64_t base = (int64_t)tile * TILE;
     const Piece piece = piece_of(s.source.grad, base);
     float4 acc[RUNS];
 #pragma unroll
@@ -266,21 +265,33 @@ template <int TYPE, int BEFORE> __device__ __forceinline__ void fold_tile(const 
         for (int r = 0; r < COUNT; r++)
             acc[first_run + r] = some[r];
     }
-    hand_over(s, collected, collect_all(s, collected, acc, l->guess, (uint32_t)base));
+    hand_over(s, tile, collected, collect_all(s, collected, acc, l->guess, (uint32_t)base));
 }
 
 template <int TYPE, int BEFORE>
 __global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS<BEFORE>)
     fold(const __grid_constant__ Step s) {
-    fold_tile<TYPE, BEFORE>(s);
+    fold_tile<TYPE, BEFORE>(s, (int)blockIdx.x);
+}
+
+/* The last step whose tiles begin at or before this one. */
+__device__ int step_of_tile(const Steps &steps, int tile) {
+    int low = 0, high = steps.count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (steps.first_tile[middle] <= tile)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 template <int TYPE, int BEFORE>
 __global__ void __launch_bounds__(FOLD_THREADS, FOLD_BLOCKS<BEFORE>)
     fold_each(const __grid_constant__ Steps steps) {
-    const Step &s = steps.at[blockIdx.y];
-    if ((int)blockIdx.x < s.tiles)
-        fold_tile<TYPE, BEFORE>(s);
+    int at = step_of_tile(steps, (int)blockIdx.x);
+    fold_tile<TYPE, BEFORE>(steps.at[at], (int)blockIdx.x - steps.first_tile[at]);
 }
 
 __global__ void write_guess(const __grid_constant__ Step s, uint32_t guess) {
@@ -310,11 +321,8 @@ cudaError_t launch_fold(const Step &s, cudaStream_t stream) {
 
 cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream) {
     const Source &first = steps.at[0].source;
-    int tiles = 0;
-    for (int i = 0; i < steps.count; i++)
-        tiles = max(tiles, steps.at[i].tiles);
-    dim3 blocks((unsigned)tiles, (unsigned)steps.count);
-    folds_each[first.type][first.before]<<<blocks, FOLD_THREADS, 0, stream>>>(steps);
+    int tiles = steps.first_tile[steps.count];
+    folds_each[first.type][first.before]<<<tiles, FOLD_THREADS, 0, stream>>>(steps);
     return cudaGetLastError();
 }
 

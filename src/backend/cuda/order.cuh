@@ -32,12 +32,36 @@ __device__ inline Share warp_share(uint32_t count) {
     return share_of(block_share(count), threadIdx.x / WARP, CHOOSE_WARPS);
 }
 
-/* Of one vector: where several are worked on side by side, each is one block's. */
+/* Scratch::arrivals of the vector. The first thread of each block sets it, and reads it alone. */
+__device__ inline uint32_t *&arrivals() {
+    __shared__ uint32_t *of_vector;
+    return of_vector;
+}
+
+/* What the blocks of a row add makes 2^31: the last one flips the top bit, and the others are as
+ * before. So nobody has to clear them, however many blocks the next kernel has. */
+__device__ inline void wait_for_row() {
+    constexpr uint32_t TOP = 1u << 31;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t *count = arrivals();
+        __threadfence();
+        uint32_t before = atomicAdd(count, blockIdx.x == 0 ? TOP - (gridDim.x - 1) : 1u);
+        while (((before ^ *static_cast<volatile uint32_t *>(count)) & TOP) == 0) {
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
+
+/* Of one vector: where several are worked on side by side, each is a row of the grid. */
 __device__ inline void wait_for_all_blocks() {
     if (gridDim.x == 1)
         __syncthreads();
-    else
+    else if (gridDim.y == 1)
         cooperative_groups::this_grid().sync();
+    else
+        wait_for_row();
 }
 
 /* Sum over the lanes before this one; *all over the warp. */

@@ -106,9 +106,9 @@ int tw__cuda_selector_memory(int64_t n, int pieces, const tw_select_params *para
 
 /* Few where there is little to choose from, since they wait for each other; but reading all elements
  * again, where that is needed, must not take too long. */
-static int blocks_for(int64_t n, int64_t k_max, int multiprocessors) {
-    const int64_t CANDIDATES = 256, ELEMENTS = 512 * 1024; /* of a block */
-    int64_t wanted = 1 + 2 * k_max / CANDIDATES, least = 1 + n / ELEMENTS;
+static int blocks_for(int64_t n, int64_t k_max, int64_t candidates, int multiprocessors) {
+    const int64_t ELEMENTS = 512 * 1024; /* of a block */
+    int64_t wanted = 1 + 2 * k_max / candidates, least = 1 + n / ELEMENTS;
     return (int)tw__at_most(wanted > least ? wanted : least,
                             tw__at_most(multiprocessors, MOST_BLOCKS));
 }
@@ -149,14 +149,19 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
     d->step.report = static_cast<Report *>(report);
     if (report != nullptr)
         *d->step.report = Report{0, 0, 0, -1, 0, 0, -1};
-    d->blocks = blocks_for(e.padded, k_max, multiprocessors);
+    constexpr int64_t ALONE = 256, BESIDE_OTHERS = 1024; /* candidates of a block */
+    constexpr int SMALL_TILES = 16; /* a block chooses among their candidates in no time */
+    d->blocks = blocks_for(e.padded, k_max, ALONE, multiprocessors);
+    d->step.blocks =
+        e.tiles <= SMALL_TILES ? 1 : blocks_for(e.padded, k_max, BESIDE_OTHERS, multiprocessors);
     /* What its tiles can have at most: other kernels find room beside it then. */
     d->stage = tw__at_most(d->stage, (e.tiles + d->blocks - 1) / d->blocks * SLOTS);
     return error;
 }
 
 int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
-                             const struct tw__method *method, tw__stream *stream, void *scratch) {
+                             const struct tw__method *method, tw__stream *stream,
+                             const tw__scratch *scratch) {
     int64_t n = pieces->starts[pieces->count], k_max = tw__k_max(params, n);
     (void)method, (void)scratch;
     TW_TRY(tw__cuda_check_device(params->ordinal));
@@ -226,22 +231,47 @@ static int await_state(const tw__cuda_selector *d) {
     return d->group != nullptr ? await_outside(d->group) : await_stream(d->stream);
 }
 
-/* ---- steps of a group's small tensors are queued together */
+/* ---- steps of a group's tensors are queued together */
 
-static bool goes_together(const tw__cuda_selector *d) {
-    constexpr int MOST_TILES = 16; /* a block chooses among their candidates in no time */
-    return d->group != nullptr && d->step.tiles <= MOST_TILES &&
+static bool is_small(const Step &s) {
+    return s.blocks == 1;
+}
+
+static bool goes_together(const tw__cuda_selector *d, int count) {
+    return d->group != nullptr && (count > 1 || is_small(d->step)) &&
            (is(d->params, "exact") || is(d->params, "reuse"));
+}
+
+/* Of the steps from the first on, as many as can wait for their blocks at the same time. */
+static cudaError_t choose_rows(const tw__stream *stream, int first, int *count) {
+    const Steps &steps = stream->waiting;
+    int blocks = 1, tiles = 0;
+    for (*count = 0; first + *count < steps.count; ++*count) {
+        const Step &s = steps.at[first + *count];
+        int most = s.blocks > blocks ? s.blocks : blocks;
+        if (*count > 0 && most * (*count + 1) > stream->blocks)
+            break;
+        blocks = most;
+        tiles = s.tiles > tiles ? s.tiles : tiles;
+    }
+    int64_t stage = tw__at_most(stream->stage, ((int64_t)tiles + blocks - 1) / blocks * SLOTS);
+    return launch_choose_rows(steps, first, *count, blocks, stage, stream->native);
 }
 
 static cudaError_t queue_waiting(tw__stream *stream) {
     Steps &steps = stream->waiting;
     cudaError_t error = cudaSuccess;
-    if (steps.count > 0)
+    if (steps.count > 0) {
+        for (int i = 0; i < steps.count; i++)
+            steps.first_tile[i + 1] = steps.first_tile[i] + steps.at[i].tiles;
         error = launch_fold_each(steps, stream->native);
-    if (steps.count > 0 && error == cudaSuccess)
-        error = launch_choose_each(steps, stream->native);
-    steps.count = 0;
+    }
+    if (steps.small > 0 && error == cudaSuccess)
+        error = launch_choose_small(steps, stream->native);
+    for (int first = steps.small, count; first < steps.count && error == cudaSuccess;
+         first += count)
+        error = choose_rows(stream, first, &count);
+    steps.count = steps.small = 0;
     return error;
 }
 
@@ -254,19 +284,22 @@ static cudaError_t let_wait(tw__stream *stream, const Step &s) {
     cudaError_t error = cudaSuccess;
     if (steps.count == TOGETHER || !alike)
         error = queue_waiting(stream);
-    steps.at[steps.count++] = s;
+    steps.at[steps.count] = s;
+    if (is_small(s)) { /* these come first: it changes places with the first of the others */
+        steps.at[steps.count] = steps.at[steps.small];
+        steps.at[steps.small++] = s;
+    }
+    steps.count++;
     return error;
 }
 
 int tw__cuda_batch_begin(tw__stream *stream) {
     Guard guard(stream->ordinal);
-    stream->waiting.count = 0;
     return failure(cudaEventRecord(stream->begin, stream->native), "measuring time");
 }
 
 int tw__cuda_batch_end(tw__stream *stream) {
     Guard guard(stream->ordinal);
-    TW_TRY(failure(queue_waiting(stream), "queueing steps on the stream"));
     return failure(cudaEventRecord(stream->end, stream->native), "measuring time");
 }
 
@@ -293,6 +326,17 @@ static int check_piece(tw__cuda_selector *d, const void *memory, int piece, cons
                                   element);
 }
 
+/* A gradient mostly lies where it lay in the step before. */
+static int check_whole(tw__cuda_selector *d, Table table, const void *memory, const char *field,
+                       size_t element) {
+    if (table == GRADIENTS && memory == d->checked)
+        return TW_OK;
+    TW_TRY(tw__cuda_check_pointer(memory, field, d->params.ordinal, element));
+    if (table == GRADIENTS)
+        d->checked = memory;
+    return TW_OK;
+}
+
 /* Addresses that were checked and told in an earlier step are not again. The host's table can be
  * changed as soon as a copy is queued: it is not pinned. */
 int tw::locate(tw__cuda_selector *d, Table table, const void *const *memory, const char *field,
@@ -301,7 +345,7 @@ int tw::locate(tw__cuda_selector *d, Table table, const void *const *memory, con
     *pieces = Pieces{count == 1 ? const_cast<void *>(memory[0]) : nullptr, d->tables[table],
                      d->piece_of_tile};
     if (count == 1)
-        return tw__cuda_check_pointer(memory[0], field, d->params.ordinal, element);
+        return check_whole(d, table, memory[0], field, element);
     Piece *known = d->host_tables + table * count;
     size_t bytes = sizeof *known * (size_t)count;
     bool changed = false;
@@ -363,8 +407,9 @@ static cudaError_t guess_first(tw__cuda_selector *d) {
                          d->sample_values, d->stream);
 }
 
-/* Every step of a method starts from the pass; random collects nothing in it but bad numbers. */
-static cudaError_t queue(tw__cuda_selector *d) {
+/* One of `count` that are queued now. Every step of a method starts from the pass; random collects
+ * nothing in it but bad numbers. */
+static cudaError_t queue(tw__cuda_selector *d, int count) {
     const Step &s = d->step;
     bool draws = is(d->params, "random");
     cudaError_t error = cudaSuccess;
@@ -372,7 +417,7 @@ static cudaError_t queue(tw__cuda_selector *d) {
         error = launch_clip(s, d->stream);
     if (error == cudaSuccess && d->cold)
         error = draws ? set_guess(s, TW__INFINITY_BITS, d->stream) : guess_first(d);
-    if (error == cudaSuccess && goes_together(d))
+    if (error == cudaSuccess && goes_together(d, count))
         return let_wait(d->group, s);
     if (error == cudaSuccess)
         error = launch_fold(s, d->stream);
@@ -387,28 +432,36 @@ static cudaError_t queue(tw__cuda_selector *d) {
     return error;
 }
 
-int tw__cuda_run(void *state, const void *const *grads, const tw__select_step *step,
-                 tw_sparse *sparse, tw_select_info *info) {
-    tw__cuda_selector *d = selector_of(state);
-    Guard guard(d->params.ordinal);
-    (void)info;
-    TW_TRY(failure(guard.error, "ordinal"));
-    TW_TRY(aim(d, grads, step->adamw));
-    d->step.k = step->k;
-    d->step.next_k = step->next_k;
-    d->step.k_changed = step->k_changed;
-    d->step.k_changes = step->k_changes;
-    d->step.key = tw__random(d->params.seed, (uint64_t)step->step);
-    TW_TRY(failure(queue(d), "queueing a step on the stream"));
-    *sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val, 0};
+static int run_one(tw__select_task *task, int count) {
+    tw__cuda_selector *d = selector_of(task->state);
+    const tw__select_step &step = task->step;
+    TW_TRY(aim(d, task->grads, step.adamw));
+    d->step.k = step.k;
+    d->step.next_k = step.next_k;
+    d->step.k_changed = step.k_changed;
+    d->step.k_changes = step.k_changes;
+    d->step.key = tw__random(d->params.seed, (uint64_t)step.step);
+    TW_TRY(failure(queue(d, count), "queueing a step on the stream"));
+    task->sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val, 0};
+    task->open = 1;
     return TW_OK;
 }
 
-/* The report of the step that was queued last. */
-int tw__cuda_info(const void *state, tw_select_info *info) {
-    const tw__cuda_selector *d = static_cast<const tw__cuda_selector *>(state);
-    Guard guard(d->params.ordinal);
-    TW_TRY(await_selector(d));
+int tw__cuda_run(tw__select_task *tasks, int count) {
+    const tw__cuda_selector *first = selector_of(tasks[0].state);
+    Guard guard(first->params.ordinal);
+    TW_TRY(failure(guard.error, "ordinal"));
+    int error = TW_OK;
+    for (int i = 0; i < count && error == TW_OK; i++)
+        error = run_one(&tasks[i], count);
+    if (first->group == nullptr)
+        return error;
+    cudaError_t queued = queue_waiting(first->group);
+    return error != TW_OK ? error : failure(queued, "queueing steps on the stream");
+}
+
+/* What choose has written to the host's memory. */
+static void read_report(const tw__cuda_selector *d, tw_select_info *info) {
     const Report &r = *d->step.report;
     info->count = r.count;
     info->candidates = r.candidates;
@@ -416,14 +469,33 @@ int tw__cuda_info(const void *state, tw_select_info *info) {
     info->bad_index = r.bad_index;
     info->refused = r.refused;
     memcpy(&info->threshold, &r.smallest, sizeof info->threshold);
+}
+
+/* The report of the step that was queued last. */
+int tw__cuda_info(const void *state, tw_select_info *info) {
+    const tw__cuda_selector *d = static_cast<const tw__cuda_selector *>(state);
+    Guard guard(d->params.ordinal);
+    TW_TRY(await_selector(d));
+    read_report(d, info);
     return TW_OK;
 }
 
-int tw__cuda_wait(void *state, tw_sparse *sparse, tw_select_info *info) {
-    const Step &s = selector_of(state)->step;
-    TW_TRY(tw__cuda_info(state, info));
-    *sparse = tw_sparse{info->count, s.chosen_idx, s.chosen_val, 0};
-    return TW_OK;
+/* They are on one stream. */
+int tw__cuda_wait(tw__select_task *tasks, int count) {
+    const tw__cuda_selector *first = selector_of(tasks[0].state);
+    Guard guard(first->params.ordinal);
+    TW_TRY(await_selector(first));
+    int error = TW_OK;
+    for (int i = 0; i < count; i++) {
+        tw__select_task *task = &tasks[i];
+        const tw__cuda_selector *d = selector_of(task->state);
+        read_report(d, task->info);
+        task->sparse = tw_sparse{task->info->count, d->step.chosen_idx, d->step.chosen_val, 0};
+        task->open = task->info->bad_index < 0;
+        if (!task->open && error == TW_OK)
+            error = tw__fail_number(task->info->bad_index);
+    }
+    return error;
 }
 
 /* idx[count] is an ascending part of the selection. Waits. */

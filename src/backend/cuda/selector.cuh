@@ -9,7 +9,7 @@ struct tw__cuda_selector {
     cudaStream_t stream;
     tw__stream *group;       /* the group's stream; NULL outside of groups */
     int blocks;              /* of kernels whose blocks wait for each other */
-    int64_t stage;           /* candidates that a block of choose can hold */
+    int64_t stage;           /* candidates that a block of choose holds */
     int64_t sample;          /* elements that the first guess, and dgc, look at */
     uint32_t *sample_values; /* [sample] */
     tw::Step step;           /* the last one */
@@ -23,6 +23,7 @@ struct tw__cuda_selector {
     tw::Piece *tables[2];     /* [pieces] where gradients, outs or parameters lie; NULL if in one */
     tw::Piece *host_tables;   /* [2][pieces] the same, on their way */
     int32_t *piece_of_tile;   /* [tiles + 1] */
+    const void *checked;      /* memory of a gradient in one piece that an earlier step had */
     int now;                  /* the current copies */
     bool cold;                /* no guess yet */
 };

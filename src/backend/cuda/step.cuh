@@ -72,7 +72,8 @@ struct Scratch {
     uint32_t sample_histogram[SAMPLE_HISTOGRAMS][BINS]; /* cleared by sample.cu */
     uint32_t counters[COUNTERS];
     uint32_t gathered;
-    uint32_t crowded; /* a block could not hold its candidates */
+    uint32_t crowded;  /* a block could not hold its candidates */
+    uint32_t arrivals; /* of blocks that wait for each other, see order.cuh; never cleared */
     Standing standings[GATHERED];
     uint32_t bad;              /* 2^32 - 1 - index of the first NaN or infinity; 0: none */
     uint32_t sample_threshold; /* written by sample.cu */
@@ -149,6 +150,7 @@ struct Step {
     float *acc;            /* after it: [n] and zeros up to whole tiles; NULL without feedback */
     int64_t n;
     int tiles;
+    int blocks; /* that choose, where steps run side by side; 1: no more than a block's work */
     int32_t *slot_idx; /* [tiles * SLOTS] */
     float *slot_val;
     uint32_t *slot_count; /* [tiles]: candidates, also those beyond the slots */
@@ -167,14 +169,21 @@ struct Step {
     tw_select_params params;
 };
 
-/* Steps of small vectors, which run side by side: on its own, each would take less time than its
- * launch. As many as fit into the 4 KB that a launch takes along. */
-constexpr int TOGETHER = 8;
+/* Steps of a group's tensors, which run side by side: on its own, that of a small tensor would take
+ * less time than its launch. As many as fit into what a launch takes along: 4 KB, and with drivers
+ * that CUDA 13 asks for, 32 KB. */
+#if CUDART_VERSION >= 13000
+constexpr int TOGETHER = 60, LAUNCH_BYTES = 32764;
+#else
+constexpr int TOGETHER = 7, LAUNCH_BYTES = 4096;
+#endif
 struct Steps {
     int count;
+    int small;                    /* the first so many are small: a block chooses for each */
+    int first_tile[TOGETHER + 1]; /* of each among the tiles of all, and behind the last */
     Step at[TOGETHER];
 };
-static_assert(sizeof(Steps) <= 4092, "parameters of a launch");
+static_assert(sizeof(Steps) + 2 * sizeof(uint32_t) <= LAUNCH_BYTES, "parameters of a launch");
 
 __device__ inline uint32_t magnitude(float x) {
     return __float_as_uint(x) & TW__MAGNITUDE_MASK;
@@ -262,7 +271,11 @@ cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t
 /* The same for steps of one method, exact or reuse, with one type of gradients and the same before
  * selection. */
 cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream);
-cudaError_t launch_choose_each(const Steps &steps, cudaStream_t stream);
+/* For the small ones; and for `count` others from the first on, with so many blocks for each, of
+ * which all together run at the same time. */
+cudaError_t launch_choose_small(const Steps &steps, cudaStream_t stream);
+cudaError_t launch_choose_rows(const Steps &steps, int first, int count, int blocks, int64_t stage,
+                               cudaStream_t stream);
 /* Candidates that a block of it can hold, or the error. */
 cudaError_t prepare_choose(int ordinal, int64_t *stage);
 cudaError_t launch_draw(const Step &s, int blocks, cudaStream_t stream);

@@ -78,8 +78,10 @@ int tw__cuda_device_name(int ordinal, const char **name) {
 
 static cudaError_t create_stream(tw__stream *s) {
     int least = 0, first = 0; /* before what the caller computes meanwhile: others wait for it */
-    int64_t stage;
-    cudaError_t error = prepare_choose(s->ordinal, &stage); /* has this GPU's kernels, or fails */
+    cudaError_t error =
+        prepare_choose(s->ordinal, &s->stage); /* has this GPU's kernels, or fails */
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&s->blocks, cudaDevAttrMultiProcessorCount, s->ordinal);
     (void)cudaDeviceGetStreamPriorityRange(&least, &first);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, first);

@@ -8,7 +8,9 @@ struct tw__stream {
     int ordinal;
     cudaStream_t native;
     cudaEvent_t begin, end; /* of a batch of selections */
-    tw::Steps waiting;      /* of small tensors, to be queued together */
+    tw::Steps waiting;      /* to be queued together */
+    int blocks;             /* that can wait for each other: the GPU's multiprocessors */
+    int64_t stage;          /* candidates that a block of choose can hold */
     tw__check *check;       /* asked while the stream is waited for in a step */
     void *context;          /* of check */
     int given_up;           /* tw::GivenUp; by whoever waits in a step, read by any thread */
