@@ -31,6 +31,19 @@ static void test_buckets(void **state) {
     }
 }
 
+/* Blocks that wait for each other, in rows. */
+static void test_rows(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {120000, 512, 130001};
+    group_setup large = {.params = params_of("topka", 0.05),
+                         .nranks = 2,
+                         .how = LENT,
+                         .steps = 3,
+                         .tensors = 3,
+                         .sizes = sizes};
+    run_bucket(&large);
+}
+
 int main(int argc, char **argv) {
     if (gpu_missing())
         return 0;
@@ -38,6 +51,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_wires),
         cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_rows),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

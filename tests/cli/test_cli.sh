@@ -121,6 +121,8 @@ refuses "--density" bench select --density nan
 refuses "--k" bench select --n 10 --k 11
 refuses "--k" bench select --n 10 --k 0
 refuses "density" bench select --n 100 --k 5 --density 0.1
+refuses "vgg16 bert" bench select --tensors resnet
+for option in "--n 10" "--k 1" --cold; do refuses "goes without" bench select --tensors vgg16 $option; done
 refuses "f16" bench select --type f64
 refuses "gauss" bench select --data noise
 refuses "--threads" bench select --threads -1
@@ -179,6 +181,9 @@ if [ "$has_json" = yes ]; then
     json 'row["exact"] is True' # a cold step of reuse is exact too
     succeeds bench select --method exact --n 1000 --k 10 --data zeros --steps 2 --json -
     json 'row["count"] == 0'
+    succeeds bench select --method exact --tensors vgg16 --density 0.001 --steps 1 --json -
+    lines 1
+    json 'row["tensors"] == 54 and row["count"] == row["k"] == 14755 and row["each_us"] > 0'
 
     THINWIRE_KERNELS=ref
     export THINWIRE_KERNELS
