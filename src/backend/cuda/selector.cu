@@ -106,9 +106,9 @@ int tw__cuda_selector_memory(int64_t n, int pieces, const tw_select_params *para
 
 /* Few where there is little to choose from, since they wait for each other; but reading all elements
  * again, where that is needed, must not take too long. */
-static int blocks_for(int64_t n, int64_t k_max, int64_t candidates, int multiprocessors) {
+static int blocks_for(int64_t n, int64_t k, int64_t candidates, int multiprocessors) {
     const int64_t ELEMENTS = 512 * 1024; /* of a block */
-    int64_t wanted = 1 + 2 * k_max / candidates, least = 1 + n / ELEMENTS;
+    int64_t wanted = 1 + 2 * k / candidates, least = 1 + n / ELEMENTS;
     return (int)tw__at_most(wanted > least ? wanted : least,
                             tw__at_most(multiprocessors, MOST_BLOCKS));
 }
@@ -149,11 +149,7 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
     d->step.report = static_cast<Report *>(report);
     if (report != nullptr)
         *d->step.report = Report{0, 0, 0, -1, 0, 0, -1};
-    constexpr int64_t ALONE = 256, BESIDE_OTHERS = 1024; /* candidates of a block */
-    constexpr int SMALL_TILES = 16; /* a block chooses among their candidates in no time */
-    d->blocks = blocks_for(e.padded, k_max, ALONE, multiprocessors);
-    d->step.blocks =
-        e.tiles <= SMALL_TILES ? 1 : blocks_for(e.padded, k_max, BESIDE_OTHERS, multiprocessors);
+    d->blocks = blocks_for(e.padded, k_max, 256, multiprocessors);
     /* What its tiles can have at most: other kernels find room beside it then. */
     d->stage = tw__at_most(d->stage, (e.tiles + d->blocks - 1) / d->blocks * SLOTS);
     return error;
@@ -233,13 +229,19 @@ static int await_state(const tw__cuda_selector *d) {
 
 /* ---- steps of a group's tensors are queued together */
 
+/* Fewer than alone, so that more steps run side by side. */
+static int blocks_of_row(const Step &s, int multiprocessors) {
+    constexpr int SMALL = 16; /* tiles: a block chooses among their candidates in no time */
+    return s.tiles <= SMALL ? 1 : blocks_for((int64_t)s.tiles * TILE, s.k, 1024, multiprocessors);
+}
+
 static bool is_small(const Step &s) {
     return s.blocks == 1;
 }
 
+/* One of `count`: alone it needs no launch that takes many along. */
 static bool goes_together(const tw__cuda_selector *d, int count) {
-    return d->group != nullptr && (count > 1 || is_small(d->step)) &&
-           (is(d->params, "exact") || is(d->params, "reuse"));
+    return count > 1 && (is(d->params, "exact") || is(d->params, "reuse"));
 }
 
 /* Of the steps from the first on, as many as can wait for their blocks at the same time. */
@@ -440,6 +442,8 @@ static int run_one(tw__select_task *task, int count) {
     d->step.next_k = step.next_k;
     d->step.k_changed = step.k_changed;
     d->step.k_changes = step.k_changes;
+    if (count > 1)
+        d->step.blocks = blocks_of_row(d->step, d->group->blocks);
     d->step.key = tw__random(d->params.seed, (uint64_t)step.step);
     TW_TRY(failure(queue(d, count), "queueing a step on the stream"));
     task->sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val, 0};
