@@ -173,9 +173,9 @@ struct Step {
  * less time than its launch. As many as fit into what a launch takes along: 4 KB, and with drivers
  * that CUDA 13 asks for, 32 KB. */
 #if CUDART_VERSION >= 13000
-constexpr int TOGETHER = 60, LAUNCH_BYTES = 32764;
+constexpr int TOGETHER = 64, LAUNCH_BYTES = 32764;
 #else
-constexpr int TOGETHER = 7, LAUNCH_BYTES = 4096;
+constexpr int TOGETHER = 8, LAUNCH_BYTES = 4096;
 #endif
 struct Steps {
     int count;
