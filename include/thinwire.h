@@ -63,7 +63,8 @@
  *   - Conservation (applied + new residuals = gradients + old residuals) is exact, with two
  *     exceptions: g + e is rounded to float32, and wire formats q8, q4 and q2 round remainders.
  *     With clip_norm, momentum or AdamW, it holds for clipped gradients, velocities or updates
- *     instead of gradients. Without feedback, what is not applied is dropped.
+ *     instead of gradients. Without feedback, what is not applied is dropped. With decay, what the
+ *     residuals lose is counted: applied + new residuals + decayed = gradients + old residuals.
  *   - All threads of the library compute in the caller's floating-point environment. With
  *     flush-to-zero, subnormal sums become 0. Call tw_selector_undo in the environment in which the
  *     step ran.
@@ -249,7 +250,13 @@ typedef struct tw_select_params {
     int32_t gaussian_rounds;
     double dgc_sample; /* method "dgc": fraction sampled, 2048 elements at least; 0: 0.01 */
 
-    uint32_t reserved[8]; /* zero */
+    /* Decay of the residual, as local steps need it (docs/local_steps.md): before the next gradient
+     * is added, e becomes decay * e, each element rounded to float32. It happens at the end of a
+     * step, in one more pass over the residual (on a GPU three); a refused or undone step does not
+     * decay. tw_select_info and tw_step_info count what is lost. Needs feedback. */
+    float decay; /* in (0, 1]; 0: 1, none */
+
+    uint32_t reserved[7]; /* zero */
 } tw_select_params;
 
 #ifdef __cplusplus
@@ -462,8 +469,12 @@ TW_API int tw_transport_info(const tw_transport *transport, const char **name, i
 typedef struct tw_group tw_group;
 
 typedef enum {
-    TW_MEAN = 0, /* the sum over ranks divided by P */
+    TW_MEAN = 0, /* the sum over ranks divided by P, or by the sum of their weights: see
+                    tw_group_set_weight */
     TW_SUM = 1,
+    /* The sum divided by the number of ranks that sent the entry, or by the sum of their weights.
+     * With exchange "allgather", and with "dense", where every rank sends every entry. */
+    TW_MEAN_OF_SENDERS = 2,
 } tw_result;
 
 /* Which sums exchanges "oktopk" and "fulltopk" apply. */
@@ -696,6 +707,14 @@ TW_API int tw_group_set_rate(tw_group *group, int tensor, double rate);
  * Errors: as tw_group_set_rate; TW_ERR_DENSITY if density is outside of that range. */
 TW_API int tw_group_set_density(tw_group *group, int tensor, double density);
 
+/* Set the weight of this rank in all further steps, for instance the samples that it has seen since
+ * the last one. Multiply the gradient by it: TW_MEAN divides the sum by the sum of the weights of all
+ * ranks, TW_MEAN_OF_SENDERS by that of the senders, TW_SUM by nothing. Every rank sets its own; it is
+ * 1 until then. Does not wait.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM if weight is outside 1e-30 .. 1e30; TW_ERR_STATE if
+ * the group is not open or a tensor is in progress; the error that broke the group. */
+TW_API int tw_group_set_weight(tw_group *group, double weight);
+
 /* A sparse vector of `count` entries. idx ascends strictly. */
 typedef struct tw_sparse {
     int64_t count;
@@ -736,7 +755,8 @@ typedef struct tw_step_info {
     double agree_seconds; /* waiting for the slowest rank */
     double exchange_seconds;
     double apply_seconds;
-    int64_t reserved[4];
+    double decayed; /* the sum of what this rank's residual of the tensor lost to decay */
+    int64_t reserved[3];
 } tw_step_info;
 
 /* Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if the group is not open or the tensor is in
@@ -894,7 +914,7 @@ TW_API int tw_selector_set_density(tw_selector *selector, double density);
  *       memory. NULL with count 0: the whole selection. To commit nothing, pass count 0 and an idx
  *       that is not NULL.
  * On a GPU the whole selection may be committed without tw_selector_wait. If the step is then
- * refused, nothing but the step counter has changed.
+ * refused, nothing but the step counter has changed. With decay this call waits for the step.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open (never without feedback); TW_ERR_INDEX if
  * idx does not ascend or holds an index that was not selected; TW_ERR_DEVICE. After the last two
  * the step stays open. */
@@ -928,7 +948,8 @@ typedef struct tw_select_info {
     int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
     int64_t
         refused; /* steps refused so far; on a GPU this includes steps that were already committed */
-    int64_t reserved[2];
+    double decayed; /* the sum of what the residual lost to decay when the step was committed */
+    int64_t reserved[1];
 } tw_select_info;
 
 /* On a GPU this waits for the step. candidates and rescans tell how much work the step took: they

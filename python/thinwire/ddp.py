@@ -405,8 +405,8 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     feedback        True: what was not sent is added to the next gradient. False: it is dropped
     bucket          elements that travel together; not with whole_model or grad_scaler
     threads         that select on the CPU; default torch's
-    global_, seed, reuse_period, reuse_low, reuse_high, reuse_nudge, gaussian_rounds, dgc_sample
-                    as in thinwire.h
+    global_, seed, reuse_period, reuse_low, reuse_high, reuse_nudge, gaussian_rounds, dgc_sample,
+    decay           as in thinwire.h
 
     Returns the state: stats(), summary(), residual_norm(), state_dict(), gather_state_dict(),
     load_state_dict(), close(). docs/python.md is the manual.

@@ -11,7 +11,7 @@ from . import errors, library
 from .errors import ParamError, SizeError, StateError
 from .library import check, lib
 
-_RESULTS = {"mean": 0, "sum": 1}
+_RESULTS = {"mean": 0, "sum": 1, "mean_of_senders": 2}
 _GLOBALS = {"exact": 0, "reuse": 1}
 _ON = {True: 0, False: 1}
 _CHOICES = {"feedback": _ON, "before": {"nothing": 0, "adamw": 1},
@@ -249,6 +249,10 @@ class Group:
     def set_density(self, tensor: int, density: float) -> None:
         """The density from the next step on, with warmup="caller"."""
         check(lib.tw_group_set_density(self.handle, tensor, density))
+
+    def set_weight(self, weight: float) -> None:
+        """This rank's weight in means from the next step on; multiply gradients by it."""
+        check(lib.tw_group_set_weight(self.handle, weight))
 
     def info(self, tensor: int) -> library.StepInfo:
         """The tw_step_info of the tensor's last step."""

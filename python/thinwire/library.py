@@ -27,7 +27,7 @@ class SelectParams(Structure):
                 ("warmup_density", c_double),
                 ("reuse_period", c_int32), ("reuse_low", c_float), ("reuse_high", c_float),
                 ("reuse_nudge", c_float), ("gaussian_rounds", c_int32), ("dgc_sample", c_double),
-                ("reserved", c_uint32 * 8)]
+                ("decay", c_float), ("reserved", c_uint32 * 7)]
 
 
 class GroupParams(Structure):
@@ -54,7 +54,7 @@ class StepInfo(Structure):
                 ("traffic", Traffic),
                 ("began", c_double), ("select_seconds", c_double), ("agree_seconds", c_double),
                 ("exchange_seconds", c_double), ("apply_seconds", c_double),
-                ("reserved", c_int64 * 4)]
+                ("decayed", c_double), ("reserved", c_int64 * 3)]
 
 
 def _load():
@@ -97,6 +97,7 @@ def _prototypes(lib):
         "tw_allreduce_wait": [handle, c_int],
         "tw_group_set_rate": [handle, c_int, c_double],
         "tw_group_set_density": [handle, c_int, c_double],
+        "tw_group_set_weight": [handle, c_double],
         "tw_group_subtract": [handle, c_int, POINTER(handle), c_int],
         "tw_group_info": [handle, c_int, POINTER(StepInfo)],
         "tw_group_get_residual": [handle, c_int, handle],

@@ -36,6 +36,7 @@ class _Shared(TypedDict, total=False):
     reuse_nudge: float
     gaussian_rounds: int
     dgc_sample: float
+    decay: float
 
 
 class CompressOptions(_Shared, total=False):
@@ -60,7 +61,7 @@ _DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mea
              "global_": "exact", "checksum": True, "momentum": 0.0, "clip_norm": 0.0,
              "feedback": True, "bucket": 0, "threads": 0, "seed": 0, "reuse_period": 0,
              "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0, "gaussian_rounds": 0,
-             "dgc_sample": 0.0}
+             "dgc_sample": 0.0, "decay": 0.0}
 
 
 def check(names):

@@ -192,6 +192,9 @@ typedef struct tw__backend {
      * Errors: TW_ERR_INDEX, TW_ERR_DEVICE; the step stays open. */
     int (*commit)(void *state, const int32_t *idx, int64_t count);
     void (*undo)(void *state, const void *const *grads); /* or it did not happen */
+    /* After a step has ended: each element of the residual times params->decay. *lost: its sum
+     * before minus its sum after, in double and in the order of kernels.h. Waits. */
+    int (*decay)(void *state, double *lost);
     /* End it as an exchange says, and write the result. Clearing out, of which outcome->cleared
      * elements are done, may be begun earlier by `clear`; NULL: it may not. */
     int (*apply)(void *state, const tw__outcome *outcome);

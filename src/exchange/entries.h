@@ -116,6 +116,10 @@ typedef struct tw__list_calls {
     int (*spread)(void *context, const tw__list *list, int64_t lo, float *plain, int64_t range);
     int (*collect)(void *context, const float *plain, int64_t lo, int64_t range, int64_t capacity,
                    tw__entry *to, int64_t *count);
+    /* Each value of the list divided by the sum of the weights of the runs that have its index.
+     * Weights are added in the order of runs, as floats. Every index is in one run at least. */
+    int (*divide)(void *context, const tw__list *list, const tw__list *runs, int nruns,
+                  const float *weights);
 } tw__list_calls;
 
 /* The calls, with the context that they, tw__wire_calls and tw__dense_calls of a backend share. */

@@ -101,6 +101,9 @@ static int run(tw__job *job) {
     job->result.at = w.result;
     TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
     assert(job->result.count <= tw__most_union(&job->shape));
+    if (job->weights != NULL)
+        TW_TRY(job->lists.calls->divide(job->lists.context, &job->result, w.runs, job->shape.nranks,
+                                        job->weights));
     job->left = job->own;
     job->kept.at = w.kept;
     return tw__pack_remainders(job, &job->own, w.rounded, &job->kept);

@@ -78,7 +78,9 @@ typedef struct tw__job {
     tw__shape shape;
     tw__segment *segments; /* [shape.nsegments] */
     int global;            /* tw_global */
-    float divisor;     /* dense divides the sums by it; other exchanges leave that to the caller */
+    float divisor; /* dense divides the sums by it; other exchanges leave that to the caller */
+    const float
+        *weights;      /* [nranks]; allgather divides each sum by those of its senders; or NULL */
     tw__arenas arenas; /* the lists that the job leaves lie in them too */
     /* Called with sums of the result in the host's memory, as soon as an exchange knows them. Each
      * sum comes once or never. May be NULL. */

@@ -34,7 +34,7 @@ static const field group_fields[] = {
     {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570006 /* "TW", version 6; another byte order reads differently */
+#define FORMAT_NOW 0x54570007 /* "TW", version 7; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -44,7 +44,7 @@ static const field tensor_fields[] = {
     {"rate", REAL},           {"warmup", INTEGER},       {"warmup_steps", INTEGER},
     {"warmup_density", REAL}, {"reuse_period", INTEGER}, {"reuse_low", REAL},
     {"reuse_high", REAL},     {"reuse_nudge", REAL},     {"gaussian_rounds", INTEGER},
-    {"dgc_sample", REAL},     {"device", INTEGER},
+    {"dgc_sample", REAL},     {"decay", REAL},           {"device", INTEGER},
 };
 #define TENSOR_FIELDS ((int)(sizeof tensor_fields / sizeof tensor_fields[0]))
 
@@ -103,6 +103,7 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
         real(p->reuse_nudge),
         p->gaussian_rounds,
         real(p->dgc_sample),
+        real(p->decay),
         p->device,
     };
     memcpy(values, all, sizeof all);
@@ -185,23 +186,32 @@ typedef struct error_record {
     char text[TW__TEXT - 4];
 } error_record;
 
-/* Memory for sharing, and for the records of errors or steps: enough for either. */
+typedef struct space {
+    void *allgather;
+    void *records;  /* [nranks] of errors or steps: enough for either */
+    float *weights; /* [nranks] */
+} space;
+
+static space layout(tw__arena *arena, int nranks) {
+    return (space){.allgather = tw__arena_take(arena, 1, tw__allgather_memory(nranks)),
+                   .records = tw__arena_take(arena, nranks, sizeof(error_record)),
+                   .weights = tw__arena_take(arena, nranks, sizeof(float))};
+}
+
 size_t tw__agree_memory(int nranks) {
     tw__arena counting = {0};
-    tw__arena_take(&counting, 1, tw__allgather_memory(nranks));
-    tw__arena_take(&counting, nranks, sizeof(error_record));
+    (void)layout(&counting, nranks);
     return counting.used;
 }
 
-static void *records_of(const tw_group *g) {
+static space space_of(const tw_group *g) {
     tw__arena arena = {g->agree, 0};
-    tw__arena_take(&arena, 1, tw__allgather_memory(g->nranks));
-    return tw__arena_take(&arena, g->nranks, sizeof(error_record));
+    return layout(&arena, g->nranks);
 }
 
 int tw__agree_error(tw_group *g, int error) {
     assert(error <= TW_OK && g->agree != NULL);
-    error_record *records = records_of(g), *mine = &records[g->rank];
+    error_record *records = space_of(g).records, *mine = &records[g->rank];
     memset(mine, 0, sizeof *mine);
     mine->error = error;
     if (error != TW_OK)
@@ -227,6 +237,7 @@ typedef struct step_record {
     uint64_t settings; /* rates and k of all tensors, hashed */
     double rate;       /* of AdamW, summed over the tensors: for the text of an error */
     int64_t k;         /* entries to select, likewise */
+    double weight;     /* of the rank */
 } step_record;
 
 static uint64_t signature(const tw__step *s) {
@@ -273,7 +284,8 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
                           .index = s->bad_index,
                           .piece = -1,
                           .call = signature(s),
-                          .seconds = seconds};
+                          .seconds = seconds,
+                          .weight = s->g->weight};
     const tw__piece_table *table = s->g->tensors[s->error_tensor].table;
     if (table != NULL && s->bad_index >= 0) {
         record.piece = tw__piece_of(&table->pieces, s->bad_index);
@@ -311,9 +323,24 @@ static int compare_settings(const tw_group *g, const step_record *records) {
     return TW_OK;
 }
 
+/* The weights that all ranks have told. */
+static int take_weights(tw__step *s, const step_record *records) {
+    float *weights = space_of(s->g).weights;
+    double sum = 0.0;
+    for (int r = 0; r < s->g->nranks; r++) {
+        if (!tw__is_weight(records[r].weight))
+            return tw__fail(TW_ERR_PROTOCOL, "rank %d sent a weight of %g", r, records[r].weight);
+        weights[r] = (float)records[r].weight;
+        sum += records[r].weight;
+    }
+    s->weights = weights;
+    s->weight = (float)sum;
+    return TW_OK;
+}
+
 static int compare_steps(tw__step *s, int error, double *slowest) {
     tw_group *g = s->g;
-    step_record *records = records_of(g);
+    step_record *records = space_of(g).records;
     assert(sizeof *records <= sizeof(error_record)); /* they share the memory */
     char own[TW__TEXT];
     snprintf(own, sizeof own, "%s", tw_last_error());
@@ -335,6 +362,7 @@ static int compare_steps(tw__step *s, int error, double *slowest) {
     s->refused = 1;
     TW_TRY(compare_settings(g, records));
     s->refused = 0;
+    TW_TRY(take_weights(s, records));
     for (int r = 0; r < g->nranks; r++)
         *slowest = records[r].seconds > *slowest ? records[r].seconds : *slowest;
     return TW_OK;

@@ -85,6 +85,7 @@ static void publish(tw__step *s) {
         info.exchange = t->info.exchange;
         info.wire = s->plan->wire != NULL && !tw__is_dense(s->plan) ? s->plan->wire->name : "raw";
         info.tensors = s->count;
+        info.decayed = t->selector != NULL ? t->selector->info.decayed : 0.0;
         t->info = info;
     }
 }

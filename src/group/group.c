@@ -30,7 +30,7 @@ static void count_per_rank(const tw_group *g, tw__tensor *t) {
 }
 
 static int check_params(const tw_group_params *p) {
-    TW_TRY(tw__check_choice("result", p->result, TW_SUM));
+    TW_TRY(tw__check_choice("result", p->result, TW_MEAN_OF_SENDERS));
     TW_TRY(tw__check_choice("global", p->global, TW_GLOBAL_REUSE));
     TW_TRY(tw__check_choice("count", p->count, TW_COUNT_PER_RANK));
     TW_TRY(tw__check_choice("checksum", p->checksum, TW_CHECKSUM_OFF));
@@ -55,6 +55,13 @@ static int resolve_plan(tw_group *g, const tw_group_params *params) {
     g->automatic = any || strcmp(g->scheme->exchange, TW__AUTO) == 0;
     g->any_wire = g->automatic && params->wire == NULL;
     g->params.exchange = any ? TW__AUTO : g->exchange->name;
+    if (params->result == TW_MEAN_OF_SENDERS &&
+        (g->automatic ||
+         (g->exchange != &tw__exchange_allgather && g->exchange != &tw__exchange_dense)))
+        return tw__fail(TW_ERR_PARAM,
+                        "result: TW_MEAN_OF_SENDERS needs exchange allgather or dense, which know "
+                        "who sent an entry; not %s",
+                        g->params.exchange);
     if (g->automatic && params->count != TW_COUNT_OF_SCHEME)
         return tw__fail(TW_ERR_PARAM, "count: TW_COUNT_PER_RANK needs a fixed exchange, not auto");
     g->params.wire = g->any_wire ? TW__AUTO : g->wire != NULL ? g->wire->name : "raw";
@@ -95,6 +102,7 @@ int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_pa
     if (g == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a group");
     g->transport = transport;
+    g->weight = 1.0;
     (void)tw_transport_info(transport, NULL, &g->rank, &g->nranks, NULL);
     int error = resolve(g, params);
     if (error == TW_OK && (g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
@@ -385,6 +393,17 @@ static int set_density(const tw__tensor *t, double density) {
 int tw_group_set_density(tw_group *g, int tensor, double density) {
     TW_REQUIRE(g, "group");
     return set_each(g, tensor, density, has_callers_density, check_density, set_density);
+}
+
+int tw_group_set_weight(tw_group *g, double weight) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(tw__group_check(g, 0));
+    if (tw__background_busy(g, TW_ALL))
+        return tw__fail(TW_ERR_STATE, "tensors are under way; call tw_allreduce_wait first");
+    if (!tw__is_weight(weight))
+        return tw__fail(TW_ERR_PARAM, "weight: %g; accepted is 1e-30 .. 1e30", weight);
+    g->weight = weight;
+    return TW_OK;
 }
 
 /* ---- information */

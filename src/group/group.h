@@ -147,6 +147,7 @@ struct tw_group {
     tw__device_transport *device_transport; /* moves them between ranks; NULL unless resident */
     int rank;
     int nranks;
+    double weight; /* of this rank */
 
     tw__tensor *tensors; /* [ntensors] */
     int ntensors;
@@ -186,6 +187,10 @@ int tw__agree_params(tw_group *g);
 int tw__agree_error(tw_group *g, int error);
 /* Bytes of tw_group.agree. */
 size_t tw__agree_memory(int nranks);
+
+static inline int tw__is_weight(double weight) {
+    return weight >= 1e-30 && weight <= 1e30; /* as a float it is no infinity and not 0 */
+}
 
 /* ---- allreduce.c */
 

@@ -22,12 +22,14 @@ typedef struct tw__step {
     tw__job jobs[TW__JOBS];
     const tw__exchange *exchanges[TW__JOBS];
     tw_step_info info;
-    tw_traffic before; /* of the transport, when the step began */
-    double agreed;     /* on the transport's clock: when all had selected */
-    int error_tensor;  /* select failed: with this tensor, ... */
-    int64_t bad_index; /* ... at this element; -1: for another reason */
-    int refused;       /* all ranks know that the step cannot be: the group goes on */
-    int clearing;      /* member whose out is being cleared */
+    tw_traffic before;    /* of the transport, when the step began */
+    const float *weights; /* [nranks] */
+    float weight;         /* their sum */
+    double agreed;        /* on the transport's clock: when all had selected */
+    int error_tensor;     /* select failed: with this tensor, ... */
+    int64_t bad_index;    /* ... at this element; -1: for another reason */
+    int refused;          /* all ranks know that the step cannot be: the group goes on */
+    int clearing;         /* member whose out is being cleared */
 } tw__step;
 
 static inline int tw__is_dense(const tw__plan *plan) {

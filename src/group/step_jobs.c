@@ -102,6 +102,12 @@ float *tw__dense_target(const tw__tensor *t) {
     return t->staged_out != NULL ? t->staged_out : t->out;
 }
 
+/* Whether the exchange divides each sum by the weights of its senders. A rank that is alone sends
+ * everything, and so do all ranks with dense. */
+static int divides(const tw__step *s) {
+    return s->g->params.result == TW_MEAN_OF_SENDERS && s->g->nranks > 1 && !tw__is_dense(s->plan);
+}
+
 static tw__job empty_job(const tw__step *s, int job) {
     tw_group *g = s->g;
     const tw__list_memory *lists = job == 0 ? tw__group_lists(g) : &g->lists[TW__HOST_LISTS];
@@ -117,7 +123,8 @@ static tw__job empty_job(const tw__step *s, int job) {
                      .arrived = on_device ? NULL : tw__step_arrived,
                      .arrived_context = (void *)s,
                      .global = g->params.global,
-                     .divisor = g->params.result == TW_MEAN ? (float)g->nranks : 1.0f};
+                     .divisor = g->params.result == TW_SUM || divides(s) ? 1.0f : s->weight,
+                     .weights = divides(s) ? s->weights : NULL};
 }
 
 static void add_segment(tw__step *s, int tensor) {

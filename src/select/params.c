@@ -112,15 +112,18 @@ static int check_before(const tw_select_params *p) {
     TW_TRY(check_range("eps", p->eps, FLT_MIN, FLT_MAX));
     TW_TRY(check_range("rate", p->rate, FLT_MIN, FLT_MAX));
     TW_TRY(check_range("clip_norm", p->clip_norm, FLT_MIN, FLT_MAX));
-    int adamw = p->before == TW_BEFORE_ADAMW;
+    TW_TRY(check_range("decay", p->decay, FLT_MIN, 1.0));
+    int adamw = p->before == TW_BEFORE_ADAMW, decays = p->decay != 0.0f && p->decay != 1.0f;
     if (!adamw && (p->beta1 != 0.0 || p->beta2 != 0.0 || p->eps != 0.0 || p->rate != 0.0))
         return tw__fail(TW_ERR_PARAM, "beta1, beta2, eps, rate: only with TW_BEFORE_ADAMW; leave "
                                       "them 0");
     if (adamw && p->momentum != 0.0f)
         return tw__fail(TW_ERR_PARAM, "momentum: %g; AdamW has beta1 instead", p->momentum);
-    if (p->feedback == TW_FEEDBACK_OFF && (adamw || p->momentum != 0.0f))
+    if (p->feedback == TW_FEEDBACK_OFF && (adamw || p->momentum != 0.0f || decays))
         return tw__fail(TW_ERR_PARAM, "%s: needs feedback, which is off",
-                        adamw ? "before" : "momentum");
+                        adamw                 ? "before"
+                        : p->momentum != 0.0f ? "momentum"
+                                              : "decay");
     return TW_OK;
 }
 
@@ -157,6 +160,7 @@ static int check_options(const tw_select_params *p) {
 static void fill_defaults(tw_select_params *p) {
     FILL(p->method, "exact");
     FILL(p->warmup_density, 0.25);
+    p->decay = p->decay == 1.0f ? 0.0f : p->decay; /* none has one name */
     if (p->before == TW_BEFORE_ADAMW) {
         int given = p->beta1 != 0.0 || p->beta2 != 0.0;
         p->beta1 = given ? p->beta1 : 0.9;

@@ -213,6 +213,20 @@ int tw_selector_wait(tw_selector *s, tw_sparse *sparse) {
     return error;
 }
 
+static int decay(tw_selector *s) {
+    return s->params->decay != 0.0f ? s->backend->decay(s->state, &s->info.decayed) : TW_OK;
+}
+
+/* A residual decays only if the step was not refused, which a device must have told. */
+static int commit(tw_selector *s, const int32_t *idx, int64_t count) {
+    tw__select_task task = {.state = s->state, .info = &s->info, .open = 1};
+    int error = s->params->decay != 0.0f ? s->backend->wait(&task, 1) : TW_OK;
+    if (error != TW_OK && task.open)
+        return error;
+    TW_TRY(s->backend->commit(s->state, idx, count));
+    return task.open ? decay(s) : TW_OK;
+}
+
 int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
     TW_REQUIRE(s, "selector");
     if (has_feedback(s))
@@ -224,7 +238,7 @@ int tw_selector_commit(tw_selector *s, const int32_t *idx, int64_t count) {
         return tw__fail(TW_ERR_INDEX, "count: %lld; accepted is 0 .. what was selected",
                         (long long)count);
     if (s->open)
-        TW_TRY(s->backend->commit(s->state, idx, count));
+        TW_TRY(commit(s, idx, count));
     end_step(s);
     return TW_OK;
 }
@@ -285,6 +299,7 @@ int tw__selector_close_whole(tw_selector *s) {
 int tw__selector_apply(tw_selector *s, const tw__outcome *outcome) {
     assert(s->open);
     TW_TRY(s->backend->apply(s->state, outcome));
+    TW_TRY(decay(s));
     end_step(s);
     return TW_OK;
 }

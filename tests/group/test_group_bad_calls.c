@@ -62,7 +62,7 @@ static void test_params(void **state) {
     REFUSE(select.device, 2, TW_ERR_PARAM, "device");
     REFUSE(select.momentum, 1.0f, TW_ERR_PARAM, "momentum");
     REFUSE(select.warmup, 4, TW_ERR_PARAM, "warmup");
-    REFUSE(select.reserved[7], 1, TW_ERR_PARAM, "reserved");
+    REFUSE(select.reserved[6], 1, TW_ERR_PARAM, "reserved");
 }
 
 /* Entries per rank can be counted only where the exchange is known. */
@@ -303,6 +303,7 @@ static void test_mismatch(void **state) {
     MISMATCH(select.reuse_nudge, 0.25f, "reuse_nudge");
     MISMATCH(select.gaussian_rounds, 7, "gaussian_rounds");
     MISMATCH(select.dgc_sample, 0.5, "dgc_sample");
+    MISMATCH(select.decay, 0.5f, "decay");
 }
 
 static void test_mismatch_of_shape(void **state) {

@@ -396,6 +396,12 @@ static void selector_undo(void *state, const void *const *grads) {
     s->learned = s->before;
 }
 
+static int selector_decay(void *state, double *lost) {
+    begin_call(state);
+    *lost = tw__feedback_decay(state);
+    return TW_OK;
+}
+
 /* ---- one step of a group */
 
 /* A selection that exceeds `most` gives its largest; ties go to the smaller index. */
@@ -699,6 +705,7 @@ const tw__backend tw__backend_cpu = {
     .fold = selector_fold,
     .commit = selector_commit,
     .undo = selector_undo,
+    .decay = selector_decay,
     .apply = selector_apply,
     .clear = selector_clear,
     .subtract = selector_subtract,

@@ -22,6 +22,7 @@ typedef struct tw__sums {
     double sum;
     double square;
     double magnitude;
+    double decayed; /* the sum after decay; `sum` is that before it */
 } tw__sums;
 
 /* One thread's share of a pass. On cache lines of its own: two threads on one line made a step
@@ -102,6 +103,8 @@ void tw__feedback_gather(tw__cpu_selector *s, tw__entries *entries);
 void tw__feedback_leave(tw__cpu_selector *s, int64_t count);
 /* They leave now. */
 void tw__feedback_settle(tw__cpu_selector *s);
+/* The residual decays, after they have left. Returns the sum of what it lost. */
+double tw__feedback_decay(tw__cpu_selector *s);
 /* acc[lo .. lo+len-1], at most a block, as the pass left it (after) or would leave it. */
 void tw__feedback_peek(tw__cpu_selector *s, int64_t lo, int64_t len, int after, float *out);
 /* Sums over acc; only after a pass for a method with wants_sums. */

@@ -380,6 +380,31 @@ void tw__feedback_settle(tw__cpu_selector *s) {
     tw__feedback_leave(s, 0);
 }
 
+static void decay_chunk(void *context, int worker, int64_t chunk) {
+    tw__cpu_selector *s = context;
+    tw__sums before = {0}, after = {0};
+    (void)worker;
+    for (int64_t lo = chunk * TW__CHUNK, end = chunk_end(s, chunk); lo < end; lo += TW__BLOCK) {
+        int64_t len = tw__at_most(TW__BLOCK, end - lo);
+        float *e = s->residual + lo;
+        add_block(s, e, len, &before);
+        s->kernels->scale(e, e, s->params->decay, len);
+        add_block(s, e, len, &after);
+    }
+    s->work->sums[chunk] = (tw__sums){.sum = before.sum, .decayed = after.sum};
+}
+
+double tw__feedback_decay(tw__cpu_selector *s) {
+    double before = 0.0, after = 0.0;
+    tw__feedback_settle(s);
+    tw__pool_run(s->threads, s->chunks, decay_chunk, s);
+    for (int64_t chunk = 0; chunk < s->chunks; chunk++) {
+        before += s->work->sums[chunk].sum;
+        after += s->work->sums[chunk].decayed;
+    }
+    return before - after;
+}
+
 void tw__feedback_leave(tw__cpu_selector *s, int64_t count) {
     assert(count >= 0 && count <= s->chosen.cap);
     s->leaving = (int32_t)count;

@@ -293,6 +293,27 @@ static int reduce(void *context, const tw__list *runs, int nruns, tw__list *out)
     return TW_OK;
 }
 
+static int divide(void *context, const tw__list *list, const tw__list *runs, int nruns,
+                  const float *weights) {
+    window *w = context;
+    assert(is_sorted(list) && are_sorted(runs, nruns) && nruns <= w->most_runs);
+    memset(w->cursors, 0, sizeof *w->cursors * (size_t)nruns);
+    for (int64_t i = 0; i < list->count; i++) {
+        float divisor = 0.0f;
+        for (int r = 0; r < nruns; r++) {
+            int64_t at = w->cursors[r];
+            while (at < runs[r].count && runs[r].at[at].idx < list->at[i].idx)
+                at++;
+            int sent = at < runs[r].count && runs[r].at[at].idx == list->at[i].idx;
+            divisor += sent ? weights[r] : 0.0f;
+            w->cursors[r] = at;
+        }
+        assert(divisor > 0.0f);
+        list->at[i].val /= divisor;
+    }
+    return TW_OK;
+}
+
 /* ---- memory and values */
 
 static int move(void *context, tw__entry *to, const tw__entry *from, int64_t many) {
@@ -385,4 +406,5 @@ const tw__list_calls tw__lists_cpu = {
     .spoil = spoil,
     .spread = spread,
     .collect = collect,
+    .divide = divide,
 };

@@ -44,6 +44,7 @@ const tw__backend tw__backend_cuda = {
     .info = tw__cuda_info,
     .commit = tw__cuda_commit,
     .undo = tw__cuda_undo,
+    .decay = tw__cuda_decay,
     .apply = tw__cuda_apply,
     .subtract = tw__cuda_subtract,
     .pack = tw__cuda_pack,

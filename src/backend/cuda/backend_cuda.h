@@ -68,6 +68,7 @@ int tw__cuda_wait(tw__select_task *tasks, int count);
 int tw__cuda_info(const void *state, tw_select_info *info);
 int tw__cuda_commit(void *state, const int32_t *idx, int64_t count);
 void tw__cuda_undo(void *state, const void *const *grads);
+int tw__cuda_decay(void *state, double *lost);
 int tw__cuda_get(void *state, tw__vector which, int64_t first, int64_t count, float *to);
 int tw__cuda_set(void *state, tw__vector which, const float *from);
 int tw__cuda_get_learned(void *state, tw__learned *learned);

@@ -6,6 +6,7 @@
  * candidate. These go through shared memory, so that they are written side by side: in pieces of a
  * few bytes they cost up to a fifth of the pass. */
 #include "backend/cuda/failure.cuh"
+#include "backend/cuda/grid.cuh"
 #include "backend/cuda/order.cuh"
 #include "backend/extent.h"
 
@@ -426,6 +427,27 @@ cudaError_t launch_sums(const Step &s, cudaStream_t stream) {
 
 cudaError_t launch_clip(const Step &s, cudaStream_t stream) {
     return launch_both<GRADIENT>(s, stream);
+}
+
+/* ---- decay: sum, multiply, sum again */
+
+__global__ void multiply(float *x, int64_t n, float factor) {
+    for (int64_t i = thread_number(); i < n; i += thread_count())
+        x[i] = __fmul_rn(x[i], factor);
+}
+
+__global__ void report_sum(const __grid_constant__ Step s, bool after) {
+    s.report->decayed = after ? s.report->decayed - s.scratch->total.sum : s.scratch->total.sum;
+}
+
+cudaError_t launch_decay(const Step &s, cudaStream_t stream) {
+    cudaError_t error = launch_sums(s, stream);
+    report_sum<<<1, 1, 0, stream>>>(s, false);
+    multiply<<<blocks_of(s.n), LIST_THREADS, 0, stream>>>(s.acc, s.n, s.params.decay);
+    if (error == cudaSuccess)
+        error = launch_sums(s, stream);
+    report_sum<<<1, 1, 0, stream>>>(s, true);
+    return error != cudaSuccess ? error : cudaGetLastError();
 }
 
 } // namespace tw

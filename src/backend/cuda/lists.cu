@@ -346,6 +346,39 @@ int intersect(void *context, const tw__list *a, const tw__list *b, tw__list *out
     return finish(d, cudaSuccess, "intersecting lists");
 }
 
+/* Adds the weight of one run to the divisors of the entries that it has. */
+__global__ void add_weight(const tw__entry *entries, int64_t count, const tw__entry *run,
+                           int64_t nrun, float weight, float *divisors) {
+    int64_t i = thread_number();
+    if (i < count && has(run, nrun, entries[i].idx))
+        divisors[i] = __fadd_rn(divisors[i], weight);
+}
+
+__global__ void divide_values(tw__entry *entries, int64_t count, const float *divisors) {
+    int64_t i = thread_number();
+    if (i < count)
+        entries[i].val = __fdiv_rn(entries[i].val, divisors[i]);
+}
+
+int divide(void *context, const tw__list *list, const tw__list *runs, int nruns,
+           const float *weights) {
+    tw__cuda_lists *d = of(context);
+    Guard guard(d->stream->ordinal);
+    float *divisors = reinterpret_cast<float *>(d->words[0]);
+    if (list->count == 0)
+        return TW_OK;
+    unsigned blocks = blocks_of(list->count);
+    cudaError_t error =
+        cudaMemsetAsync(divisors, 0, sizeof *divisors * (size_t)list->count, stream_of(d));
+    if (error != cudaSuccess)
+        return finish(d, error, "dividing sums");
+    for (int r = 0; r < nruns; r++)
+        add_weight<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, runs[r].at,
+                                                              runs[r].count, weights[r], divisors);
+    divide_values<<<blocks, LIST_THREADS, 0, stream_of(d)>>>(list->at, list->count, divisors);
+    return finish(d, cudaGetLastError(), "dividing sums");
+}
+
 /* ---- plain memory */
 
 int move(void *context, tw__entry *to, const tw__entry *from, int64_t count) {
@@ -577,6 +610,6 @@ void tw__cuda_lists_free(void *context) {
 }
 
 const tw__list_calls tw__lists_cuda = {
-    cut,  find_misfit, find_edge,  take,     reduce, intersect, count, count_bins, pick,
-    move, get_values,  set_values, subtract, peek,   poke,      spoil, spread,     collect,
+    cut,        find_misfit, find_edge, take, reduce, intersect, count,  count_bins, pick,   move,
+    get_values, set_values,  subtract,  peek, poke,   spoil,     spread, collect,    divide,
 };

@@ -33,6 +33,10 @@ static bool wants_sums(const tw_select_params &p) {
     return is(p, "gaussian") || is(p, "redsync");
 }
 
+static bool takes_sums(const tw_select_params &p) {
+    return wants_sums(p) || p.clip_norm != 0.0f || p.decay != 0.0f;
+}
+
 static Extents extents_of(int64_t n, int pieces, int64_t k_max, const tw_select_params &p) {
     Extents e = {};
     e.tiles = (n + TILE - 1) / TILE;
@@ -81,8 +85,7 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
     memory->workspace =
         from.take(&d->learned[0], 1) + from.take(&d->learned[1], 1) + from.take(&s.scratch, 1) +
         from.take(&s.slot_idx, e.tiles * SLOTS) + from.take(&s.slot_val, e.tiles * SLOTS) +
-        from.take(&s.slot_count, e.tiles) +
-        from.take(&s.sums, wants_sums(p) || p.clip_norm != 0.0f ? e.chunks : 0) +
+        from.take(&s.slot_count, e.tiles) + from.take(&s.sums, takes_sums(p) ? e.chunks : 0) +
         from.take(&s.totals, MOST_BLOCKS) + from.take(&s.marks, e.marks) +
         from.take(&d->sample_values, e.sample) + from.take(&s.chosen_idx, e.chosen) +
         from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen) +
@@ -533,6 +536,20 @@ int tw__cuda_commit(void *state, const int32_t *idx, int64_t count) {
 /* The step wrote to the other copies: they stay the other ones. */
 void tw__cuda_undo(void *state, const void *const *grads) {
     (void)state, (void)grads;
+}
+
+/* After commit or apply: acc of the step is the residual now. */
+int tw__cuda_decay(void *state, double *lost) {
+    tw__cuda_selector *d = selector_of(state);
+    Guard guard(d->params.ordinal);
+    const Step &s = d->step;
+    cudaError_t error = launch_settle(s.acc, s.n, d->learned[d->now], d->stream);
+    if (error == cudaSuccess)
+        error = launch_decay(s, d->stream);
+    TW_TRY(failure(error, "decay of a residual"));
+    TW_TRY(await_selector(d));
+    *lost = s.report->decayed;
+    return TW_OK;
 }
 
 /* ---- state */

@@ -91,6 +91,7 @@ struct Report {
     int32_t rescans;
     uint32_t smallest;
     int64_t wrong_part; /* position of the first index of a part that was not selected, or -1 */
+    double decayed;     /* the sum of what the residual lost */
 };
 
 /* Elements of a vector, up to `end`: element i lies at at + i * its size. */
@@ -292,6 +293,8 @@ cudaError_t launch_leave(const Step &s, const int32_t *idx, int64_t count, cudaS
 /* idx[count] leaves the velocity; NULL: the whole selection. */
 cudaError_t launch_clear_velocity(const Step &s, const int32_t *idx, int64_t count,
                                   cudaStream_t stream);
+/* The residual s.acc decays, once nothing is left to leave it: report->decayed. Needs s.sums. */
+cudaError_t launch_decay(const Step &s, cudaStream_t stream);
 /* What is still to leave a residual, leaves it now. */
 cudaError_t launch_settle(float *residual, int64_t n, Learned *learned, cudaStream_t stream);
 
