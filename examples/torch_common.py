@@ -214,24 +214,29 @@ class Loop:
         self.slow_statistics()
         if device.type == "cuda":
             self.warm_up()
-        self.model = task.model
-        if args.scheme != "dense" or dist.get_world_size() > 1:
-            # Batch norm's statistics differ between ranks until an evaluation averages them. To
-            # broadcast them in every forward pass would take more messages than the gradients.
-            self.model = DistributedDataParallel(
-                task.model, device_ids=[device.index] if device.type == "cuda" else None,
-                bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
-            self.model.broadcast_buffers = False  # as an argument, torch 2.15 warns of it
+        self.model = self.wrap(task.model)
         self.parameters = sum(p.numel() for p in task.model.parameters())
         self.steps = args.steps or args.epochs * task.steps_per_epoch
         self.every = args.evaluate or task.steps_per_epoch
         self.optimizer = make_optimizer(args, self.model, self.steps)
         self.state = self.optimizer if args.optimizer == "thinwire" else None  # counts bytes
+        self.alike = self.state is None  # all ranks' optimizers have the same state
         torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
         self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
         self.last_rank = (dist.get_rank() + 1) * args.accumulate - 1
         # The first parameter's gradient is the last: after it the backward pass only waits.
         next(task.model.parameters()).register_hook(self.end_backward)
+
+    def wrap(self, model):
+        if self.args.scheme == "dense" and dist.get_world_size() == 1:
+            return model
+        # Batch norm's statistics differ between ranks until an evaluation averages them. To
+        # broadcast them in every forward pass would take more messages than the gradients.
+        wrapped = DistributedDataParallel(
+            model, device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            bucket_cap_mb=self.args.bucket_mb, gradient_as_bucket_view=True)
+        wrapped.broadcast_buffers = False       # as an argument, torch 2.15 warns of it
+        return wrapped
 
     def slow_statistics(self):
         """Lets batch norm's statistics move by one rank's momentum in all passes of a step."""
@@ -375,9 +380,9 @@ class Loop:
         dist.broadcast(late, 0)
         if not late and self.args.until < math.inf:
             return False
-        alike = self.optimizer is not self.state  # thinwire's has moments of its own on each rank
         common = {"model": self.task.model.state_dict(), "log": self.log.position(),
-                  "optimizer": self.optimizer.state_dict() if alike else None, "result": result}
+                  "optimizer": self.optimizer.state_dict() if self.alike else None,
+                  "result": result}
         own = {"thinwire": None if self.state is None else self.state.state_dict(),
                "random": torch.get_rng_state()}
         if self.device.type == "cuda":
@@ -452,6 +457,7 @@ class Loop:
                        density_schedule=args.density_schedule, dense_steps=args.dense_steps,
                        warmup_density=args.warmup_density, schedule=args.schedule,
                        anneal=args.anneal, clip=args.clip, **adaptive,
+                       local_steps=getattr(args, "local_steps", 0),
                        wire=args.wire or ("auto" if args.scheme == "auto" else "raw"))
 
     def density_warmup(self):

@@ -33,6 +33,7 @@ from .library import schemes as schemes, version as version
 
 if TYPE_CHECKING:       # __getattr__ loads these when they are used
     from .ddp import compress as compress
+    from .local import LocalSteps as LocalSteps
     from .optim import AdamW as AdamW, SGD as SGD
     from .optimizer import (
         Compression as Compression,
@@ -42,7 +43,8 @@ if TYPE_CHECKING:       # __getattr__ loads these when they are used
 
 __version__ = version()
 _LAZY = {"AdamW": "optim", "SGD": "optim", "compress": "ddp", "Compression": "optimizer",
-         "DistributedOptimizer": "optimizer", "broadcast_parameters": "parameters"}
+         "DistributedOptimizer": "optimizer", "LocalSteps": "local",
+         "broadcast_parameters": "parameters"}
 # Without the error classes: some share their names with Python's.
 __all__ = ["Error", "Group", "alone", "threads", "schemes", "version", *_LAZY]
 

@@ -85,7 +85,7 @@ class Engine:
     def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
                  density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
-                 timeout=None, **options):
+                 timeout=None, time_dense=True, **options):
         _check(parameters)
         _check_options(timeout, grad_scaler, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
@@ -122,7 +122,8 @@ class Engine:
             self._open(scheme=scheme, bucket=library.LARGEST if self.as_a_whole else bucket,
                        threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
                        timeout=timeout, **self.schedule.options, **options)
-            self._time_dense()
+            if time_dense:
+                self._time_dense()
             if self.groups.is_adaptive:
                 self.warn_of_low_density()
         except BaseException:       # perhaps on this rank only: the others must not wait for it

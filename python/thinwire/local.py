@@ -1,0 +1,400 @@
+"""LocalSteps: workers train alone for some steps, then exchange what changed, sparsely.
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    local = thinwire.LocalSteps(model, optimizer, every=30)
+    ...                         # the usual loop: every 30th optimizer.step() ends a round
+    local.synchronize()         # at the end
+
+A round, as in DiLoCo (Douillard et al., 2023) and SparseLoCo (Sarfi et al., 2025):
+
+    difference = start - weights        of this worker, over its inner steps
+    mean       = exchange(difference)   the largest entries; the residual keeps the rest, and decays
+    base       = SGD(base, mean)        the outer step: rate, momentum, Nesterov
+    weights    = base                   equal on all workers
+
+delayed: the exchange runs while the next round computes, and its mean is applied one round later.
+Until then a worker keeps its own progress: weights = base - difference.
+"""
+import functools
+import math
+import struct
+import weakref
+from numbers import Integral, Real
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from . import states
+from .engine import Engine
+from .errors import BY_CODE, Error, MismatchError, ParamError, StateError, TransportError
+from .options import shown
+from .parameters import broadcast_parameters
+from .process_group import ranks_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .options import Options
+
+_CHUNK = 1 << 20        # elements that are hashed at a time
+_BITS = {2: torch.int16, 4: torch.int32}
+
+
+# ---- checks
+
+def _check_number(field, value, below=math.inf):
+    if not isinstance(value, Real) or not 0 <= value < below:
+        limit = f" below {below:g}" if below < math.inf else ""
+        raise ParamError(f"{field}: {value!r}; accepted is a number from 0{limit}")
+
+
+def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model: {type(model).__name__}; accepted is the module to train")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: {type(optimizer).__name__}; accepted is one of torch's")
+    if not isinstance(every, Integral) or isinstance(every, bool) or every < 1:
+        raise ParamError(f"every: {every!r}; accepted is a number of inner steps from 1")
+    _check_number("outer_lr", outer_lr)
+    _check_number("outer_momentum", outer_momentum, 1)
+    if nesterov and outer_momentum == 0:
+        raise ParamError("nesterov: it needs outer_momentum")
+
+
+def _hash(tensor):
+    """Of the bits of a tensor: the same on every device. An int64 tensor."""
+    bits = tensor.detach().contiguous().flatten().view(_BITS[tensor.element_size()])
+    factors = 2 * torch.arange(min(_CHUNK, len(bits)), device=bits.device) + 1
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for part in bits.split(_CHUNK):
+        total = 31 * total + (part.to(torch.int64) * factors[:len(part)]).sum()
+    return total
+
+
+def _hashes(tensors):
+    return torch.stack([_hash(one) for one in tensors]).tolist()
+
+
+def _combined(hashes):
+    return functools.reduce(lambda sum_, one: (31 * sum_ + one) % (1 << 62), hashes, 0)
+
+
+def _as_integer(value):
+    return struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(value, float) else value
+
+
+class LocalSteps:
+    """Inner steps on each worker, and a sparse outer step after every `every` of them. Collective.
+
+    model: its parameters must be equal on all workers (broadcast_parameters()). optimizer: any of
+    torch's; every call of its step() counts. Learning rates, schedulers and its state_dict() stay
+    the script's.
+
+    density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
+    result: "mean" over all workers, or "mean_of_senders" of each entry. Other options are those of
+    compress(). outer_lr, outer_momentum, nesterov: of the outer SGD, which is `outer`: a scheduler
+    may change its rate. delayed: see above.
+
+    process_group: the workers, default all ranks. inner_group: the ranks of one worker, for
+    instance of its DistributedDataParallel, which hold equal weights; its first rank belongs to
+    process_group and gives the others the result. host: outer state and residual in host memory.
+
+    weight: of this worker in the mean, for instance the samples of the round; set it before the
+    last step of a round.
+    """
+
+    _weight = 1.0
+
+    @property
+    def weight(self):
+        return self._weight
+
+    @weight.setter
+    def weight(self, value):
+        if not isinstance(value, Real) or not 1e-30 <= value <= 1e30:
+            raise ParamError(f"weight: {value!r}; accepted is a number from 1e-30 to 1e30")
+        self._weight = float(value)
+
+    @shown
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: int = 30,
+                 density: float = 1 / 64, wire: str = "q2", decay: float = 0.95,
+                 outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
+                 delayed: bool = False, *, process_group=None, inner_group=None,
+                 host: bool = False, scheme: str = "topka", whole_model: bool = True,
+                 **options: "Unpack[Options]"):
+        _check(model, optimizer, every, outer_lr, outer_momentum, nesterov)
+        if inner_group is not None and process_group is None:
+            raise ParamError("process_group: with inner_group give the group of the first ranks of "
+                             "all workers")
+        named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        self.optimizer, self.every, self.delayed = optimizer, every, bool(delayed)
+        self.process_group, self.inner_group = process_group, inner_group
+        self.count = self.rounds = self.inner_steps = 0
+        self.made = None        # steps that the optimizer had counted when the round began
+        self.pending = self.arrived = False     # an exchange is under way; its mean is there
+        self.engine = None
+        if self._is_leader():
+            device = torch.device("cpu") if host else None
+            self._open(named, device, outer_lr, outer_momentum, nesterov,
+                       dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
+                            whole_model=whole_model))
+        self.hashes = _hashes(self.parameters)
+        self._wrap()
+
+    def _is_leader(self):
+        return self.inner_group is None or dist.get_rank(self.inner_group) == 0
+
+    def _open(self, named, device, outer_lr, outer_momentum, nesterov, options):
+        def new(one):
+            place = one.device if device is None else device
+            return one.detach().to(place, torch.float32, copy=True).contiguous()
+        self.base = [new(one) for one in self.parameters]
+        self.grads = [torch.zeros_like(one) for one in self.base]
+        plain = not self.delayed and all(one.dtype == torch.float32 for one in self.parameters)
+        self.starts = self.base if plain else [new(one) for one in self.parameters]
+        self.outer = torch.optim.SGD(self.base, lr=outer_lr, momentum=outer_momentum,
+                                     nesterov=nesterov)
+        for base, grad in zip(self.base, self.grads):
+            base.grad = grad
+        self._agree({"every": self.every, "outer_lr": float(outer_lr),
+                     "outer_momentum": float(outer_momentum), "nesterov": int(nesterov),
+                     "delayed": int(self.delayed),
+                     "weights": _combined(_hashes(self.parameters))})
+        self.engine = Engine(list(zip(self.names, self.grads)), self.process_group,
+                             time_dense=False, **options)
+        weakref.finalize(self, self.engine.close)
+
+    def _agree(self, fields):
+        """Compares whole numbers and floats over the workers."""
+        if not dist.is_initialized() or dist.get_world_size(self.process_group) == 1:
+            return
+        mine = torch.tensor([_as_integer(value) for value in fields.values()],
+                            device=states.device_of(self.process_group, self.parameters[0].device))
+        every = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self.process_group))]
+        try:
+            dist.all_gather(every, mine, group=self.process_group)
+        except RuntimeError as error:
+            raise TransportError(f"workers could not compare their rounds: {error}") from None
+        for at, (field, value) in enumerate(fields.items()):
+            for rank, theirs in enumerate(every):
+                if theirs[at] != every[0][at]:
+                    raise MismatchError(self._differs(field, rank, theirs[at], every[0][at],
+                                                      isinstance(value, float)))
+
+    def _differs(self, field, rank, theirs, first, is_real):
+        if field == "weights":
+            return (f"weights: rank {rank} and rank 0 start the round with different ones; somebody "
+                    "changed them on one rank. Call broadcast_parameters() at the start")
+        values = [int(theirs), int(first)]
+        if is_real:
+            values = [struct.unpack("<d", struct.pack("<q", one))[0] for one in values]
+        return (f"{field}: rank {rank} has {values[0]:g}, rank 0 has {values[1]:g}; give all ranks "
+                "the same")
+
+    # ---- inner steps
+
+    def _wrap(self):
+        """Counts the optimizer's steps; torch 1 has no hooks for that."""
+        step = self.optimizer.step
+
+        @functools.wraps(step)
+        def counted(*arguments, **keywords):
+            self._before_step()
+            result = step(*arguments, **keywords)
+            self._after_step()
+            return result
+        self._step, self.optimizer.step = step, counted
+
+    def _before_step(self):
+        if self.count > 0:
+            return
+        for name, now, then in zip(self.names, _hashes(self.parameters), self.hashes):
+            if now != then:
+                raise StateError(f"parameter '{name}' was changed after the last round, and not by "
+                                 "the optimizer; load a checkpoint of the model before LocalSteps, "
+                                 "or with load_state_dict() of both")
+        self.made = self._steps_made()
+
+    def _after_step(self):
+        self.count += 1
+        self.inner_steps += 1
+        if self.count >= self.every:
+            self._round(self.delayed)
+
+    def _steps_made(self):
+        """What the optimizer has counted itself, for a parameter that it counts for; or None."""
+        for parameter in self.parameters:
+            state = self.optimizer.state.get(parameter, {})
+            if "step" in state:
+                return int(state["step"])
+        return None
+
+    def _steps_of_round(self):
+        made = self._steps_made() if self.count else None
+        return self.count if made is None else made - (self.made or 0)
+
+    def _check_steps(self):
+        made = self._steps_of_round()
+        if made != self.count:
+            raise StateError(f"optimizer: {type(self.optimizer).__name__} has made {made} steps in "
+                             f"{self.count} calls since the last round; it skips steps (with a "
+                             "GradScaler?), so workers would differ in what they have learned")
+
+    # ---- rounds
+
+    def synchronize(self):
+        """Ends the round now, whatever the number of inner steps, and applies a delayed one as well:
+        weights are equal on all workers then. Collective; call it at the end of the run."""
+        self._round(False)
+
+    @torch.no_grad()
+    def _round(self, delay):
+        failure = None
+        if self.engine is not None:
+            try:
+                self._exchange(delay)
+            except Error as error:
+                failure = error
+        self._share(failure)
+        self.count = 0
+        self.rounds += 1
+        self.hashes = _hashes(self.parameters)
+
+    def _exchange(self, delay):
+        self._agree({"inner steps of the round": self.count,
+                     "steps that the optimizer has made of them": self._steps_of_round(),
+                     "weights": _combined(_hashes(self.base))})
+        self._check_steps()
+        self._apply()
+        for grad, start, parameter in zip(self.grads, self.starts, self.parameters):
+            torch.sub(start, parameter.to(start.device, torch.float32), out=grad)
+        if delay:
+            for parameter, base, grad in zip(self.parameters, self.base, self.grads):
+                parameter.copy_(base - grad)
+        self._begin()
+        if not delay:
+            self._apply()
+            for parameter, base in zip(self.parameters, self.base):
+                parameter.copy_(base)
+        if self.starts is not self.base:
+            for start, parameter in zip(self.starts, self.parameters):
+                start.copy_(parameter)
+
+    def _begin(self):
+        """Starts the exchange of the differences."""
+        if self._weight != 1.0:
+            torch._foreach_mul_(self.grads, self._weight)
+        self.engine.group.set_weight(self._weight)
+        self._on_stream(lambda: [self.engine.begin(number, grad)
+                                 for number, grad in enumerate(self.grads)])
+        self.pending, self.arrived = True, False
+
+    def _on_stream(self, work):
+        """Does it on the engine's stream, between what the current one has queued and will."""
+        with self.engine.on_stream():
+            work()
+
+    def _arrive(self):
+        """Waits until grads hold the mean."""
+        if not self.pending or self.arrived:
+            return
+        try:
+            self._on_stream(self.engine.finish)
+        except BaseException:
+            self.pending = False
+            raise
+        self.engine.end_step()
+        self.arrived = True
+
+    def _apply(self):
+        """The outer step of the exchange that is under way, if any."""
+        self._arrive()
+        if self.pending:
+            self.outer.step()
+        self.pending = self.arrived = False
+
+    def _share(self, failure):
+        """The result of this worker's first rank, on its other ranks."""
+        if self.inner_group is not None:
+            device = states.device_of(self.inner_group, self.parameters[0].device)
+            code = torch.tensor([failure.code if failure is not None else 0], device=device)
+            dist.broadcast(code, ranks_of(self.inner_group)[0], group=self.inner_group)
+            if self.engine is None and int(code) != 0:
+                failure = BY_CODE[int(code)]("the first rank of this worker failed in the round")
+        if failure is not None:
+            raise failure
+        if self.inner_group is not None:
+            broadcast_parameters(self.parameters, 0, self.inner_group)
+
+    # ---- information and state
+
+    def stats(self):
+        """Of the exchange, as in compress(); and rounds, inner steps, bytes that an inner step sends
+        (dense data parallelism: dense_bytes) and, where every entry goes to all, bits per entry."""
+        if self.engine is None:
+            return {"rounds": self.rounds, "inner_steps": self.inner_steps}
+        found = self.engine.stats()
+        sent = found["payload_sent"] + found["control_sent"]
+        found.update(rounds=self.rounds, inner_steps=self.inner_steps,
+                     bytes_per_inner_step=sent / max(1, self.inner_steps))
+        others = self.engine.transport.nranks - 1
+        if self.engine.scheme == "topka" and found["selected"] and others:
+            found["bits_per_entry"] = 8 * found["payload_sent"] / (found["selected"] * others)
+        return found
+
+    def summary(self):
+        """One line."""
+        found = self.stats()
+        if self.engine is None:
+            return f"thinwire local steps, {self.rounds} rounds"
+        bits = found.get("bits_per_entry")
+        sent = found["bytes_per_inner_step"]
+        fewer = f", {found['dense_bytes'] / sent:.0f}x fewer than dense" if sent > 0 else ""
+        return (f"thinwire {self.engine.scheme}, {self.engine.transport.nranks} workers, "
+                f"{self.rounds} rounds of {self.every} inner steps; an inner step sends "
+                f"{sent:.0f} bytes{fewer}" + (f", {bits:.2f} bits per entry" if bits else ""))
+
+    def state_dict(self):
+        """This worker's outer state and residual. Every rank has its own: save all of them, beside
+        the state of the model and of the optimizer."""
+        state = {"version": 1, "count": self.count, "rounds": self.rounds,
+                 "inner_steps": self.inner_steps, "hashes": list(self.hashes),
+                 "made": self.made}
+        if self.engine is None:
+            return state
+        self._arrive()
+        return {**state, "pending": self.pending, "outer": self.outer.state_dict(),
+                "base": _copies(self.base), "starts": _copies(self.starts),
+                "grads": _copies(self.grads) if self.pending else None,
+                "thinwire": self.engine.state_dict()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state):
+        """Continues from this rank's dict. Load the model and the optimizer too. Collective."""
+        if not isinstance(state, dict) or state.get("version") != 1 or "hashes" not in state:
+            if self.engine is not None:
+                self.engine.refuse_state()
+            raise MismatchError("expected a dict that state_dict() of LocalSteps returned")
+        if self.engine is not None:
+            self._arrive()
+            self.engine.load_state_dict(state["thinwire"])
+            self.outer.load_state_dict(state["outer"])
+            for name in ("base", "starts", "grads"):
+                for mine, saved in zip(getattr(self, name), state[name] or ()):
+                    mine.copy_(saved)
+            self.pending = self.arrived = state["pending"]
+        self.count, self.rounds, self.inner_steps, self.hashes, self.made = (
+            state[name] for name in ("count", "rounds", "inner_steps", "hashes", "made"))
+
+    def close(self):
+        """Frees everything now, and leaves the optimizer as it was."""
+        self.optimizer.step = self._step
+        if self.engine is not None:
+            self.engine.close()
+
+
+def _copies(tensors):
+    return [one.detach().cpu().clone() for one in tensors]

@@ -1,0 +1,317 @@
+"""LocalSteps: rounds against a model of them, what is sent, state, refusals."""
+import itertools
+
+import ranks  # noqa: F401 - says SKIP where there is no torch
+import torch
+import torch.distributed as dist
+
+import thinwire
+from ranks import equal, loss, main, model, run, weights
+from test_bad import refused
+
+EVERY = 3
+
+
+def sgd(network):
+    return torch.optim.SGD(network.parameters(), lr=0.1)
+
+
+def adamw(network):
+    return torch.optim.AdamW(network.parameters(), lr=0.01)
+
+
+def train(network, optimizer, rank, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        loss(network, rank, step).backward()
+        optimizer.step()
+
+
+# ---- rounds
+
+def alone(rank, steps, start):
+    """Weights after steps of one worker from given weights."""
+    network = model()
+    torch.nn.utils.vector_to_parameters(start.clone(), network.parameters())
+    train(network, sgd(network), rank, steps)
+    return weights(network)
+
+
+def by_hand(nranks, rounds, rate, momentum, nesterov):
+    """Dense rounds, all workers one after the other."""
+    base, velocity = weights(model()), None
+    for number in range(rounds):
+        steps = range(number * EVERY, (number + 1) * EVERY)
+        mean = sum(base - alone(rank, steps, base) for rank in range(nranks)) / nranks
+        velocity = mean.clone() if velocity is None else momentum * velocity + mean
+        update = mean + momentum * velocity if nesterov else velocity
+        base = base - rate * update
+    return base
+
+
+def dense_rounds(rank, nranks, momentum, nesterov):
+    network = model()
+    optimizer = sgd(network)
+    thinwire.LocalSteps(network, optimizer, EVERY, scheme="dense", wire=None, outer_lr=0.7,
+                        outer_momentum=momentum, nesterov=nesterov)
+    train(network, optimizer, rank, range(4 * EVERY))
+    return weights(network)
+
+
+def test_dense_rounds_are_diloco():
+    for momentum, nesterov in ((0.0, False), (0.9, False), (0.9, True)):
+        results = run(dense_rounds, 2, momentum, nesterov)
+        want = by_hand(2, 4, 0.7, momentum, nesterov)
+        assert equal(results)
+        assert torch.allclose(results[0], want, rtol=1e-5, atol=1e-7), (momentum, nesterov)
+
+
+def sparse_rounds(rank, nranks, options):
+    network = model()
+    optimizer = adamw(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, outer_momentum=0.0, nesterov=False,
+                                **options)
+    start = float(loss(network, rank, 0))
+    train(network, optimizer, rank, [step % 2 for step in range(20 * EVERY)])
+    local.synchronize()
+    return {"weights": weights(network), "stats": local.stats(), "start": start,
+            "end": float(loss(network, rank, 0)), "text": local.summary()}
+
+
+def test_sparse_rounds_end_alike():
+    for options in ({}, {"scheme": "oktopk", "wire": "bf16"}, {"delayed": True}, {"host": True},
+                    {"result": "mean_of_senders", "decay": 1.0}):
+        results = run(sparse_rounds, 4, {"density": 0.1, **options})
+        assert equal([one["weights"] for one in results]), options
+        assert sum(one["end"] for one in results) < sum(one["start"] for one in results), options
+        stats = results[0]["stats"]
+        assert stats["rounds"] == 21 and stats["inner_steps"] == 60, stats
+        assert "20 rounds" not in results[0]["text"] and "21 rounds of 3" in results[0]["text"]
+    bits = run(sparse_rounds, 2, {"density": 0.1})[0]["stats"]["bits_per_entry"]
+    assert 7 < bits < 12, bits      # 5.3 + 2.25, and headers of a few entries
+
+
+def residual_decays(rank, nranks):
+    """The residual after a round that sends next to nothing is decay * difference."""
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, 1, density=1e-9, wire="raw", decay=0.5,
+                                outer_momentum=0.0, nesterov=False)
+    start = weights(network)
+    train(network, optimizer, rank, [0])
+    return start, torch.cat(local.engine.residuals())
+
+
+def test_residual_decays():
+    for rank, (start, kept) in enumerate(run(residual_decays, 2)):
+        difference = start - alone(rank, [0], start)
+        sent = difference.abs().argmax()
+        want = difference * 0.5
+        want[sent] = 0
+        assert torch.equal(kept, want)
+
+
+def weighted(rank, nranks):
+    """Rank 1 counts three times as much."""
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=1.0, wire="f32", outer_lr=1.0,
+                                outer_momentum=0.0, nesterov=False)
+    local.weight = 1 + 2 * rank
+    train(network, optimizer, rank, range(EVERY))
+    return weights(network)
+
+
+def test_weights():
+    results, start = run(weighted, 2), weights(model())
+    ends = [alone(rank, range(EVERY), start) for rank in range(2)]
+    assert equal(results)
+    assert torch.allclose(results[0], (ends[0] + 3 * ends[1]) / 4, rtol=1e-5, atol=1e-6)
+
+
+def half_precision(rank, nranks):
+    """base keeps what bfloat16 weights cannot."""
+    network = model().to(torch.bfloat16)
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.5)
+    for step in range(4 * EVERY):
+        optimizer.zero_grad()
+        inputs, targets = ranks.batch(rank, step)
+        torch.nn.functional.cross_entropy(network(inputs.to(torch.bfloat16)).float(),
+                                          targets).backward()
+        optimizer.step()
+    return weights(network), torch.cat([one.flatten() for one in local.base])
+
+
+def test_half_precision():
+    results = run(half_precision, 2)
+    assert equal([one[0] for one in results]) and equal([one[1] for one in results])
+    low, base = results[0]
+    assert torch.equal(low, base.to(torch.bfloat16)) and not torch.equal(low.float(), base)
+
+
+# ---- several ranks in a worker
+
+def workers_of_two(rank, nranks):
+    """Ranks 0, 1 and 2, 3 are workers; 0 and 2 exchange."""
+    inner = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    outer = dist.new_group([0, 2])
+    network = model()
+    wrapped = torch.nn.parallel.DistributedDataParallel(network, process_group=inner)
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(wrapped, optimizer, EVERY, density=0.2, process_group=outer,
+                                inner_group=inner)
+    train(wrapped, optimizer, rank, range(4 * EVERY))
+    return weights(network), local.stats()
+
+
+def test_workers_of_two():
+    results = run(workers_of_two, 4)
+    assert equal([one[0] for one in results])
+    assert results[0][1]["payload_sent"] > 0 and "payload_sent" not in results[1][1]
+
+
+# ---- state
+
+def resumed(rank, nranks, delayed, host):
+    """Saves within a round, goes on, and repeats that from the saved state."""
+    options = {"density": 0.1, "delayed": delayed, "host": host}
+    network = model()
+    optimizer = adamw(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, **options)
+    train(network, optimizer, rank, range(3 * EVERY + 1))
+    saved = {"model": {name: one.clone() for name, one in network.state_dict().items()},
+             "optimizer": optimizer.state_dict(), "local": local.state_dict()}
+    saved = torch_copy(saved)
+    train(network, optimizer, rank, range(3 * EVERY + 1, 6 * EVERY))
+    local.synchronize()
+    want = weights(network)
+    network.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    local.load_state_dict(saved["local"])
+    train(network, optimizer, rank, range(3 * EVERY + 1, 6 * EVERY))
+    local.synchronize()
+    first = weights(network)
+    other = model(seed=2)
+    other.load_state_dict(model().state_dict())
+    again = adamw(other)
+    fresh = thinwire.LocalSteps(other, again, EVERY, **options)
+    other.load_state_dict(saved["model"])
+    again.load_state_dict(saved["optimizer"])
+    fresh.load_state_dict(saved["local"])
+    train(other, again, rank, range(3 * EVERY + 1, 6 * EVERY))
+    fresh.synchronize()
+    return want, first, weights(other)
+
+
+def torch_copy(state):
+    import io
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def test_resume_is_exact():
+    for delayed, host in itertools.product((False, True), (False, True)):
+        for want, same, other in run(resumed, 2, delayed, host):
+            assert torch.equal(want, same) and torch.equal(want, other), (delayed, host)
+
+
+# ---- refusals
+
+def opened(network, **options):
+    return thinwire.LocalSteps(network, sgd(network), **options)
+
+
+def test_refusals_of_one_process():
+    network = model()
+    for options, field in (({"every": 0}, "every"), ({"every": 2.5}, "every"),
+                           ({"outer_lr": float("nan")}, "outer_lr"), ({"outer_lr": "1"}, "outer_lr"),
+                           ({"outer_momentum": 1.0}, "outer_momentum"),
+                           ({"outer_momentum": 0.0, "nesterov": True}, "nesterov"),
+                           ({"decay": 1.5}, "decay")):
+        refused(thinwire.ParamError, field, lambda: opened(network, **options))
+    local = opened(network)
+    for weight in (0, float("nan"), "many"):
+        refused(thinwire.ParamError, "weight", lambda: setattr(local, "weight", weight))
+    local.close()
+
+
+def mismatch(rank, nranks):
+    network = model()
+    refused(thinwire.MismatchError, "every: rank 1 has 4", lambda: opened(network, every=3 + rank))
+    refused(thinwire.MismatchError, "outer_lr: rank 1 has 1.5",
+            lambda: opened(network, every=3, outer_lr=0.5 + rank))
+    refused(thinwire.MismatchError, "weights: rank 1", lambda: opened(model(seed=rank), every=3))
+
+
+def test_workers_that_differ():
+    run(mismatch, 2)
+
+
+def changed(rank, nranks):
+    """Somebody loads other weights after a round: on all ranks, or into the base of one."""
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1)
+    train(network, optimizer, rank, range(EVERY))
+    before = {name: one.clone() for name, one in network.state_dict().items()}
+    with torch.no_grad():
+        network[2].weight[0, 0] += 1
+    refused(thinwire.StateError, "'2.weight'", lambda: train(network, optimizer, rank, [EVERY]))
+    network.load_state_dict(before)
+    train(network, optimizer, rank, range(EVERY, 2 * EVERY))
+    local.base[0][0, 0] += rank
+    refused(thinwire.MismatchError, "weights: rank 1",
+            lambda: train(network, optimizer, rank, range(2 * EVERY, 3 * EVERY)))
+
+
+def test_changed_weights():
+    run(changed, 2)
+
+
+class Skipping(torch.optim.AdamW):
+    def step(self, closure=None):
+        """Skips the second of three."""
+        self.calls = getattr(self, "calls", 0) + 1
+        return None if self.calls % 3 == 2 and self.skips else super().step(closure)
+
+
+def skipping(rank, nranks, both):
+    network = model()
+    optimizer = Skipping(network.parameters(), lr=0.01)
+    optimizer.skips = both or rank == 1
+    thinwire.LocalSteps(network, optimizer, EVERY, density=0.1)
+    kind, text = (thinwire.StateError, "Skipping has made 2 steps in 3 calls") if both else \
+        (thinwire.MismatchError, "steps that the optimizer has made of them: rank 1 has 2")
+    refused(kind, text, lambda: train(network, optimizer, rank, range(EVERY)))
+
+
+def test_skipped_steps():
+    run(skipping, 2, True)
+    run(skipping, 2, False)
+
+
+def bad_numbers(rank, nranks):
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1)
+    train(network, optimizer, rank, range(EVERY + 2))
+    if rank == 1:
+        with torch.no_grad():
+            network[0].bias[3] = float("nan")
+    refused(thinwire.NumberError, "rank 1, parameter '0.",
+            lambda: train(network, optimizer, rank, [EVERY + 2]))
+    return local.rounds
+
+
+def test_bad_numbers():
+    assert run(bad_numbers, 2) == [1, 1]
+
+
+if __name__ == "__main__":
+    main([test_dense_rounds_are_diloco, test_sparse_rounds_end_alike, test_residual_decays,
+          test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
+          test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
+          test_skipped_steps, test_bad_numbers])
