@@ -123,6 +123,8 @@ static int run(simulate_settings *settings, jsonl *json) {
         return simulate_paper(settings, json);
     if (settings->grid)
         return simulate_grid(settings, json);
+    if (settings->local_steps > 0)
+        return simulate_rounds(settings, json);
     TW_TRY(sweep(settings, json, seconds));
     return settings->plot_path != NULL ? simulate_plot(settings, seconds) : STATUS_OK;
 }

@@ -4,7 +4,8 @@
  *     simulate_options.c   options, networks by name
  *     simulate_run.c       one row: ranks as threads on simulated clocks
  *     simulate_report.c    table, JSON, plot of time over ranks
- *     simulate_papers.c    two published experiments
+ *     simulate_papers.c    published experiments
+ *     simulate_rounds.c    hours of training with local steps
  *     simulate_grid.c      auto against the best fixed scheme
  */
 #ifndef CLI_SIMULATE_H
@@ -35,6 +36,10 @@ typedef struct simulate_settings {
     int64_t seed;
     const char *network_name;
     tw_network network;
+    int64_t local_steps;   /* inner steps of a round; 0: no hours of training are asked for */
+    int64_t batch_tokens;  /* of a worker's inner step */
+    double token_rate;     /* of a worker, per second */
+    double tokens;         /* of the run */
     const char *json_path; /* NULL: none */
     const char *plot_path; /* NULL: none */
 } simulate_settings;
@@ -124,6 +129,10 @@ int64_t simulate_k(int64_t n, double density);
 /* Auto against the best fixed scheme, over all cells or those that settings ask for. Fails where
  * auto is slower by more than a tenth. */
 int simulate_grid(const simulate_settings *asked, jsonl *json);
+
+/* Hours of training with rounds and without, dense and sparse. */
+int simulate_rounds(const simulate_settings *settings, jsonl *json);
+int simulate_streaming_diloco(simulate_settings *settings, jsonl *json);
 
 /* The published experiments by position from 0, NULL past the last. */
 const char *simulate_paper_name(int position);

@@ -17,6 +17,7 @@
 #define DEFAULT_N 25000000
 #define DEFAULT_DENSITY 0.001
 #define DEFAULT_STEPS 3
+#define DEFAULT_ROUND_DENSITY (1.0 / 64)
 
 static const struct {
     const char *name;
@@ -121,6 +122,8 @@ static const char help_examples[] =
     "  thinwire simulate --network 25gbe --host-ranks 8 --local-latency 1us --local-bandwidth "
     "400Gbit\n"
     "  thinwire simulate --ranks 64 --n 100K --density 0.01 --straggler 3:4 --jitter 0.2 --json -\n"
+    "  thinwire simulate --local-steps 30 --latency 20ms --bandwidth 100Mbit --n 1000M "
+    "--tokens-per-second 5000\n"
     "  thinwire simulate --paper gtopk\n";
 
 static int parse(simulate_settings *settings, typed *given, int argc, char **argv) {
@@ -162,6 +165,16 @@ static int parse(simulate_settings *settings, typed *given, int argc, char **arg
         OPTION_INTEGER("steps", "N", &settings->steps, 2, 1000,
                        "of which the first is not counted (default 3)"),
         OPTION_SEED(&settings->seed, "of gradients and jitter (default 1)"),
+        OPTION_INTEGER("local-steps", "H", &settings->local_steps, 1, 1000000,
+                       "hours of training and the share of computing, with an exchange in each "
+                       "step and in rounds of H, dense and sparse (default density then 1/64, "
+                       "ranks 8)"),
+        OPTION_REAL("tokens-per-second", "X", &settings->token_rate, 1e-3, 1e12,
+                    "that a worker computes (default 10000)"),
+        OPTION_INTEGER("batch-tokens", "N", &settings->batch_tokens, 1, 1e12,
+                       "tokens of a worker's inner step (default 16384)"),
+        OPTION_REAL("tokens", "N", &settings->tokens, 1, 1e18,
+                    "of the whole run, by all workers (default 1e9)"),
         OPTION_CHOICE("paper", "NAME", &settings->paper, simulate_paper_name,
                       "a published experiment, its figures beside simulated ones."),
         OPTION_FLAG("grid", &settings->grid,
@@ -216,6 +229,8 @@ static int settle_network(simulate_settings *settings, const typed *given) {
 }
 
 static int settle_ranks(simulate_settings *settings) {
+    if (settings->ranks.count == 0 && settings->local_steps > 0)
+        settings->ranks = (real_list){1, {8}};
     if (settings->ranks.count == 0 && !settings->grid)
         settings->ranks = (real_list){5, {4, 8, 16, 32, 64}};
     for (int i = 0; i < settings->ranks.count; i++) {
@@ -246,7 +261,9 @@ static int settle_k(simulate_settings *settings) {
     TW_TRY(options_check_k("simulate", settings->k, settings->grid ? INT32_MAX : settings->n,
                            has_density));
     if (settings->k == 0 && !settings->grid)
-        settings->k = simulate_k(settings->n, has_density ? settings->density : DEFAULT_DENSITY);
+        settings->k = simulate_k(settings->n, has_density                 ? settings->density
+                                              : settings->local_steps > 0 ? DEFAULT_ROUND_DENSITY
+                                                                          : DEFAULT_DENSITY);
     return STATUS_OK;
 }
 
@@ -282,6 +299,23 @@ static int check_paper(int argc, char **argv) {
     return STATUS_OK;
 }
 
+/* What describes training needs rounds; these bring their own schemes and wire formats. */
+static int settle_rounds(simulate_settings *settings) {
+    bool described =
+        settings->token_rate > 0.0 || settings->batch_tokens > 0 || settings->tokens > 0.0;
+    if (settings->local_steps == 0 && described)
+        return error_usage("simulate: --tokens-per-second, --batch-tokens and --tokens need "
+                           "--local-steps");
+    if (settings->local_steps > 0 && (settings->grid || settings->schemes.count > 0 ||
+                                      settings->wire >= 0 || settings->plot_path != NULL))
+        return error_usage("simulate: --grid, --scheme, --wire and --plot do not go with "
+                           "--local-steps, which compares dense, topka and oktopk");
+    settings->token_rate = settings->token_rate > 0.0 ? settings->token_rate : 1e4;
+    settings->batch_tokens = settings->batch_tokens > 0 ? settings->batch_tokens : 16384;
+    settings->tokens = settings->tokens > 0.0 ? settings->tokens : 1e9;
+    return STATUS_OK;
+}
+
 int simulate_options(simulate_settings *settings, int argc, char **argv) {
     *settings = (simulate_settings){.paper = -1, .wire = -1, .steps = DEFAULT_STEPS, .seed = 1};
     typed given = {.network = -1, .host_ranks = 1};
@@ -293,6 +327,7 @@ int simulate_options(simulate_settings *settings, int argc, char **argv) {
         return error_usage("simulate: --scheme, --wire, --k and --plot do not go with --grid, "
                            "which compares auto with all of them");
     }
+    TW_TRY(settle_rounds(settings));
     TW_TRY(settle_network(settings, &given));
     if (settings->grid && given.network < 0 && given.latency == NULL)
         settings->network_name = NULL; /* all of them */

@@ -1,7 +1,8 @@
-/* simulate_papers.c - two published experiments, their figures next to simulated ones
+/* simulate_papers.c - published experiments, their figures next to simulated ones
  *
  *   gtopk   Shi et al., 2019: throughput of gTop-k over dense, 32 workers, 1 Gbit/s, density 0.001
  *   oktopk  Li and Hoefler, 2022: BERT on 256 workers of Piz Daint (Cray Aries), density 0.01
+ *   streaming-diloco  Douillard et al., 2025: simulate_rounds.c
  *
  * Published speed-ups are of whole steps of training; simulated times are those of messages alone.
  * The authors of gTop-k also say how long a step computes, selects and communicates: the last is
@@ -178,6 +179,7 @@ static const struct {
 } papers[] = {
     {"gtopk", gtopk_paper},
     {"oktopk", oktopk_paper},
+    {"streaming-diloco", simulate_streaming_diloco},
 };
 
 const char *simulate_paper_name(int position) {

@@ -348,6 +348,10 @@ succeeds simulate --paper gtopk # the authors' figures
 says out "2.0      9.8       140        91       812       53"
 says out "1.3      3.6      4882       154      1424       61"
 says out "1.1 to 1.7 in their abstract"
+succeeds simulate --paper streaming-diloco # published, then ours
+says out "441          109       1.10         0.88     0.294    0.95      0.078    0.90"
+refuses "--local-steps" simulate --tokens 1e9
+refuses "--scheme" simulate --local-steps 30 --scheme topka
 succeeds simulate --network wan --ranks 2 --n 100 --k 10 --scheme dense
 says out "wan, 20000 us, 94 Mbit/s"
 succeeds simulate --ranks 2,3 --n 5000 --k 50 --straggler 1:4 --host-ranks 2 --local-latency 1us
