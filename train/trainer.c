@@ -48,6 +48,11 @@ static void gradient_ready(void *context, int tensor) {
         w->failed = worker_check(w, "starting an allreduce", error);
 }
 
+/* Local steps keep gradients to themselves. */
+static void gradient_is_own(void *context, int tensor) {
+    (void)context, (void)tensor;
+}
+
 /* Before a step that is observed: acc starts from the residuals. */
 static int read_residuals(worker *w) {
     for (int t = 0; t < w->model->ntensors; t++) {
@@ -141,14 +146,12 @@ static int share_loss(worker *w, double loss, int64_t count, int64_t correct, do
     return status;
 }
 
-static int apply_step(worker *w, bool refused, double rate) {
+/* Counts steps, or rounds, that were refused. Too many in a row end the run. */
+static int note_refused(worker *w, bool refused) {
     if (!refused) {
         w->skipped_in_row = 0;
-        optimizer_step(&w->optimizer, w->model, rate);
         return TW_OK;
     }
-    if (optimizer_is_before(w->spec->optimizer.name))
-        optimizer_step(&w->optimizer, w->model, rate); /* what was refused is zero */
     w->skipped++;
     if (++w->skipped_in_row <= w->spec->most_skipped)
         return TW_OK;
@@ -156,6 +159,25 @@ static int apply_step(worker *w, bool refused, double rate) {
                        "the loss diverges: %lld steps in a row held NaN or infinity; try a lower "
                        "learning rate, or a warm-up",
                        (long long)w->skipped_in_row);
+}
+
+static int apply_step(worker *w, bool refused, double rate) {
+    if (!refused || optimizer_is_before(w->spec->optimizer.name))
+        optimizer_step(&w->optimizer, w->model, rate); /* before: what was refused is zero */
+    return note_refused(w, refused);
+}
+
+static int exchange_round(worker *w, trainer_step *s, bool *refused) {
+    double mark = tw__seconds();
+    local_difference(w);
+    w->failed = TW_OK;
+    for (int t = w->model->ntensors - 1; t >= 0; t--)
+        gradient_ready(w, t);
+    TW_TRY(w->failed);
+    TW_TRY(collect(w, refused));
+    local_apply(w, *refused);
+    s->times.exposed = lap(w, "round", &mark);
+    return note_refused(w, *refused);
 }
 
 /* Forward, then backward with the exchange in the background, then the wait for mean gradients. */
@@ -166,10 +188,14 @@ static int compute(worker *w, trainer_step *s, model_result *result, bool *refus
     s->times.data = lap(w, "data", &mark);
     TW_TRY(worker_check(w, "forward", model_forward(w->model, &batch, result)));
     s->times.forward = lap(w, "forward", &mark);
+    bool local = w->spec->local_steps > 0;
     w->failed = TW_OK;
-    TW_TRY(worker_check(w, "backward", model_backward(w->model, gradient_ready, w)));
+    TW_TRY(worker_check(w, "backward",
+                        model_backward(w->model, local ? gradient_is_own : gradient_ready, w)));
     TW_TRY(w->failed);
     s->times.backward = lap(w, "backward", &mark);
+    if (local)
+        return TW_OK;
     int status = collect(w, refused);
     s->times.exposed = lap(w, "wait for exchange", &mark);
     return status;
@@ -178,7 +204,7 @@ static int compute(worker *w, trainer_step *s, model_result *result, bool *refus
 static int train_step(worker *w) {
     trainer_step s = {.step = w->step, .epoch = w->step / w->steps_per_epoch};
     model_result result = {0};
-    bool refused = false;
+    bool refused = false, round = local_ends_round(w);
     assert(w->step < w->spec->steps);
     w->observed = w->spec->snapshot_every > 0 && w->step % w->spec->snapshot_every == 0;
     TW_TRY(w->observed ? read_residuals(w) : TW_OK);
@@ -191,13 +217,15 @@ static int train_step(worker *w) {
     double mark = tw__seconds();
     TW_TRY(apply_step(w, refused, s.rate));
     s.times.optimiser = lap(w, "optimiser", &mark);
-    w->elapsed += mark - begin;
+    TW_TRY(round ? exchange_round(w, &s, &refused) : TW_OK);
+    w->elapsed += tw__seconds() - begin;
     s.traffic = traffic_since(w, &before);
     TW_TRY(share_loss(w, result.loss, result.count, result.correct, &s.loss));
     s.loss /= w->nranks;
     s.accuracy =
         w->sums[SUM_COUNT] > 0.0f ? (double)(w->sums[SUM_CORRECT] / w->sums[SUM_COUNT]) : 0.0;
-    TW_TRY(refused ? TW_OK : note_exchange(w, &s));
+    bool exchanged = !refused && (round || w->spec->local_steps == 0);
+    TW_TRY(exchanged ? note_exchange(w, &s) : TW_OK);
     s.elapsed = w->elapsed;
     s.skipped = w->skipped;
     if (w->watch->step != NULL)

@@ -7,6 +7,9 @@
  * All ranks start from the same parameters and apply the same mean gradients, so they stay bitwise
  * equal. A gradient with NaN or infinity on any rank makes all ranks skip the step. Each rank
  * reports what happens to a watcher; nothing is printed.
+ *
+ * With local steps each rank applies its own gradients, and a round exchanges what changed; replicas
+ * are equal after each round. A round with NaN or infinity on any rank is dropped on all of them.
  */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
@@ -28,10 +31,12 @@ typedef struct trainer_spec {
     int length; /* tokens in a sequence; 0 for images */
     bool augment;
     uint64_t seed;
-    int64_t steps;           /* to train */
-    int64_t evaluate_every;  /* steps; 0: only at the end */
-    int64_t snapshot_every;  /* steps; 0: never */
-    int64_t most_skipped;    /* steps in a row that may be skipped; then the run stops */
+    int64_t steps;          /* to train */
+    int64_t evaluate_every; /* steps; 0: only at the end */
+    int64_t snapshot_every; /* steps; 0: never */
+    int64_t most_skipped;   /* steps in a row that may be skipped; then the run stops */
+    int64_t local_steps;    /* of a round, in which each rank trains alone; 0: exchange each step */
+    double outer_rate, outer_momentum; /* of the outer step, with Nesterov's momentum */
     const char *checkpoints; /* directory, or NULL; holds none of another run unless resume */
     int64_t checkpoint_every;
     bool resume;

@@ -134,6 +134,7 @@ int worker_create(worker *w, tw_transport *transport, tw_transport *metrics) {
         w->words == NULL)
         return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the buffers of a worker");
     place_buffers(w, w->memory);
+    TW_TRY(local_create(w));
     TW_TRY(open_metrics(w, metrics));
     return open_group(w, transport);
 }
@@ -148,4 +149,6 @@ void worker_free(worker *w) {
     free(w->acc);
     free(w->pieces);
     free(w->words);
+    free(w->base);
+    free(w->velocity);
 }

@@ -3,6 +3,7 @@
  *   trainer.c     the loop
  *   worker.c      set up and tear down: model, optimiser, groups, buffers
  *   checkpoint.c  save and resume; manifest.h is what makes files one checkpoint
+ *   local.c       local steps: what a round exchanges and applies
  *   snapshot.c    what a gradient looks like
  */
 #ifndef TRAIN_WORKER_H
@@ -44,6 +45,8 @@ typedef struct worker {
     float *acc;    /* [n]: residuals, then with the gradient, in a step that is observed */
     bool observed; /* this step is */
 
+    float *base, *velocity; /* [n] of local steps: what the last round left, the outer momentum */
+
     int64_t step; /* the next one */
     int64_t skipped, skipped_in_row;
     double elapsed;
@@ -74,6 +77,17 @@ int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
  * whole; from step 0 if there is no checkpoint. Collective. */
 int checkpoint_begin(worker *w);
 int checkpoint_save(worker *w);
+
+/* ---- local.c */
+
+/* base, if the run has local steps. */
+int local_create(worker *w);
+/* Whether the step under way is the last of a round; without local steps never. */
+bool local_ends_round(const worker *w);
+/* The gradients become base - values, which the round exchanges. */
+void local_difference(worker *w);
+/* The outer step with the mean in the gradients; refused: the round is dropped. Then values = base. */
+void local_apply(worker *w, bool refused);
 
 /* ---- snapshot.c */
 

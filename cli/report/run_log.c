@@ -50,7 +50,7 @@ static const field run_fields[] = {
     RUN(COUNT, batch),       {"steps", COUNT, offsetof(run_log, planned_steps)},
     RUN(COUNT, epochs),      RUN(REAL, seed),
     RUN(REAL, lr),           RUN(REAL, momentum),
-    RUN(REAL, weight_decay),
+    RUN(REAL, weight_decay), RUN(COUNT, local_steps),
 };
 
 #define STEP(kind, member) FIELD(run_step, kind, member)

@@ -52,7 +52,7 @@ typedef struct run_log {
     char *path;
     char *name, *model, *data, *scheme, *select, *exchange, *transport, *optimizer;
     double version, parameters, density, nranks, batch, planned_steps, epochs, seed;
-    double lr, momentum, weight_decay;
+    double lr, momentum, weight_decay, local_steps;
     run_step *steps; /* [nsteps] that are logged, step increases */
     int64_t nsteps;
     run_evaluation *evaluations; /* [nevaluations] */

@@ -139,6 +139,7 @@ static void write_settings(const report_page *page, int i) {
     html_cell(out, HTML_GENERAL, run->lr);
     html_cell(out, HTML_GENERAL, run->momentum);
     html_cell(out, HTML_GENERAL, run->weight_decay);
+    html_cell(out, HTML_COUNT, run->local_steps);
     html_cell(out, HTML_COUNT, run->seed);
     html_cell_text(out, run->path);
     fputs("</tr>\n", out);
@@ -179,9 +180,9 @@ void summary_section(report_page *page) {
                                           "time",
                                           "time per<br>step"};
     static const char *const settings[] = {
-        "run",           "model",     "parameters",   "data",  "selection",
-        "exchange",      "transport", "batch",        "steps", "optimizer",
-        "learning rate", "momentum",  "weight decay", "seed",  "log"};
+        "run",          "model",       "parameters", "data",      "selection",     "exchange",
+        "transport",    "batch",       "steps",      "optimizer", "learning rate", "momentum",
+        "weight decay", "local steps", "seed",       "log"};
     FILE *out = page->out;
     fputs("<h1>", out);
     html_text(out, page->title);

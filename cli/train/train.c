@@ -22,6 +22,7 @@ static const char help_notes[] =
 static const char help_examples[] =
     "  thinwire train --scheme oktopk --density 0.01 --log run.jsonl\n"
     "  thinwire train --model vgg16 --data cifar-10-batches-bin --ranks 8 --epochs 3\n"
+    "  thinwire train --local-steps 30 --scheme topka --density 0.015625 --wire q2\n"
     "  thinwire train --checkpoint saved --every 100        then, after a crash, with --resume\n"
     "  mpirun -n 4 thinwire train --scheme gtopk\n";
 
@@ -87,6 +88,16 @@ static int parse(train_settings *s, int argc, char **argv) {
                        "steps, with --schedule step (default a third of all)"),
         OPTION_REAL("drop-factor", "X", &s->drop_factor, 0, 1,
                     "with --schedule step (default 0.1)"),
+        OPTION_INTEGER("local-steps", "H", &s->local_steps, 1, 1e9,
+                       "each worker trains alone for H steps, then all exchange what changed "
+                       "(docs/local_steps.md); default an exchange in each step"),
+        OPTION_REAL("outer-lr", "X", &s->outer_rate, 0, 100,
+                    "with --local-steps: rate of the outer step (default 1)"),
+        OPTION_REAL("outer-momentum", "X", &s->outer_momentum, 0, 0.9999,
+                    "with --local-steps: of Nesterov's kind (default 0)"),
+        OPTION_REAL("decay", "B", &s->decay, 1e-6, 1,
+                    "with --local-steps: residuals are multiplied by it in each round (default "
+                    "0.95)"),
         OPTION_FLAG("augment", &s->augment, "random crops and flips of training images"),
         OPTION_INTEGER("evaluate", "N", &s->evaluate_every, 1, 1e9,
                        "test every N steps (default an epoch)"),
@@ -126,6 +137,12 @@ static int check(const train_settings *s) {
     if (before && s->snapshot_every > 0)
         return error_usage("train: --snapshots shows gradient + residual, which adamw-before does "
                            "not select from; leave it out");
+    if (s->local_steps > 0 && (before || s->correct_momentum || s->snapshot_every > 0))
+        return error_usage("train: --local-steps exchanges what changed, not gradients; leave out "
+                           "adamw-before, --momentum-correction and --snapshots");
+    if (s->local_steps > 0 && s->checkpoints != NULL)
+        return error_usage("train: --checkpoint saves one optimiser for all workers, and with "
+                           "--local-steps each has its own; leave it out");
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");
     return STATUS_OK;

@@ -40,6 +40,8 @@ typedef struct train_settings {
     double drop_factor;
     bool correct_momentum; /* momentum before selection, not in the optimiser */
     bool augment;
+    int64_t local_steps; /* of a round; 0: an exchange in each step */
+    double outer_rate, outer_momentum, decay;
     int64_t evaluate_every, snapshot_every;
     int64_t seed;
     double timeout;
@@ -56,7 +58,7 @@ typedef struct train_settings {
     {                                                                                              \
         .data = DATASET_EMBEDDED, .select = -1, .exchange = -1, .wire = -1, .density = 0.01,       \
         .optimizer = -1, .momentum = 0.9, .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1,     \
-        .timeout = 300, .tcp = JOB_TCP_INIT                                                        \
+        .outer_rate = 1.0, .decay = 0.95, .timeout = 300, .tcp = JOB_TCP_INIT                      \
     }
 
 /* How a run ended, as rank 0 saw it. */

@@ -28,7 +28,11 @@ void train_log_run(jsonl *log, const train_settings *s, const trainer_spec *spec
               J_TEXT("transport", job_transport_name(job)), J_INT("batch", spec->batch),
               J_INT("steps", spec->steps), J_INT("epochs", s->epochs), J_INT("seed", s->seed),
               J_TEXT("optimizer", spec->optimizer.name), J_REAL("lr", spec->schedule.rate),
-              J_REAL("momentum", s->momentum), J_REAL("weight_decay", s->weight_decay));
+              J_REAL("momentum", s->momentum), J_REAL("weight_decay", s->weight_decay),
+              J_INT("local_steps", s->local_steps));
+    if (s->local_steps > 0)
+        jsonl_set(log, J_REAL("outer_lr", s->outer_rate),
+                  J_REAL("outer_momentum", s->outer_momentum), J_REAL("decay", s->decay));
     jsonl_write(log);
 }
 

@@ -58,6 +58,8 @@ static tw_group_params group_of(const train_settings *s, const char *rule) {
         params.select.beta2 = BETA2;
         params.select.eps = EPSILON;
     }
+    if (s->local_steps > 0 && strcmp(params.scheme, "dense") != 0)
+        params.select.decay = (float)s->decay;
     params.timeout = s->timeout;
     params.checksum = s->checksum;
     return params;
@@ -79,6 +81,9 @@ static int count_steps(const train_settings *s, const dataset *data, trainer_spe
     spec->schedule.steps = spec->steps;
     spec->schedule.drop_every = first_of(s->drop_every, spec->steps / 3 + 1);
     spec->evaluate_every = first_of(s->evaluate_every, epoch);
+    if (s->local_steps > 0) /* replicas are equal after rounds */
+        spec->evaluate_every =
+            (spec->evaluate_every + s->local_steps - 1) / s->local_steps * s->local_steps;
     return STATUS_OK;
 }
 
@@ -115,6 +120,9 @@ static int settle(const train_settings *s, const dataset *data, int nranks, trai
                        .seed = (uint64_t)s->seed,
                        .snapshot_every = s->snapshot_every,
                        .most_skipped = 20,
+                       .local_steps = s->local_steps,
+                       .outer_rate = s->outer_rate,
+                       .outer_momentum = s->outer_momentum,
                        .checkpoints = s->checkpoints,
                        .checkpoint_every = s->checkpoint_every,
                        .resume = s->resume};

@@ -88,12 +88,29 @@ trains --steps 20 --ranks 4
 first=$(hash)
 trains --steps 20 --ranks 4
 same "two runs" "$first" "$(hash)"
+local="--steps 20 --local-steps 6 --scheme topka --density 0.05 --wire q2 --outer-momentum 0.5"
+# shellcheck disable=SC2086
+trains --ranks 3 $local --log "$dir/local.jsonl"
+rounds=$(hash)
+[ -n "$rounds" ] || fail "local steps: no hash of equal replicas"
+python3 - "$dir/local.jsonl" <<'PY' || fail "log of local steps"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert rows[0]["local_steps"] == 6 and rows[0]["outer_momentum"] == 0.5, rows[0]
+sent = [row["step"] for row in rows if row["kind"] == "step" and row["payload_sent"] > 0]
+assert sent == [5, 11, 17, 19], sent       # the last round is shorter
+assert all(row["step"] % 6 == 0 or row["step"] == 20 for row in rows if row["kind"] == "evaluation")
+PY
 if ! "$thinwire" info | grep -q '^ *mpi *not' && command -v "$mpirun" >/dev/null; then
     export ASAN_OPTIONS=detect_leaks=0 # MPI itself leaks
     # shellcheck disable=SC2086
     "$mpirun" -n 4 "$thinwire" train $small --steps 20 >"$dir/out" 2>"$dir/err" </dev/null ||
         fail "mpirun: status $?"
     same "threads and mpirun" "$first" "$(hash)"
+    # shellcheck disable=SC2086
+    "$mpirun" -n 3 "$thinwire" train $small $local >"$dir/out" 2>"$dir/err" </dev/null ||
+        fail "local steps under mpirun: status $?"
+    same "local steps with threads and mpirun" "$rounds" "$(hash)"
     "$mpirun" -n 2 "$thinwire" demo --logs "$thinwire" >"$dir/out" 2>"$dir/err" </dev/null
     [ "$(grep -c '^thinwire: cannot make the directory' "$dir/err")" -eq 1 ] || fail "demo under mpirun"
     unset ASAN_OPTIONS
@@ -313,6 +330,8 @@ fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 100
 fails 2 "sparse scheme" --scheme dense --momentum-correction
+fails 2 "--snapshots" --local-steps 5 --snapshots 5
+fails 2 "--checkpoint" --local-steps 5 --checkpoint "$dir/none"
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
 fails 2 "needs a fixed scheme" --scheme auto --per-rank
 fails 2 "leave it out" --optimizer adamw-before --snapshots 2
