@@ -134,10 +134,19 @@ static void compare(twins *t, tw__vector which, const char *what) {
     free(theirs);
 }
 
+static double decayed(const tw_selector *selector) {
+    tw_select_info info;
+    check_ok(tw_selector_info(selector, &info));
+    return info.decayed;
+}
+
 void compare_states(twins *t) {
     uint32_t moments = tw__moments_of(&t->params);
     if (t->params.feedback == TW_FEEDBACK_ON)
         compare(t, TW__RESIDUAL, "residual");
+    if (decayed(t->cpu) != decayed(t->cuda))
+        check_fail("decayed is %.17g on the CPU, %.17g on the GPU", decayed(t->cpu),
+                   decayed(t->cuda));
     if (moments > 0)
         compare(t, TW__FIRST, "first moment");
     if (moments > 1)

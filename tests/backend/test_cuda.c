@@ -86,6 +86,8 @@ static tw_select_params any_params(oracle_rng *rng, int64_t n) {
     p.feedback = oracle_below(rng, 5) == 0 ? TW_FEEDBACK_OFF : TW_FEEDBACK_ON;
     p.seed = oracle_next(rng);
     any_before(rng, &p);
+    if (p.feedback == TW_FEEDBACK_ON)
+        p.decay = oracle_below(rng, 3) == 0 ? 0.9f : 0.0f;
     p.clip_norm = oracle_below(rng, 4) == 0 ? 2.5f : 0.0f;
     p.warmup_steps = oracle_below(rng, 4) == 0 ? 3 : 0;
     p.reuse_period = oracle_below(rng, 2) == 0 ? 2 : 0;
@@ -183,8 +185,9 @@ static void test_bad_numbers(void **state) {
         params.density = 0.01;
         params.method = check_method(method);
         params.momentum = 0.5f;
+        params.decay = 0.5f;
         run_bad_numbers(&params);
-        params.momentum = 0.0f;
+        params.momentum = params.decay = 0.0f;
         params.before = TW_BEFORE_ADAMW;
         run_bad_numbers(&params);
     }

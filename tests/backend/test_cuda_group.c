@@ -41,13 +41,14 @@ static void use_before(tw_group_params *params, int before, float momentum) {
     params->select.momentum = before == TW_BEFORE_NOTHING ? momentum : 0.0f;
 }
 
-/* Momentum or AdamW, other data, no output, means. */
+/* Momentum or AdamW, other data, no output, means, decay. */
 static void test_options(void **state) {
     (void)state;
     static const char *const schemes[] = {"topka", "gtopk", "oktopk", "randomk", "fulltopk"};
     for (int s = 0; s < 10; s++) {
         tw_group_params params = params_of(schemes[s / 2], 0.02);
-        params.result = TW_MEAN;
+        params.result = s < 2 ? TW_MEAN_OF_SENDERS : TW_MEAN;
+        params.select.decay = s % 4 == 1 ? 0.9f : 0.0f;
         use_before(&params, s % 2, 0.9f);
         params.select.clip_norm = 20.0f;
         params.select.warmup_steps = 3;

@@ -68,7 +68,7 @@ assert lines[-1]["replicas_equal"] is True
 run = lines[0]
 assert run["whole_model"] is (run["model"] in ("bert", "gpt")) and run["momentum_correction"] is False
 assert run["momentum"] == (0.9 if run["optimizer"] == "sgd" else 0)
-assert run["wire"] == ("bf16" if run["optimizer"] == "thinwire" else "raw")
+assert run["wire"] == ("q2" if run["local_steps"] else "bf16" if run["optimizer"] == "thinwire" else "raw")
 assert {"weight_decay", "warmup", "density_warmup", "warmup_density"} <= run.keys()
 assert [line["step"] for line in steps] == list(range(lines[0]["steps"]))
 first, last = (sum(line["loss"] for line in part) for part in (steps[:3], steps[-3:]))
@@ -78,7 +78,7 @@ for line in steps:
     assert abs(sum(line[part] for part in parts) - line["time_s"]) < 1e-5, line
 if lines[0]["scheme"] != "dense":
     assert all(line["k"] < lines[0]["parameters"] / 4 for line in steps[-3:])
-    sparse = steps[run["dense_steps"]:]
+    sparse = [line for line in steps[run["dense_steps"]:] if line["k"] > 0 or not run["local_steps"]]
     assert all(line["payload_sent"] > 0 and line["select_s"] > 0 for line in sparse)
     assert all("select_s" not in line for line in steps[:run["dense_steps"]])
 EOF
@@ -256,7 +256,17 @@ torch_checkpoint.save = save
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 END
-# A run that is killed and resumed has the losses of one that was not.
+# A run that is killed and resumed has the losses of one that was not: local steps, then compress.
+set -- torch_local_steps.py --data "$dir/text/train.txt" --size tiny --length 32 --batch 4 --lr 0.003 \
+    --test-limit 1000 --steps 10 --local-steps 2 --evaluate 4 --delayed
+train local "$@"
+wrapper=$dir/killed.py
+ranks 2 "$@" --run-log "$dir/local-resumed.jsonl" --checkpoint "$dir/local-saved"
+wrapper=
+train local-resumed "$@" --checkpoint "$dir/local-saved" --resume
+grep -q 'continues from step 4' "$dir/out.0" || fail "local steps: resumed from the beginning"
+[ "$(losses local)" = "$(losses local-resumed)" ] || fail "local steps, resumed: other losses"
+stops "multiple of --local-steps" torch_local_steps.py --data "$dir/text/train.txt" --evaluate 7
 set -- torch_cifar10.py --data "$dir/bin" --model resnet20 --batch 25 --limit 250 --epochs 4 --lr 0.05 \
     --scheme oktopk --density 0.1 --dense-steps 3
 train whole "$@"
