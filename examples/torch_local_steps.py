@@ -16,8 +16,10 @@ class Rounds:
     """LocalSteps and its inner optimizer, of which every rank has its own: one state."""
 
     def __init__(self, args, model, optimizer):
-        sparse = {} if args.scheme == "dense" else {"density": args.density, "wire": args.wire,
-                                                    "decay": args.decay, "result": args.merge}
+        warmup = (args.density_warmup or 0) // args.local_steps    # rounds
+        sparse = {} if args.scheme == "dense" else {
+            "density": args.density, "wire": args.wire, "decay": args.decay, "result": args.merge,
+            "warmup_steps": warmup, "warmup_density": args.warmup_density}
         self.optimizer = optimizer
         self.local = thinwire.LocalSteps(
             model, optimizer, args.local_steps, outer_lr=args.outer_lr,
