@@ -995,9 +995,9 @@ TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nran
 /* Selection methods: name, description. */
 TW_API int tw_select_method(int position, const char **name, const char **description);
 
-/* The kernels in use: "avx512", "avx2" or "ref". The fastest that this CPU runs, or what the
- * environment variable THINWIRE_KERNELS names. If that name is not usable, this returns the fastest
- * all the same, but creating a selector fails. */
+/* The kernels in use: "avx512", "avx2", "neon", "plain" or "ref". The fastest that this CPU runs, or
+ * what the environment variable THINWIRE_KERNELS names. If that name is not usable, this returns the
+ * fastest all the same, but creating a selector fails. */
 TW_API const char *tw_kernels(void);
 
 /* The kernels of this build: name, and 1 if this CPU runs them. A table like those above. */

@@ -1,7 +1,7 @@
 /* kernels.c - which kernels this machine runs
  *
- * Rows from fastest to slowest. TW_HAVE_X86_KERNELS is set by the build where the compiler can make
- * them; whether the CPU has the instructions is asked at run time. */
+ * Rows from fastest to slowest. TW_HAVE_X86_KERNELS and TW_HAVE_NEON_KERNELS are set by the build;
+ * whether an x86 CPU has the instructions is asked at run time. */
 #include "backend/cpu/kernels.h"
 #include "base/error.h"
 
@@ -9,6 +9,10 @@
 
 static const tw__kernels *table_ref(void) {
     return &tw__kernels_ref;
+}
+
+static const tw__kernels *table_plain(void) {
+    return &tw__kernels_plain;
 }
 
 static int always(void) {
@@ -38,6 +42,10 @@ static const row rows[] = {
     {"avx512", has_avx512, tw__kernels_avx512},
     {"avx2", has_avx2, tw__kernels_avx2},
 #endif
+#if defined(TW_HAVE_NEON_KERNELS)
+    {"neon", always, tw__kernels_neon},
+#endif
+    {"plain", always, table_plain},
     {"ref", always, table_ref},
 };
 

@@ -3,6 +3,7 @@
  * Speed lives here and only here; what the numbers mean is the business of the callers. Every
  * table has the same functions with bitwise the same results: the sums are defined for 16 lanes,
  * whatever the width of the machine's vectors. kernels_ref.c says what each function does.
+ * kernels_vector.h has them for vector units, kernels_plain.c for all other CPUs.
  *
  * Magnitudes are compared as integers: for floats x, y >= 0 the bit patterns order as the values
  * do, subnormals included, infinity and NaN above all numbers. So "magnitude bits" are the bits
@@ -143,7 +144,9 @@ typedef struct tw__kernels {
 } tw__kernels;
 
 extern const tw__kernels tw__kernels_ref;
+extern const tw__kernels tw__kernels_plain; /* the same results, faster */
 /* To be called only on CPUs that have the instructions. */
+const tw__kernels *tw__kernels_neon(void);
 const tw__kernels *tw__kernels_avx2(void);
 const tw__kernels *tw__kernels_avx512(void);
 

@@ -6,6 +6,7 @@
 #define TW_KERNELS_KERNELS_LOOPS_H
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/wire_numbers.h"
 
 #include <math.h>
 
@@ -37,11 +38,20 @@ static void loop_unfold(const void *src, float *acc, int64_t len, tw__undo *undo
     }
 }
 
+static inline void loop_clear(void *dst, int64_t size) {
+    memset(dst, 0, (size_t)size);
+}
+
 static void loop_add(void *sum, const void *src, int64_t len) {
     for (int64_t i = 0; i < len; i++) {
         float x = load_f32(sum, i) + load_f32(src, i);
         memcpy((char *)sum + 4 * i, &x, sizeof x);
     }
+}
+
+static inline void loop_widen_f16(float *restrict dst, const void *restrict src, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        dst[i] = tw__from_f16(load_u16(src, i));
 }
 
 static void loop_widen_bf16(float *restrict dst, const void *restrict src, int64_t len) {
@@ -60,17 +70,68 @@ static void loop_decay(float *restrict dst, const float *restrict old, const voi
         dst[i] = factor * old[i] + load_f32(src, i);
 }
 
-static void loop_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
-                       int64_t len) {
+static inline void adamw_word(float *restrict update, const float *restrict old_m,
+                              const float *restrict old_v, float *restrict next_m,
+                              float *restrict next_v, const void *restrict src,
+                              const tw__adamw *restrict a, int64_t len) {
     for (int64_t i = 0; i < len; i++) {
         float g = load_f32(src, i);
-        float m = a->beta1 * moment->m[i] + a->fresh1 * g;
-        float v = a->beta2 * moment->v[i] + a->fresh2 * g * g;
+        float m = a->beta1 * old_m[i] + a->fresh1 * g;
+        float v = a->beta2 * old_v[i] + a->fresh2 * g * g;
         float d = a->root * sqrtf(v) + a->eps;
-        moment->next_m[i] = m;
-        moment->next_v[i] = v;
+        next_m[i] = m;
+        next_v[i] = v;
         update[i] = a->rate * m / d + (d - d);
     }
+}
+
+/* A word at a time: update may be src. */
+static void loop_adamw(float *update, const tw__moment *moment, const void *src, const tw__adamw *a,
+                       int64_t len) {
+    for (int64_t i = 0; i < len; i += TW__WORD) {
+        float word[TW__WORD];
+        int64_t count = len - i < TW__WORD ? len - i : TW__WORD;
+        adamw_word(word, moment->m + i, moment->v + i, moment->next_m + i, moment->next_v + i,
+                   (const char *)src + 4 * i, a, count);
+        memcpy(update + i, word, sizeof *word * (size_t)count);
+    }
+}
+
+/* fold_update by updates of a word, and a fold of these. */
+static inline void fold_updates(const tw__kernels *kernels, const void *src,
+                                const tw__moment *moment, const tw__adamw *a, float *acc,
+                                int64_t len, int32_t base, const uint8_t *keep, tw__undo *undo,
+                                tw__collector *collector) {
+    tw__undo log = *undo;
+    for (int64_t i = 0; i < len; i += TW__WORD) {
+        float update[TW__WORD];
+        int64_t count = len - i < TW__WORD ? len - i : TW__WORD;
+        const tw__moment word = {moment->m + i, moment->v + i, moment->next_m + i,
+                                 moment->next_v + i};
+        kernels->adamw(update, &word, (const char *)src + 4 * i, a, count);
+        kernels->fold(update, acc + i, count, base + (int32_t)i, keep + i / 8, &log, collector);
+        log.lossy += TW__WORD / 8;
+    }
+    undo->near_count = log.near_count;
+    undo->far_count = log.far_count;
+}
+
+static inline void add_moment(tw__moments *m, int lane, float value) {
+    double x = value;
+    m->sum[lane] += x;
+    m->square[lane] += x * x; /* the product of two floats is exact in double */
+    m->magnitude[lane] += x < 0 ? -x : x;
+}
+
+static inline void loop_moments(const void *src, int64_t len, tw__moments *moments) {
+    tw__moments m = *moments;
+    int64_t i = 0;
+    for (; i + TW__LANES <= len; i += TW__LANES)
+        for (int lane = 0; lane < TW__LANES; lane++)
+            add_moment(&m, lane, load_f32(src, i + lane));
+    for (int lane = 0; i < len; i++, lane++)
+        add_moment(&m, lane, load_f32(src, i));
+    *moments = m;
 }
 
 static int64_t loop_count(const void *src, int64_t len, uint32_t threshold) {

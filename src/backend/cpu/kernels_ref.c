@@ -4,8 +4,6 @@
  * are none. */
 #include "backend/cpu/kernels_loops.h"
 #include "backend/cpu/wire_kernels_loops.h"
-#include "backend/cpu/wire_kernels.h"
-#include "backend/cpu/wire_numbers.h"
 
 static void append(tw__entries *entries, int32_t idx, float val) {
     entries->idx[entries->count] = idx;
@@ -53,45 +51,10 @@ static void ref_scan(const void *src, int64_t len, int32_t base, tw__collector *
         collect(collector, base + (int32_t)i, load_f32(src, i));
 }
 
-static void ref_widen_f16(float *dst, const void *src, int64_t len) {
-    for (int64_t i = 0; i < len; i++)
-        dst[i] = tw__from_f16(load_u16(src, i));
-}
-
-static inline void add_moment(tw__moments *m, int lane, float value) {
-    double x = value;
-    m->sum[lane] += x;
-    m->square[lane] += x * x; /* the product of two floats is exact in double */
-    m->magnitude[lane] += x < 0 ? -x : x;
-}
-
-static void ref_moments(const void *src, int64_t len, tw__moments *moments) {
-    tw__moments m = *moments;
-    int64_t i = 0;
-    for (; i + TW__LANES <= len; i += TW__LANES)
-        for (int lane = 0; lane < TW__LANES; lane++)
-            add_moment(&m, lane, load_f32(src, i + lane));
-    for (int lane = 0; i < len; i++, lane++)
-        add_moment(&m, lane, load_f32(src, i));
-    *moments = m;
-}
-
 static void ref_fold_update(const void *src, const tw__moment *moment, const tw__adamw *a,
                             float *acc, int64_t len, int32_t base, const uint8_t *keep,
                             tw__undo *undo, tw__collector *collector) {
-    enum { PIECE = 64 }; /* whole bytes of keep and lossy */
-    tw__undo log = *undo;
-    for (int64_t i = 0; i < len; i += PIECE) {
-        float update[PIECE];
-        int64_t count = len - i < PIECE ? len - i : PIECE;
-        const tw__moment piece = {moment->m + i, moment->v + i, moment->next_m + i,
-                                  moment->next_v + i};
-        loop_adamw(update, &piece, (const char *)src + 4 * i, a, count);
-        ref_fold(update, acc + i, count, base + (int32_t)i, keep + i / 8, &log, collector);
-        log.lossy += PIECE / 8;
-    }
-    undo->near_count = log.near_count;
-    undo->far_count = log.far_count;
+    fold_updates(&tw__kernels_ref, src, moment, a, acc, len, base, keep, undo, collector);
 }
 
 static int64_t ref_between(const float *val, int64_t len, uint32_t low, uint32_t high,
@@ -115,10 +78,6 @@ static void ref_pick(const int32_t *idx, const float *val, int64_t len, uint32_t
             append(out, idx[i], val[i]);
 }
 
-static void ref_clear(void *dst, int64_t bytes) {
-    memset(dst, 0, (size_t)bytes);
-}
-
 static const tw__wire_kernels wire = {TW__WIRE_LOOPS, .positions = loop_positions};
 
 const tw__kernels tw__kernels_ref = {
@@ -127,9 +86,9 @@ const tw__kernels tw__kernels_ref = {
     .fold = ref_fold,
     .fold_update = ref_fold_update,
     .scan = ref_scan,
-    .clear = ref_clear,
-    .widen_f16 = ref_widen_f16,
-    .moments = ref_moments,
+    .clear = loop_clear,
+    .widen_f16 = loop_widen_f16,
+    .moments = loop_moments,
     .between = ref_between,
     .pick = ref_pick,
     .wire = &wire,

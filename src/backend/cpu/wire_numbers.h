@@ -42,15 +42,15 @@ TW__HOST_DEVICE static inline float tw__from_bf16(uint32_t code) {
     return tw__from_bits(code << 16);
 }
 
-/* binary16 has 5 exponent and 10 mantissa bits, and an exponent that counts from 15, not 127. */
+/* binary16 has 5 exponent and 10 mantissa bits, and an exponent that counts from 15, not 127. Subnormal
+ * ones are multiples of 2^-24; no float32 is subnormal here, so that flushing modes do not matter. */
 TW__HOST_DEVICE static inline float tw__from_f16(uint32_t half) {
-    uint32_t sign = (half & 0x8000u) << 16;
-    uint32_t exponent = half >> 10 & 0x1fu, mantissa = half & 0x3ffu;
-    if (exponent == 0) /* subnormal: no float32 is, so that flushing modes do not matter */
-        return tw__from_bits(sign | tw__to_bits((float)mantissa * 0x1p-24f));
-    if (exponent == 0x1f) /* infinity or NaN */
-        return tw__from_bits(sign | TW__INFINITY_BITS | mantissa << 13);
-    return tw__from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+    uint32_t is_tiny = 0u - (uint32_t)(magnitude < 0x0400u);
+    uint32_t is_huge = 0u - (uint32_t)(magnitude > TW__LARGEST_F16); /* infinity or NaN */
+    uint32_t normal = (magnitude << 13) + (112u << 23) + (is_huge & 112u << 23);
+    uint32_t tiny = tw__to_bits((float)(int32_t)magnitude * 0x1p-24f);
+    return tw__from_bits(sign | (tiny & is_tiny) | (normal & ~is_tiny));
 }
 
 /* ---- Values of 8, 4 and 2 bits -------------------------------------------------------------- */
