@@ -11,7 +11,7 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 
 .NOTPARALLEL:
 .PHONY: all demo help deps install uninstall dist deb wheel abi check test test-release test-mpich test-asan test-tsan \
-        test-valgrind test-options test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
+        test-valgrind test-arm test-options test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
         attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
 
@@ -82,6 +82,10 @@ test-tsan: ## part of `make test`: tests with threads under ThreadSanitizer
 test-valgrind: all ## part of `make test`: some tests under valgrind
 	printf '%s\n' $(VALGRIND_PARTS) | xargs -P$(JOBS) -I PART \
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_PART
+
+test-arm: all ## tests under qemu, cross-compiled for 64-bit ARM; hashes as on this machine: N minutes
+	@scripts/install-deps arm
+	JOBS=$(JOBS) scripts/test-arm
 
 # CLIENTS: a virtual environment. Its packages are installed if one is missing; they take 6 GB.
 CLIENTS ?= build-clients

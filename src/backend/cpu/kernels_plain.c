@@ -110,9 +110,10 @@ static void plain_fold(const void *src, float *acc, int64_t len, int32_t base, c
         int32_t difference[PART];
         uint32_t kept;
         memcpy(&kept, keep + i / 8, sizeof kept);
-        marks m = kept == ALL ? fold_part(from, acc + i, threshold, difference)
-                              : fold_kept(from, acc + i, kept, threshold, difference);
-        if (m.outside > 255)
+        marks m = __builtin_expect(kept == ALL, 1)
+                      ? fold_part(from, acc + i, threshold, difference)
+                      : fold_kept(from, acc + i, kept, threshold, difference);
+        if (__builtin_expect(m.outside > 255, 0))
             log_far(undo, from, acc + i, difference);
         memcpy(undo->lossy + i / 8, &m.lossy, sizeof m.lossy);
         undo->near_count += log_near(undo->near + undo->near_count, difference, m.lossy);
