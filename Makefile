@@ -83,7 +83,7 @@ test-valgrind: all ## part of `make test`: some tests under valgrind
 	printf '%s\n' $(VALGRIND_PARTS) | xargs -P$(JOBS) -I PART \
 	    valgrind --quiet --leak-check=full --error-exitcode=1 build/tests/test_PART
 
-test-arm: all ## tests under qemu, cross-compiled for 64-bit ARM; hashes as on this machine: N minutes
+test-arm: all ## tests under qemu, cross-compiled for 64-bit ARM; hashes as on this machine
 	@scripts/install-deps arm
 	JOBS=$(JOBS) scripts/test-arm
 

@@ -6,7 +6,8 @@
  * under way. What is left behind the last word is done by the reference.
  *
  * Values are appended by compressing in the register and storing the whole vector. What lies behind
- * the last one is overwritten by the next.
+ * the last one is overwritten by the next. A whole word of the undo log always has room: it has at
+ * most one byte for each element before.
  *
  * kernels_avx512.c, kernels_avx2.c and kernels_neon.c include it, and define for their vectors:
  *
@@ -17,7 +18,7 @@
  *                                                    stream: aligned, past the caches
  *     fence                          after the last stream
  *     all, all_ints                  the same number in all lanes
- *     add, sub, mul, divide, root       of floats
+ *     add, sub, mul, divide, root    of floats
  *     magnitude, bits_apart          the bits of |x|; the bits of x minus the bits of y
  *     reaching                       flags of 4 vectors: whose magnitude is above `below`
  *     word_of                        flags of a word as bits
