@@ -4,6 +4,7 @@
 # - ON, OFF and AUTO after each other in one build directory: each is obeyed; other values are refused
 # - BUILD_SHARED_LIBS and BUILD_TESTING; what contradicts itself is refused
 # - add_subdirectory gives thinwire::thinwire and nothing else
+# - recipes of packages name options that exist
 # - gcc -O0, clang and build type None compile everything without a warning
 # JOBS: compilers at a time. Takes minutes: `make test-options` runs it, `make test` does not.
 set -eu
@@ -76,6 +77,11 @@ done
 for name in WERROR FUZZ DEMO; do
     expect_refused "Accepted: ON, OFF." -DTHINWIRE_$name=bogus
     expect_configure -DTHINWIRE_$name=OFF
+done
+
+for name in $(grep -rhoE 'THINWIRE_[A-Z]+\b' "$sources"/packaging/spack "$sources"/packaging/conda "$sources"/packaging/debian/rules |
+    sed 's/THINWIRE_//' | sort -u); do
+    echo "$names" | grep -qx "$name" || fail "a recipe in packaging/ sets THINWIRE_$name, which is no option"
 done
 
 # ---- options together
