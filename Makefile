@@ -11,7 +11,7 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 
 .NOTPARALLEL:
 .PHONY: all demo help deps install uninstall dist deb wheel abi check test test-release test-mpich test-asan test-tsan \
-        test-valgrind test-arm test-options test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
+        test-valgrind test-arm test-options test-cluster test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
         attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
 
@@ -40,7 +40,7 @@ install: all ## install to PREFIX (/usr/local); DESTDIR is put before it
 uninstall: ## remove what the last `make install` installed, with the same DESTDIR
 	@scripts/uninstall build/install_manifest.txt "$(DESTDIR)"
 
-dist: ## dist/thinwire-VERSION.tar.gz of the last commit: the same bytes from every machine
+dist: ## dist/thinwire-VERSION.tar.gz of the last commit, the same bytes from every machine; recipes for Spack and conda
 	scripts/make-dist
 
 deb: ## Debian packages of the last commit in dist/, checked by lintian
@@ -100,6 +100,13 @@ test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (6 GB)
 
 test-options: ## every option of the build after every other, compilers, add_subdirectory: 10 minutes
 	JOBS=$(JOBS) sh tests/cli/test_options.sh .
+
+# CLIENTS has a torchrun; without one PyTorch is left out. The validator of the manifest comes from PyPI.
+test-cluster: all ## every command of docs/cluster.md on emulated hosts, Slurm included; needs root, 2 minutes
+	@scripts/install-deps cluster
+	[ -x build-cluster/bin/kubernetes-validate ] || { $(PYTHON) -m venv build-cluster && \
+	    build-cluster/bin/pip install --quiet kubernetes-validate; }
+	TOOLS=$(abspath build-cluster)/bin:$(abspath $(CLIENTS))/bin scripts/test-cluster
 
 test-gpu: all ## on a GPU: its tests, then test-gpu-memory
 	ctest --test-dir build --output-on-failure -R "cuda|nccl"
