@@ -93,6 +93,10 @@ extern "C" {
 #define TW_VERSION_MINOR 2
 #define TW_VERSION_PATCH 0
 
+/* Until 1.0 a new minor version may change what sources must say: find_package(thinwire 0.2) accepts
+ * 0.2.x alone. Linked programs run with every library of the same soname, libthinwire.so.0.1, whatever
+ * its version. */
+
 /* The version of the loaded library, for instance "0.2.0". */
 TW_API const char *tw_version(void);
 

@@ -77,6 +77,18 @@ for kind in static thinwire; do
     "$scratch/consumer/build/$kind" | grep 'given .* = sent .* + kept'
 done
 
+cat >"$scratch/consumer/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.22)
+project(consumer C)
+foreach(version 0.1 0.3 1)
+  find_package(thinwire \${version} QUIET)
+  if(thinwire_FOUND)
+    message(FATAL_ERROR "this version counts as \${version}")
+  endif()
+endforeach()
+EOF
+cmake -S "$scratch/consumer" -B "$scratch/consumer/other" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+
 "$prefix/bin/thinwire" --version
 
 if readelf -d "$lib/libthinwire.so" | grep -i 'NEEDED.*mpi'; then
