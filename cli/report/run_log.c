@@ -80,6 +80,7 @@ static const field snapshot_fields[] = {
 };
 
 static const field end_fields[] = {
+    {"steps", COUNT, offsetof(run_log, end_steps)},
     {"seconds", COUNT, offsetof(run_log, end_seconds)},
     {"accuracy", REAL, offsetof(run_log, end_accuracy)},
     {"skipped", COUNT, offsetof(run_log, end_skipped)},
@@ -304,7 +305,7 @@ static void weigh_steps(run_log *run) {
 }
 
 int run_log_read(run_log *run, const char *path) {
-    *run = (run_log){.end_seconds = NAN, .end_accuracy = NAN, .end_skipped = NAN};
+    *run = (run_log){.end_steps = NAN, .end_seconds = NAN, .end_accuracy = NAN, .end_skipped = NAN};
     run->path = harmless_copy(path);
     if (run->path == NULL)
         return error_report("report: %s: out of memory", path);

@@ -59,9 +59,10 @@ typedef struct run_log {
     int64_t nevaluations;
     run_snapshot *snapshots; /* [nsnapshots] */
     int64_t nsnapshots;
-    bool has_end;       /* the run went through to its end */
-    bool half_line;     /* the last line was cut off */
-    double end_seconds; /* NaN without an end, as all that follow */
+    bool has_end;     /* the run went through to its end */
+    bool half_line;   /* the last line was cut off */
+    double end_steps; /* NaN without an end, as all that follow */
+    double end_seconds;
     double end_accuracy;
     double end_skipped;
 } run_log;

@@ -73,6 +73,9 @@ double series_missing(const run_log *run) {
     double gap = usual_gap(run), missing = 0.0;
     for (int64_t i = 1; i < run->nsteps; i++)
         missing += fmax(0.0, ceil(run->steps[i].stands_for / gap) - 1.0);
+    if (run->nsteps > 0 && isfinite(run->end_steps))
+        missing +=
+            fmax(0.0, floor((run->end_steps - 1.0 - run->steps[run->nsteps - 1].step) / gap));
     return missing;
 }
 

@@ -33,8 +33,8 @@ double series_last(const run_log *run, size_t offset, double window);
 /* Steps that the log tells of. */
 double series_steps(const run_log *run);
 
-/* Lines that are missing between others: most lines are equally many steps apart, and some are
- * further. */
+/* Lines that are missing between others, or before the end: most lines are equally many steps apart,
+ * and some are further. */
 double series_missing(const run_log *run);
 
 /* What a dense allreduce sends per step and rank: 2n(P-1)/P words of 4 bytes. */

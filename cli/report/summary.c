@@ -65,7 +65,7 @@ static void write_notices(report_page *page) {
             html_text(page->out, page->labels[i]);
             fputs("</strong> lacks ", page->out);
             html_count(page->out, missing);
-            fputs(" lines of steps. The lines after them stand for the missing steps.</p>\n",
+            fputs(" lines of steps. A line after a gap stands for the steps in it.</p>\n",
                   page->out);
         }
     }
