@@ -139,11 +139,17 @@ project(mpi_consumer C)
 find_package(thinwire 0.2 REQUIRED COMPONENTS mpi)
 add_executable(mpi_consumer $scratch/over_mpi.c)
 target_link_libraries(mpi_consumer thinwire::mpi)
+add_executable(m $scratch/over_mpi.c) # has the name of the C library's libm
+target_link_libraries(m thinwire::mpi_static)
 EOF
 cmake -S "$scratch/mpi_consumer" -B "$scratch/mpi_consumer/build" -DMPI_C_COMPILER="$mpicc" \
     -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$scratch/mpi_consumer/build" >/dev/null
-"$scratch/mpi_consumer/build/mpi_consumer" | grep 'transport mpi of 1'
+for program in mpi_consumer m; do
+    "$scratch/mpi_consumer/build/$program" | grep 'transport mpi of 1'
+done
+readelf -d "$scratch/mpi_consumer/build/mpi_consumer" | grep -q 'NEEDED.*libthinwire_mpi.so.0.1' ||
+    fail "thinwire::mpi is not the shared library"
 
 echo "the command under MPI, and without it"
 PMIX_RANK=0 "$prefix/bin/thinwire" info | grep '^ *mpi *ranks of an MPI'
