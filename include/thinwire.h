@@ -12,8 +12,8 @@
  *
  * Objects
  *   tw_transport   moves messages between ranks                        section 4
- *   tw_group       tensors whose gradients are summed over the ranks   sections 5 to 7
- *   tw_selector    selection without an exchange                       section 8
+ *   tw_group       tensors whose gradients are summed over the ranks   sections 5 to 8
+ *   tw_selector    selection without an exchange                       section 9
  *
  * Symbols in this header
  *   n   elements of a tensor           g     gradient
@@ -121,7 +121,9 @@ TW_API const char *tw_version(void);
     X(TW_ERR_PROTOCOL, -14, "a message from another rank is malformed")                            \
     X(TW_ERR_FILE, -15, "a file cannot be read or written")                                        \
     X(TW_ERR_DAMAGED, -16, "a saved state is damaged, or of another version")                      \
-    X(TW_ERR_DEVICE, -17, "a device failed, is missing, or memory is not where it should be")
+    X(TW_ERR_DEVICE, -17, "a device failed, is missing, or memory is not where it should be")      \
+    X(TW_ERR_QUORUM, -18, "too few ranks of the last membership are left to go on")                \
+    X(TW_ERR_EXCLUDED, -19, "the other ranks go on without this one")
 
 typedef enum {
 #define TW_ERROR_ENUM(name, value, text) name = (value),
@@ -515,6 +517,14 @@ typedef enum {
     TW_CHECKSUM_OFF = 1,
 } tw_checksum;
 
+/* Whether the ranks of a group can change: see section 7. */
+typedef enum {
+    TW_MEMBERSHIP_FIXED = 0,
+    /* Each step has one more round of short messages: no rank applies a result before all have
+     * theirs. Not with TW_COUNT_PER_RANK. Over transports of threads, sockets and tcp. */
+    TW_MEMBERSHIP_ELASTIC = 1,
+} tw_membership;
+
 /* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field.
  * Exception: set k or density of `select`, unless every tensor brings its own or the scheme is
  * "dense". All fields must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and
@@ -541,7 +551,8 @@ typedef struct tw_group_params {
                                 elements; 0: 4 Mi, with "auto" what suits the network; 1: each
                                 tensor alone. Results do not depend on it, with one exception: if
                                 the wire format rounds, it decides which rank rounds a sum */
-    uint32_t reserved[8];    /* zero */
+    int membership;          /* tw_membership */
+    uint32_t reserved[7];    /* zero */
 } tw_group_params;
 
 #ifdef __cplusplus
@@ -656,7 +667,9 @@ TW_API void tw_group_free(tw_group *group);
  * The ranks of a broken group may differ by one step of a tensor: a rank may have completed the step
  * in which the others failed. They never differ by more, because a step ends nowhere before all
  * ranks have begun it. tw_step_info.step tells how many a rank has completed. To go on together,
- * restart from a state that all ranks have saved.
+ * call tw_group_shrink (section 7), or restart from a state that all ranks have saved. In an elastic
+ * group the last step may be in doubt until tw_group_shrink: then residuals cannot be asked for nor
+ * saved (TW_ERR_STATE).
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */
@@ -816,7 +829,70 @@ typedef struct tw_choice {
  * or its exchange is fixed. */
 TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
-/* ---- 7. State of a group ------------------------------------------------------------------ */
+/* ---- 7. Ranks that are lost --------------------------------------------------------------- */
+
+/* A job goes on when a rank dies, if its group was created with TW_MEMBERSHIP_ELASTIC:
+ *
+ *     while ((error = tw_allreduce(group, 0, grad, out)) == TW_ERR_TIMEOUT ||
+ *            error == TW_ERR_TRANSPORT)
+ *         if ((error = tw_group_shrink(group, NULL)) != TW_OK)
+ *             break;                                     // too few are left, or not this one
+ *
+ * Ranks are numbered anew, in the order that they had. docs/membership.md describes how they agree. */
+
+/* A rank that is not a member any more. */
+typedef struct tw_lost_rank {
+    int rank; /* its number before */
+    double
+        norm; /* the last known 2-norm of its residuals, which are lost; -1: not known. Every rank
+                     tells its own every 64 steps */
+    int64_t step; /* after which this was its norm */
+    int64_t reserved[2];
+} tw_lost_rank;
+
+/* The ranks after a change. The arrays belong to the group and are valid until its next change. */
+typedef struct tw_members {
+    int64_t version;  /* changes so far */
+    int rank, nranks; /* now; so does tw_transport_info tell */
+    int rank_before, nranks_before;
+    const int *before;        /* [nranks] the number that each rank had */
+    const tw_lost_rank *lost; /* [nlost] */
+    int nlost;
+    int completed;  /* 1: the step that failed was completed on this rank too */
+    int64_t step;   /* steps of any tensor or bucket that all members have completed */
+    double seconds; /* that the call took */
+    int64_t reserved[8];
+} tw_members;
+
+/* Go on with the ranks that are left, after a call has failed with TW_ERR_TIMEOUT, TW_ERR_TRANSPORT or
+ * another error that broke the group. All of them must call it. It agrees on who they are, changes the
+ * transport and the group to these, and the group is whole again.
+ *   members  gets the new ranks; may be NULL.
+ *
+ * Who goes on: more than half of the ranks of the last membership, or half of them with its rank 0.
+ * So of a job that falls apart one part at most goes on. A rank whose connection is closed is lost at
+ * once. One that does not answer is waited for, `timeout` at most, or 0.2 s if it did not answer in the
+ * step already. If two ranks cannot reach each other, the lower one stays.
+ *
+ * The step that failed: then repeat, with the same arguments, every call that returned the error, or
+ * whose wait did. If some member had completed the step, it is completed on all: the repeated call
+ * returns TW_OK at once, and out is as if the call had not failed. Otherwise the step begins anew among
+ * the new ranks, bit for bit as in a fresh group with their residuals, moments and step counters
+ * ("auto" measures and chooses anew). Only the residuals of lost ranks are lost. Until this call
+ * returns, grad and out of the failed calls belong to the library: do not free or change them. With
+ * "dense" let out be other memory than grad: what a failed step has overwritten cannot be sent again.
+ *
+ * Errors after which this rank cannot go on. Its residuals are as before the step:
+ *   TW_ERR_QUORUM    too few are left; the text names the missing ranks and the rule
+ *   TW_ERR_EXCLUDED  the others go on without this rank: it was silent for too long
+ * Errors after which the call may be repeated: TW_ERR_TIMEOUT; TW_ERR_TRANSPORT, if another rank was
+ * lost meanwhile. Also TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
+ * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if the group is not open, not elastic or not
+ * broken, if tensors are in progress (tw_allreduce_wait first; it returns the error), or if the step
+ * failed on this rank's device after others had completed it. */
+TW_API int tw_group_shrink(tw_group *group, tw_members *members);
+
+/* ---- 8. State of a group ------------------------------------------------------------------ */
 
 /* Copy the residual of a tensor to residual[n] on the host. Zeros without feedback.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if the group is not open or a step is in
@@ -854,7 +930,7 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * tensor is in progress; the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
-/* ---- 8. The selector alone ---------------------------------------------------------------- */
+/* ---- 9. The selector alone ---------------------------------------------------------------- */
 
 /* What a group runs for each tensor, for programs with an exchange of their own:
  *
@@ -961,7 +1037,7 @@ typedef struct tw_select_info {
  * Errors: TW_ERR_NULL; TW_ERR_DEVICE. */
 TW_API int tw_selector_info(const tw_selector *selector, tw_select_info *info);
 
-/* ---- 9. Information ----------------------------------------------------------------------- */
+/* ---- 10. Information ---------------------------------------------------------------------- */
 
 /* The tables of the library. Ask for position 0, 1, 2 ... until the call returns TW_ERR_NAME, which
  * leaves tw_last_error() as it is. Each pointer may be NULL. The strings belong to the library and

@@ -21,17 +21,10 @@ typedef struct field {
 
 /* The format comes first: ranks of other versions or byte orders differ there. */
 static const field group_fields[] = {
-    {"format", FORMAT},
-    {"scheme", SCHEME},
-    {"exchange", EXCHANGE},
-    {"wire", WIRE},
-    {"result", INTEGER},
-    {"global", INTEGER},
-    {"count", INTEGER},
-    {"checksum", INTEGER},
-    {"bucket", INTEGER},
-    {"tensors", INTEGER},
-    {"tw_transport_set_device", INTEGER},
+    {"format", FORMAT},  {"scheme", SCHEME},    {"exchange", EXCHANGE},
+    {"wire", WIRE},      {"result", INTEGER},   {"global", INTEGER},
+    {"count", INTEGER},  {"checksum", INTEGER}, {"membership", INTEGER},
+    {"bucket", INTEGER}, {"tensors", INTEGER},  {"tw_transport_set_device", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define FORMAT_NOW 0x54570007 /* "TW", version 7; another byte order reads differently */
@@ -71,6 +64,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         g->params.global,
         g->params.count,
         g->params.checksum,
+        g->params.membership,
         g->params.bucket,
         g->ntensors,
         tw__transport_lent(g->transport) != NULL,
@@ -367,6 +361,31 @@ static int compare_steps(tw__step *s, int error, double *slowest) {
         *slowest = records[r].seconds > *slowest ? records[r].seconds : *slowest;
     return TW_OK;
 }
+
+/* ---- elastic groups: before a step is applied */
+
+typedef struct complete_record {
+    int64_t step; /* that the rank is about to complete */
+    tw__norm norm;
+} complete_record;
+
+int tw__agree_complete(tw_group *g) {
+    complete_record *records = space_of(g).records;
+    assert(sizeof *records <= sizeof(error_record)); /* they share the memory */
+    records[g->rank] = (complete_record){g->elastic.step + 1, g->elastic.norms[g->rank]};
+    TW_TRY(tw__allgather(g->transport, records, sizeof *records, g->agree));
+    for (int r = 0; r < g->nranks; r++) {
+        if (records[r].step != g->elastic.step + 1)
+            return tw__transport_abort(
+                g->transport,
+                tw__fail(TW_ERR_PROTOCOL, "rank %d completes step %lld, rank %d %lld", r,
+                         (long long)records[r].step, g->rank, (long long)g->elastic.step + 1));
+        g->elastic.norms[r] = records[r].norm;
+    }
+    return TW_OK;
+}
+
+/* ---- a step */
 
 int tw__agree_step(tw__step *s, int error) {
     tw_group *g = s->g;

@@ -5,16 +5,22 @@
  *                k of n    none     ranks       the mean goes to the caller
  *
  * A step takes one tensor or a bucket of them. Until `apply` everything can be taken back: an error
- * on any rank before the exchange, and a sum that overflows, leave all residuals as they were. */
+ * on any rank before the exchange, and a sum that overflows, leave all residuals as they were.
+ *
+ * An elastic group (membership.c) has one more round before `apply`: every rank has its result. If that
+ * round fails, the step is in doubt: another rank may have heard from all and applied, or not. It stays
+ * as it is until the ranks that are left have compared. */
 #include "group/step.h"
 
 #include <assert.h>
 
 static void begin(tw__step *s);
+static int finish(tw__step *s);
 static void publish(tw__step *s);
 static int fail(tw__step *s, int error, int all_ranks_know);
+static int doubt(const tw__step *s, int error);
 
-int tw__allreduce_run(tw_group *g, const int *members, int count) {
+static int run(tw_group *g, const int *members, int count) {
     tw__step s = {.g = g, .members = members, .count = count};
     begin(&s);
     int error = tw__step_select(&s);
@@ -28,13 +34,66 @@ int tw__allreduce_run(tw_group *g, const int *members, int count) {
     if (error != TW_OK)
         return fail(&s, error, error == TW_ERR_NUMBER);
 
-    g->is_ending = 1;
-    error = tw__step_apply(&s);
-    if (error != TW_OK) /* some tensors may be applied already */
-        return fail(&s, error, 0);
-    publish(&s);
+    error = tw__group_is_elastic(g) ? tw__agree_complete(g) : TW_OK;
+    if (error != TW_OK)
+        return doubt(&s, error);
+    return finish(&s);
+}
+
+/* Nothing can be taken back any more. */
+static int finish(tw__step *s) {
+    s->g->is_ending = 1;
+    int error = tw__step_apply(s);
+    if (error != TW_OK) { /* some tensors may be applied already */
+        s->g->elastic.damaged = 1;
+        return fail(s, error, 0);
+    }
+    publish(s);
+    s->g->elastic.step++;
+    if (tw__group_is_elastic(s->g))
+        tw__group_note_norm(s->g);
     return TW_OK;
 }
+
+/* Tensors whose step was completed late need no other. */
+int tw__allreduce_run(tw_group *g, const int *members, int count) {
+    int left = 0;
+    for (int i = 0; i < count; i++) {
+        if (!g->tensors[members[i]].completed)
+            g->step_members[left++] = members[i];
+        g->tensors[members[i]].completed = 0;
+    }
+    return left > 0 ? run(g, g->step_members, left) : TW_OK;
+}
+
+/* ---- a step in doubt */
+
+static int doubt(const tw__step *s, int error) {
+    tw__elastic *e = &s->g->elastic;
+    assert(!e->in_doubt);
+    *e->doubt = *s;
+    e->in_doubt = 1;
+    tw__group_break(s->g, error);
+    return error;
+}
+
+int tw__allreduce_complete(tw_group *g) {
+    tw__step *s = g->elastic.doubt;
+    assert(g->elastic.in_doubt);
+    g->elastic.in_doubt = 0;
+    TW_TRY(finish(s));
+    for (int i = 0; i < s->count; i++)
+        tw__member(s, i)->completed = 1;
+    return TW_OK;
+}
+
+void tw__allreduce_undo(tw_group *g) {
+    if (g->elastic.in_doubt)
+        tw__step_undo(g->elastic.doubt);
+    g->elastic.in_doubt = 0;
+}
+
+/* ---- the parts of a step that are not stages */
 
 static void begin(tw__step *s) {
     assert(s->count > 0 && s->count <= s->g->widest);

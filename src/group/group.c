@@ -34,6 +34,10 @@ static int check_params(const tw_group_params *p) {
     TW_TRY(tw__check_choice("global", p->global, TW_GLOBAL_REUSE));
     TW_TRY(tw__check_choice("count", p->count, TW_COUNT_PER_RANK));
     TW_TRY(tw__check_choice("checksum", p->checksum, TW_CHECKSUM_OFF));
+    TW_TRY(tw__check_choice("membership", p->membership, TW_MEMBERSHIP_ELASTIC));
+    if (p->membership == TW_MEMBERSHIP_ELASTIC && p->count == TW_COUNT_PER_RANK)
+        return tw__fail(TW_ERR_PARAM, "membership: elastic, but TW_COUNT_PER_RANK needs a fixed "
+                                      "number of ranks");
     if (!(p->timeout >= 0.0 && p->timeout <= 1e9))
         return tw__fail(TW_ERR_PARAM, "timeout: %g; accepted is 0 (default) .. 1e9 seconds",
                         p->timeout);
@@ -84,6 +88,7 @@ static int resolve(tw_group *g, const tw_group_params *params) {
         g->params.timeout = DEFAULT_TIMEOUT;
     if (params->bucket == 0 && !g->automatic)
         g->params.bucket = DEFAULT_BUCKET;
+    g->bucket_asked = g->params.bucket;
     const tw__method *method = NULL;
     const char *name = params->select.method != NULL ? params->select.method : g->scheme->select;
     TW_TRY(tw__method_find(name, &method));
@@ -107,6 +112,8 @@ int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_pa
     int error = resolve(g, params);
     if (error == TW_OK && (g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
         error = tw__fail(TW_ERR_MEMORY, "no memory to agree with %d ranks", g->nranks);
+    if (error == TW_OK && tw__group_is_elastic(g))
+        error = tw__transport_check_elastic(transport);
     if (error == TW_OK)
         error = tw__transport_acquire(transport);
     if (error != TW_OK) {
@@ -278,6 +285,13 @@ int tw__group_check_open(const tw_group *g) {
     return TW_OK;
 }
 
+int tw__group_check_settled(const tw_group *g) {
+    if (!g->elastic.in_doubt)
+        return TW_OK;
+    return tw__fail(TW_ERR_STATE, "the last step is in doubt: other ranks may have completed it; "
+                                  "call tw_group_shrink first");
+}
+
 /* What can still be asked of a broken group. */
 static int check_readable(const tw_group *g, int tensor) {
     TW_TRY(tw__group_check_open(g));
@@ -289,7 +303,9 @@ static int check_readable(const tw_group *g, int tensor) {
 int tw__group_check(const tw_group *g, int tensor) {
     TW_TRY(check_readable(g, tensor));
     if (g->broken != TW_OK)
-        return tw__fail(g->broken, "the group is broken and can only be freed: %s",
+        return tw__fail(g->broken,
+                        tw__group_is_elastic(g) ? "the group is broken; call tw_group_shrink: %s"
+                                                : "the group is broken and can only be freed: %s",
                         g->broken_text[0] != '\0' ? g->broken_text : "it failed to open");
     return TW_OK;
 }
@@ -449,6 +465,7 @@ int tw_group_get_residual(tw_group *g, int tensor, float *residual) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(residual, "residual");
     TW_TRY(tw__group_check_idle(g, tensor));
+    TW_TRY(tw__group_check_settled(g));
     if (g->tensors[tensor].selector != NULL)
         return tw_selector_get_residual(g->tensors[tensor].selector, residual);
     memset(residual, 0, sizeof(float) * (size_t)g->tensors[tensor].n);

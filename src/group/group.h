@@ -6,6 +6,7 @@
  *   allreduce.c   the map: one step of some tensors (step.h)
  *   auto.c        which exchange and wire format, where the group is to choose
  *   background.c  start and wait: a thread that runs steps in the order of buckets
+ *   membership.c  go on without ranks that are lost
  *   state.c       save and load; state_file.c the file of one rank
  */
 #ifndef TW_GROUP_H
@@ -70,6 +71,7 @@ typedef struct tw__tensor {
     const float *acc;  /* dense with a selector: [n] gradient and residual */
     void *staged_grad; /* dense: [n] of the type, the host's copy of a device's gradient; or NULL */
     float *staged_out; /* dense: [n] where sums wait for the way to out; or NULL */
+    int completed;     /* its failed step was completed later: repeating it does nothing */
     int status;        /* of its last step in the background */
     int failure;       /* of a failed one: where its text is; -1: nowhere */
     tw_step_info info;
@@ -112,6 +114,23 @@ typedef struct tw__worker_thread {
     int cursor;            /* the next bucket to launch */
 } tw__worker_thread;
 
+/* The last known norm of a rank's residuals. */
+typedef struct tw__norm {
+    double norm; /* -1: not known */
+    int64_t step;
+} tw__norm;
+
+/* Elastic groups: see membership.c. */
+typedef struct tw__elastic {
+    int64_t step;           /* steps of any tensors or bucket that were completed */
+    struct tw__step *doubt; /* the step that this rank could complete; others may have, or not */
+    int in_doubt;           /* there is such a step */
+    int damaged;            /* a step has failed half applied */
+    tw__norm *norms;        /* [nranks] */
+    int *before;            /* [nranks] of tw_members */
+    tw_lost_rank *lost;     /* [..] of tw_members */
+} tw__elastic;
+
 /* Where lists may lie during an exchange. */
 enum { TW__HOST_LISTS, TW__DEVICE_LISTS };
 
@@ -131,6 +150,8 @@ typedef struct tw__list_memory {
 struct tw_group {
     tw_transport *transport;
     tw_group_params params; /* with defaults filled in */
+    int64_t bucket_asked;   /* params.bucket, before auto chooses */
+    tw__elastic elastic;
     const tw__scheme *scheme;
     int automatic;                /* it chooses */
     int any_wire;                 /* the wire format too */
@@ -172,7 +193,8 @@ struct tw_group {
     tw__workspace workspace;
     void *host_memory;        /* bookkeeping */
     tw__list_memory lists[2]; /* TW__HOST_LISTS, TW__DEVICE_LISTS: none unless resident */
-    int *members;             /* [widest]: tensors of the step */
+    int *members;             /* [widest]: tensors of the launch */
+    int *step_members;        /* [widest]: tensors of the step under way, or in doubt */
     tw__segment *segments;    /* [2][widest] */
     int *owners;              /* [2][widest]: the tensor of each segment */
     tw__worker_thread worker;
@@ -185,6 +207,8 @@ int tw__agree_params(tw_group *g);
 /* Every rank brings its error: TW_OK, or that of a failed call, whose text is in tw_last_error.
  * Returns the error of the lowest rank that has one, with its text, on all ranks. */
 int tw__agree_error(tw_group *g, int error);
+/* An elastic group: all ranks have the result of the step and could complete it. */
+int tw__agree_complete(tw_group *g);
 /* Bytes of tw_group.agree. */
 size_t tw__agree_memory(int nranks);
 
@@ -194,8 +218,27 @@ static inline int tw__is_weight(double weight) {
 
 /* ---- allreduce.c */
 
-/* One step of these tensors, ascending, whose grad and out are set. */
+/* One step of these tensors, ascending, whose grad and out are set. Those whose step was completed
+ * after it had failed are left out. */
 int tw__allreduce_run(tw_group *g, const int *members, int count);
+
+/* A step in doubt: as if it had not failed, or as if it had not been. Errors: TW_ERR_DEVICE. */
+int tw__allreduce_complete(tw_group *g);
+void tw__allreduce_undo(tw_group *g);
+
+/* ---- open.c */
+
+/* The transport has other ranks: as a fresh group of these, with residuals, moments and step counters.
+ * Collective. Errors: as tw_group_open. */
+int tw__group_reopen(tw_group *g);
+
+/* ---- membership.c */
+
+static inline int tw__group_is_elastic(const tw_group *g) {
+    return g->params.membership == TW_MEMBERSHIP_ELASTIC;
+}
+/* After a step: now and then this rank's norm. */
+void tw__group_note_norm(tw_group *g);
 
 /* ---- step_jobs.c */
 
@@ -218,6 +261,8 @@ int tw__background_busy(tw_group *g, int tensor);
 
 /* It was opened, at least so far that it can be asked; it may be broken. Errors: TW_ERR_STATE. */
 int tw__group_check_open(const tw_group *g);
+/* It has no step in doubt. Errors: TW_ERR_STATE. */
+int tw__group_check_settled(const tw_group *g);
 /* Errors: TW_ERR_INDEX; TW_ERR_STATE when not open; the error that broke the group. */
 int tw__group_check(const tw_group *g, int tensor);
 /* The same for a tensor that is not under way, of a group that may be broken. */

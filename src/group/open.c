@@ -2,7 +2,7 @@
  *
  * Opening compares parameters over all ranks, then takes all memory, then lets all ranks know whether
  * everyone got it. */
-#include "group/group.h"
+#include "group/step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,13 @@ static tw__workspace step_memory(const tw_group *g, const tw__plans *plans,
 
 /* Results of all tensors on a backend lie end to end. Indices begin on a cache line, and so do values:
  * each take so many bytes. */
+static int64_t result_entries(const tw_group *g, const tw__plans *plans, const tw__tensor *t) {
+    int64_t now = t->has_result ? t->result.count : 0, most = tw__allreduce_applied(g, plans, t);
+    return now > most ? now : most;
+}
+
 static size_t result_half(const tw_group *g, const tw__plans *plans, const tw__tensor *t) {
-    size_t bytes = sizeof(float) * (size_t)tw__allreduce_applied(g, plans, t);
+    size_t bytes = sizeof(float) * (size_t)result_entries(g, plans, t);
     return (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
@@ -70,6 +75,7 @@ static size_t result_memory(const tw_group *g, const tw__plans *plans, const tw_
     return bytes;
 }
 
+/* The results that there are move to the new memory. */
 static int open_results(tw_group *g, const tw__backend *backend, void **memory) {
     size_t bytes = result_memory(g, &g->plans, backend), used = 0;
     if (bytes == 0)
@@ -80,9 +86,16 @@ static int open_results(tw_group *g, const tw__backend *backend, void **memory) 
         size_t half = result_half(g, &g->plans, t);
         if (t->backend != backend)
             continue;
-        t->result.cap = tw__allreduce_applied(g, &g->plans, t);
-        t->result.idx = (void *)((char *)*memory + used);
-        t->result.val = (void *)((char *)*memory + used + half);
+        tw__entries to = {.cap = result_entries(g, &g->plans, t),
+                          .count = t->result.count,
+                          .idx = (void *)((char *)*memory + used),
+                          .val = (void *)((char *)*memory + used + half)};
+        size_t moved = t->has_result ? sizeof(float) * (size_t)t->result.count : 0;
+        if (moved > 0) {
+            TW_TRY(backend->copy(g->stream, to.idx, t->result.idx, moved));
+            TW_TRY(backend->copy(g->stream, to.val, t->result.val, moved));
+        }
+        t->result = to;
         used += 2 * half;
     }
     assert(used == bytes);
@@ -170,10 +183,14 @@ static size_t workspace_bytes(const tw_group *g, const tw__workspace *space) {
 /* What each tensor and bucket has, and what the members of a step have. */
 static size_t bookkeeping_bytes(const tw_group *g, int widest) {
     size_t tensor = sizeof *g->buckets + sizeof *g->worker.queue;
-    size_t member = sizeof *g->members + 2 * (sizeof *g->segments + sizeof *g->owners);
+    size_t member = sizeof *g->members + sizeof *g->step_members +
+                    2 * (sizeof *g->segments + sizeof *g->owners);
     if (g->automatic)
         tensor += sizeof *g->tuners;
-    return (size_t)g->ntensors * tensor + (size_t)widest * member +
+    size_t elastic = tw__group_is_elastic(g)
+                         ? sizeof *g->elastic.doubt + (size_t)g->nranks * sizeof(tw__norm)
+                         : 0;
+    return elastic + (size_t)g->ntensors * tensor + (size_t)widest * member +
            TW__FAILURES * sizeof *g->worker.failures + TW__TEXT;
 }
 
@@ -292,6 +309,7 @@ static int open_device_lists(tw_group *g) {
 
 static void free_lists(tw_group *g) {
     tw__device_transport_free(g->device_transport);
+    g->device_transport = NULL;
     if (g->lists[TW__DEVICE_LISTS].backend != NULL) {
         g->backend->lists_free(g->lists[TW__DEVICE_LISTS].context);
         g->backend->free(g->stream, g->lists[TW__DEVICE_LISTS].memory);
@@ -300,22 +318,37 @@ static void free_lists(tw_group *g) {
         tw__backend_cpu.lists_free(g->lists[TW__HOST_LISTS].context);
         g->backend->host_free(g->stream, g->lists[TW__HOST_LISTS].memory);
     }
+    memset(g->lists, 0, sizeof g->lists);
 }
 
 static int open_workspace(tw_group *g) {
     g->workspace = step_memory(g, &g->plans, g->buckets, g->nbuckets);
     g->host_memory = tw__reserve(g->workspace.host);
     g->members = calloc((size_t)g->widest, sizeof *g->members);
+    g->step_members = calloc((size_t)g->widest, sizeof *g->step_members);
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
     g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
-    g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
-    g->worker.failures = calloc(TW__FAILURES, sizeof *g->worker.failures);
-    g->broken_text = calloc(1, TW__TEXT);
-    if (g->host_memory == NULL || g->members == NULL || g->segments == NULL || g->owners == NULL ||
-        g->worker.queue == NULL || g->worker.failures == NULL || g->broken_text == NULL)
+    if (g->host_memory == NULL || g->members == NULL || g->step_members == NULL ||
+        g->segments == NULL || g->owners == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of workspace", g->workspace.host);
     TW_TRY(open_host_lists(g));
     return g->resident ? open_device_lists(g) : TW_OK;
+}
+
+/* What does not depend on the number of ranks. */
+static int open_bookkeeping(tw_group *g) {
+    g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
+    g->worker.failures = calloc(TW__FAILURES, sizeof *g->worker.failures);
+    g->broken_text = calloc(1, TW__TEXT);
+    int complete = g->worker.queue != NULL && g->worker.failures != NULL && g->broken_text != NULL;
+    if (tw__group_is_elastic(g)) {
+        g->elastic.doubt = calloc(1, sizeof *g->elastic.doubt);
+        g->elastic.norms = calloc((size_t)g->nranks, sizeof *g->elastic.norms);
+        complete &= g->elastic.doubt != NULL && g->elastic.norms != NULL;
+        for (int r = 0; r < g->nranks && complete; r++)
+            g->elastic.norms[r].norm = -1.0;
+    }
+    return complete ? TW_OK : tw__fail(TW_ERR_MEMORY, "no memory for %d tensors", g->ntensors);
 }
 
 /* A wait for the device ends at the deadline, with the group, or with another rank's failure: unless
@@ -341,6 +374,7 @@ static int open_all(tw_group *g) {
     TW_TRY(trim(g));
     int ordinal = g->tensors[g->leading].params.ordinal;
     TW_TRY(g->backend->stream_create(&g->stream, ordinal, check_wait, g));
+    TW_TRY(open_bookkeeping(g));
     TW_TRY(open_buckets(g));
     TW_TRY(open_workspace(g));
     TW_TRY(open_tensors(g));
@@ -363,6 +397,74 @@ int tw_group_open(tw_group *g) {
     return TW_OK;
 }
 
+/* ---- open anew, with other ranks */
+
+static void free_workspace(tw_group *g) {
+    void **const parts[] = {(void **)&g->buckets,  (void **)&g->tuners,  (void **)&g->agree,
+                            &g->host_memory,       (void **)&g->members, (void **)&g->step_members,
+                            (void **)&g->segments, (void **)&g->owners};
+    free_lists(g);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        free(*parts[i]);
+        *parts[i] = NULL;
+    }
+}
+
+/* Results stay where they are if there is room for those of the new ranks. */
+static int renew_results(tw_group *g, const tw__backend *backend, void **memory) {
+    void *before = *memory;
+    int enough = 1;
+    for (int t = 0; t < g->ntensors; t++)
+        if (g->tensors[t].backend == backend)
+            enough &=
+                tw__allreduce_applied(g, &g->plans, &g->tensors[t]) <= g->tensors[t].result.cap;
+    if (enough)
+        return TW_OK;
+    int error = open_results(g, backend, memory);
+    if (error == TW_OK)
+        error = backend->stream_wait(g->stream);
+    if (error == TW_OK)
+        backend->free(g->stream, before);
+    return error;
+}
+
+static int renew_tensor(tw_group *g, tw__tensor *t) {
+    t->threshold = 0;
+    t->leader = 0;
+    if (t->selector == NULL)
+        return TW_OK;
+    if (dense_at_times(g, &g->plans) && t->staged_out == NULL &&
+        (t->staged_out = t->backend->host_alloc(g->stream, sizeof(float) * (size_t)t->n)) == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %lld dense sums", (long long)t->n);
+    return tw__selector_forget(t->selector);
+}
+
+static int reopen_all(tw_group *g) {
+    TW_TRY(open_buckets(g));
+    TW_TRY(open_workspace(g));
+    for (int t = 0; t < g->ntensors; t++)
+        TW_TRY(renew_tensor(g, &g->tensors[t]));
+    TW_TRY(renew_results(g, g->backend, &g->results[0]));
+    if (g->backend != &tw__backend_cpu)
+        TW_TRY(renew_results(g, &tw__backend_cpu, &g->results[1]));
+    tw__auto_predict(g);
+    return TW_OK;
+}
+
+int tw__group_reopen(tw_group *g) {
+    free_workspace(g);
+    (void)tw_transport_info(g->transport, NULL, &g->rank, &g->nranks, NULL);
+    g->params.bucket = g->bucket_asked;
+    g->worker.cursor = 0;
+    if ((g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory to agree with %d ranks", g->nranks);
+    TW_TRY(tw__auto_open(g));
+    TW_TRY(tw__agree_error(g, reopen_all(g)));
+    g->broken_text[0] = '\0';
+    g->broken = TW_OK;
+    return TW_OK;
+}
+
 /* ---- free */
 
 static void free_tensor(tw_group *g, tw__tensor *t) {
@@ -380,17 +482,16 @@ void tw_group_free(tw_group *g) {
     tw__background_end(g);
     for (int t = 0; t < g->ntensors; t++)
         free_tensor(g, &g->tensors[t]);
-    free_lists(g);
+    free_workspace(g);
     if (g->ntensors > 0)
         g->backend->free(g->stream, g->results[0]);
     tw__backend_cpu.free(NULL, g->results[1]);
     if (g->stream != NULL)
         g->backend->stream_free(g->stream);
     tw__transport_release(g->transport);
-    void *const parts[] = {g->buckets, g->tensors,      g->tuners,      g->worker.failures,
-                           g->agree,   g->host_memory,  g->members,     g->segments,
-                           g->owners,  g->worker.queue, g->broken_text, g->scratch.memory,
-                           g};
+    void *const parts[] = {
+        g->tensors,       g->worker.failures, g->worker.queue,   g->broken_text,  g->scratch.memory,
+        g->elastic.doubt, g->elastic.norms,   g->elastic.before, g->elastic.lost, g};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
 }

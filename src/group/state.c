@@ -15,7 +15,7 @@ static int check_quiet(tw_group *g) {
     TW_TRY(tw__group_check_open(g));
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait");
-    return TW_OK;
+    return tw__group_check_settled(g);
 }
 
 int tw_group_save(tw_group *g, const char *path) {

@@ -334,6 +334,12 @@ int tw__selector_reset(tw_selector *s, int64_t steps) {
     return s->backend->reset(s->state);
 }
 
+int tw__selector_forget(tw_selector *s) {
+    static const tw__learned nothing;
+    s->last_k = 0;
+    return s->backend->set_learned(s->state, &nothing);
+}
+
 int tw_selector_get_residual(tw_selector *s, float *residual) {
     TW_REQUIRE(s, "selector");
     TW_REQUIRE(residual, "residual");

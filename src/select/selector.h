@@ -88,6 +88,9 @@ int tw__selector_overflows(tw_selector *s, int on_device, const tw__list *kept,
 int tw__selector_set_density(tw_selector *s, double density, double factor);
 /* The k of the next step. */
 int64_t tw__selector_k(const tw_selector *s);
+/* Forget what was learned about earlier steps: the next one learns it anew. Residual, moments and step
+ * counter stay. Errors: TW_ERR_DEVICE. */
+int tw__selector_forget(tw_selector *s);
 /* Continue from a saved state: as created, after so many steps. Errors: TW_ERR_DEVICE. */
 int tw__selector_reset(tw_selector *s, int64_t steps);
 

@@ -19,6 +19,7 @@
 typedef struct tw__unexpected {
     struct tw__unexpected *next;
     size_t bytes;
+    uint16_t version;
     char body[];
 } unexpected;
 
@@ -105,6 +106,27 @@ static int would_block(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
+static size_t size_of(size_t bytes) {
+    return sizeof(unexpected) + bytes;
+}
+
+/* ---- versions of the membership */
+
+/* Whether a message was sent before, in, or after this version. */
+static int compare_version(const tw__connection *c, int tag, uint16_t version) {
+    return tag == TW__TAG_MEMBERS ? 0 : (int16_t)(uint16_t)(version - c->version);
+}
+
+static void drop_older(tw__connection *c, int tag) {
+    tw__unexpected_list *list = &c->unexpected[tag];
+    while (list->first != NULL && compare_version(c, tag, list->first->version) < 0) {
+        unexpected *u = list->first;
+        list->first = u->next;
+        c->unexpected_bytes -= size_of(u->bytes);
+        free(u);
+    }
+}
+
 /* ---- reading */
 
 /* If the message is too long, the receive fails and the body is dropped. */
@@ -114,10 +136,6 @@ static int fits(tw__request *r, size_t bytes) {
     r->outcome = TW__FAILED;
     r->moved = bytes; /* for the error text */
     return 0;
-}
-
-static size_t size_of(size_t bytes) {
-    return sizeof(unexpected) + bytes;
 }
 
 static void take_unexpected(tw__connection *c, unexpected *u, tw__request *r) {
@@ -148,14 +166,16 @@ static int read_frame(tw__connection *c) {
 static int open_message(tw__connection *c) {
     tw__queue *waiting = &c->receives[c->frame.tag];
     size_t size = size_of(c->frame.bytes);
+    int age = compare_version(c, c->frame.tag, c->frame.version);
+    int expected = age == 0 && waiting->first != NULL, dropped = age < 0;
     assert(c->receive == NULL && c->keep == NULL);
-    c->held = waiting->first == NULL && size > TW__CONNECTION_UNEXPECTED - c->unexpected_bytes;
+    c->held = !expected && !dropped && size > TW__CONNECTION_UNEXPECTED - c->unexpected_bytes;
     c->in_body = !c->held;
     c->got = 0;
     c->crc = 0;
-    if (c->held)
+    if (c->held || dropped)
         return 0;
-    if (waiting->first != NULL) {
+    if (expected) {
         tw__request *r = pop(waiting);
         c->receive = fits(r, c->frame.bytes) ? r : NULL;
         return 0;
@@ -165,6 +185,7 @@ static int open_message(tw__connection *c) {
         return ENOMEM;
     c->keep->next = NULL;
     c->keep->bytes = c->frame.bytes;
+    c->keep->version = c->frame.version;
     c->unexpected_bytes += size;
     return 0;
 }
@@ -181,10 +202,17 @@ static void close_message(tw__connection *c) {
         c->receive->outcome = TW__DONE;
     }
     c->receive = NULL;
-    if (u != NULL && waiting->first != NULL) /* its receive was started meanwhile */
+    if (u == NULL)
+        return;
+    int age = compare_version(c, c->frame.tag, u->version);
+    if (age < 0) { /* a version began meanwhile */
+        c->unexpected_bytes -= size_of(u->bytes);
+        free(u);
+    } else if (waiting->first != NULL && age == 0) { /* its receive was started meanwhile */
         take_unexpected(c, u, pop(waiting));
-    else if (u != NULL)
+    } else {
         keep_unexpected(c, u);
+    }
 }
 
 static char *body_of(const tw__connection *c) {
@@ -324,6 +352,7 @@ void tw__connection_flush(tw__connection *c) {
 void tw__connection_send(tw__connection *c, tw__request *r) {
     r->sending = 1;
     r->frame = tw__frame_open(r->data, r->bytes, r->frame.tag, c->checked);
+    r->frame.version = c->version;
     push(&c->sends, r);
     if (c->sends.first == r)
         tw__connection_flush(c);
@@ -332,13 +361,14 @@ void tw__connection_send(tw__connection *c, tw__request *r) {
 /* ---- receive and cancel */
 
 int tw__connection_has(const tw__connection *c, int tag) {
-    return c->unexpected[tag].first != NULL;
+    const unexpected *first = c->unexpected[tag].first;
+    return first != NULL && compare_version(c, tag, first->version) == 0;
 }
 
 void tw__connection_receive(tw__connection *c, tw__request *r) {
     tw__unexpected_list *list = &c->unexpected[r->frame.tag];
     unexpected *first = list->first;
-    if (first != NULL) {
+    if (tw__connection_has(c, r->frame.tag)) {
         list->first = first->next;
         take_unexpected(c, first, r);
     } else {
@@ -371,6 +401,18 @@ void tw__connection_cancel(tw__connection *c, tw__request *r) {
     if (c->receive == r)
         c->receive = NULL; /* the rest of the message is dropped */
     tw__slab_put(c->requests, r);
+}
+
+/* A message that is being read into memory of its own is kept, and dropped when it is complete. */
+void tw__connection_begin_version(tw__connection *c) {
+    assert(c->receives[TW__TAG_DATA].first == NULL);
+    c->version++;
+    for (int tag = 0; tag < TW__FRAME_TAGS; tag++)
+        drop_older(c, tag);
+    if (c->held && c->lost == 0) {
+        use_buffer(c);
+        set_events(c);
+    }
 }
 
 /* ---- create and free */

@@ -56,6 +56,8 @@ typedef struct tw__connection {
     struct pollfd *poll; /* events to poll for; fd is -1 - fd once lost, and still to be closed */
     int lost;            /* 0; or an errno, or -1: the peer has closed the connection */
     int checked;         /* bodies are sent with their CRC */
+    uint16_t version;    /* of the membership: messages of older ones are dropped, those of newer
+                            ones wait. Messages about the membership have none */
     uint32_t sent, received;     /* messages: the number of the next one */
     char damage[TW__FRAME_TEXT]; /* of a message from the peer; "": none */
     tw__queue sends, receives[TW__FRAME_TAGS];
@@ -89,6 +91,10 @@ void tw__connection_receive(tw__connection *c, tw__request *r);
 int tw__connection_has(const tw__connection *c, int tag);
 /* Its data are not touched any more. */
 void tw__connection_cancel(tw__connection *c, tw__request *r);
+
+/* The ranks change: messages that were sent before count no more. Receives of them must have been
+ * cancelled. */
+void tw__connection_begin_version(tw__connection *c);
 
 /* The socket is ready for writing, or for reading. */
 void tw__connection_flush(tw__connection *c);

@@ -4,7 +4,8 @@
  *
  * Transports over sockets and MPI put it before each message. The frame has a CRC-32C of its own, so
  * that its length can be relied on, and carries that of the body. The number finds messages that were
- * lost, repeated or exchanged. It is not encryption: who can write to the connection can forge both.
+ * lost, repeated or exchanged. The version tells messages that were sent before ranks were lost or came
+ * from those after. It is not encryption: who can write to the connection can forge both.
  *
  * A sender fills bytes, number and tag, then body and checked, then seals. A receiver checks the frame
  * before it uses any of it, and the body once it is complete:
@@ -23,9 +24,9 @@
 #define TW__FRAME_TEXT 160
 
 typedef struct tw__frame {
-    uint64_t bytes;  /* of the body */
-    uint32_t number; /* among the messages of this sender and receiver, from 0; wraps around */
-    uint16_t magic;
+    uint64_t bytes;   /* of the body */
+    uint32_t number;  /* among the messages of this sender and receiver, from 0; wraps around */
+    uint16_t version; /* of the membership in which it was sent; wraps around */
     uint8_t tag;
     uint8_t checked; /* 1: `body` is the CRC of the body; 0: it was not computed */
     uint32_t body;
@@ -34,7 +35,7 @@ typedef struct tw__frame {
 
 /* Describes a message; `checked`: with the CRC of its body. */
 tw__frame tw__frame_open(const void *data, size_t bytes, int tag, int checked);
-/* Sets magic and crc: when all other fields are set. */
+/* Sets crc: when all other fields are set. */
 void tw__frame_seal(tw__frame *frame);
 
 /* Whether the frame is whole and has this number. If not, text[TW__FRAME_TEXT] says what is wrong. */

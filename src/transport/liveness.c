@@ -15,9 +15,8 @@
  * counts as missing. These messages have a tag of their own and are not counted as traffic: they are
  * sent only when a rank is late.
  *
- * A rank has one receive under way from every other rank and renews it after each notice. Queries
- * and replies are constants, and the abort notice is written once: no buffer changes while it is
- * being sent. */
+ * A rank has one receive under way from every other rank and renews it after each notice. Notices are
+ * written once for each membership: no buffer changes while it is being sent. */
 #include "base/memory.h"
 #include "transport/transport_internal.h"
 
@@ -28,9 +27,6 @@
 
 enum { QUERY = 1, REPLY = 2, ABORT = 3 };
 #define HEAD offsetof(tw__notice, text)
-
-static const tw__notice query = {.kind = QUERY};
-static const tw__notice reply = {.kind = REPLY};
 
 /* Missing ranks that are named; the others are counted. */
 #define NAMED 16
@@ -69,6 +65,8 @@ static void start_receives(tw_transport *t) {
         return;
     t->liveness.started = 1;
     memset(t->liveness.peers, 0, (size_t)t->nranks * sizeof *t->liveness.peers);
+    t->liveness.query = (tw__notice){.kind = QUERY, .version = t->version};
+    t->liveness.reply = (tw__notice){.kind = REPLY, .version = t->version};
     for (int i = 0; i < t->nranks; i++)
         if (i != t->rank)
             start_receive(t, i);
@@ -92,6 +90,8 @@ static int take_notice(tw_transport *t, size_t bytes, int from) {
                         "liveness check: rank %d sent %zu bytes of kind %d; do all ranks run the "
                         "same version?",
                         from, bytes, kind);
+    if (n->version != t->version) /* its sender has not changed its ranks yet, or this one */
+        return TW_OK;
     peer->reply_due |= kind == QUERY;
     peer->alive |= kind != QUERY;
     return kind != ABORT ? TW_OK
@@ -111,7 +111,7 @@ static int check_peer(tw_transport *t, int from) {
     }
     if (peer->reply_due && !is_active(t, &peer->reply)) {
         peer->reply_due = 0;
-        send_notice(t, from, &reply, HEAD, &peer->reply);
+        send_notice(t, from, &t->liveness.reply, HEAD, &peer->reply);
     }
     return TW_OK;
 }
@@ -145,10 +145,12 @@ static void name_missing(const tw_transport *t, int missing, char *text, size_t 
         snprintf(text + used, size - used, " and %d more", missing - named);
 }
 
-int tw__liveness_fail(const tw_transport *t, const tw__message *awaited) {
+int tw__liveness_fail(tw_transport *t, const tw__message *awaited) {
     char names[NAMED * 8 + 32];
     double seconds = (double)t->timeout / (double)TW__SECOND;
     int missing = count_missing(t);
+    for (int i = 0; i < t->nranks; i++)
+        t->liveness.peers[i].missing = i != t->rank && !t->liveness.peers[i].alive;
     if (missing > 0) {
         name_missing(t, missing, names, sizeof names);
         return tw__fail(TW_ERR_TIMEOUT, "no answer within %g s from %s; %s stopped or dead?",
@@ -167,7 +169,7 @@ void tw__liveness_ask(tw_transport *t) {
         tw__liveness_peer *peer = &t->liveness.peers[i];
         peer->alive = 0;
         if (i != t->rank && !is_active(t, &peer->query))
-            send_notice(t, i, &query, HEAD, &peer->query);
+            send_notice(t, i, &t->liveness.query, HEAD, &peer->query);
     }
 }
 
@@ -181,7 +183,7 @@ void tw__liveness_abort(tw_transport *t, int status) {
         return;
     snprintf(reason, sizeof reason, "%s", tw_last_error());
     size_t length = strnlen(reason, sizeof l->abort.text);
-    l->abort = (tw__notice){.kind = ABORT, .status = status};
+    l->abort = (tw__notice){.kind = ABORT, .status = status, .version = t->version};
     memcpy(l->abort.text, reason, length);
     l->abort_bytes = HEAD + length;
     start_receives(t);
@@ -204,16 +206,26 @@ static void wait_for_notices(tw_transport *t) {
     }
 }
 
-void tw__liveness_free(tw_transport *t) {
-    tw__liveness *l = &t->liveness;
-    if (l->abort_bytes > 0)
-        wait_for_notices(t);
-    for (int i = 0; l->started && i < t->nranks; i++) {
-        tw__liveness_peer *peer = &l->peers[i];
+static void cancel_all(tw_transport *t) {
+    for (int i = 0; t->liveness.started && i < t->nranks; i++) {
+        tw__liveness_peer *peer = &t->liveness.peers[i];
         void *requests[] = {peer->receive, peer->query, peer->reply, peer->abort};
         for (int r = 0; r < 4; r++)
             if (is_active(t, &requests[r]))
                 t->calls.cancel(t->context, requests[r]);
     }
+    t->liveness.started = 0;
+}
+
+void tw__liveness_stop(tw_transport *t) {
+    cancel_all(t);
+    t->liveness.abort_bytes = 0;
+}
+
+void tw__liveness_free(tw_transport *t) {
+    tw__liveness *l = &t->liveness;
+    if (l->abort_bytes > 0)
+        wait_for_notices(t);
+    cancel_all(t);
     free(l->peers);
 }

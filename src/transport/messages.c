@@ -52,20 +52,21 @@ static int fail_message(const tw_transport *t, const tw__message *message, int e
 
 /* The last part of a wait, in which the others reply. Their machine may be busy, and they look for
  * queries every period. */
-static int64_t reply_time(const tw_transport *t) {
+int64_t tw__transport_reply_time(const tw_transport *t) {
     return t->timeout / 2 < REPLY_MOST ? t->timeout / 2 : REPLY_MOST;
 }
 
 /* With a short timeout ranks look more often: their replies must arrive before it. */
 static int64_t check_period(const tw_transport *t, const tw__deadline *deadline) {
-    int64_t period =
-        reply_time(t) / 4 < TW__LIVENESS_PERIOD ? reply_time(t) / 4 : TW__LIVENESS_PERIOD;
+    int64_t period = tw__transport_reply_time(t) / 4 < TW__LIVENESS_PERIOD
+                         ? tw__transport_reply_time(t) / 4
+                         : TW__LIVENESS_PERIOD;
     return deadline->asked ? period / 10 : period;
 }
 
 static void begin_wait(const tw_transport *t, tw__deadline *deadline, int64_t now) {
     *deadline = (tw__deadline){.begin = now, .end = now + t->timeout};
-    deadline->ask = deadline->end - reply_time(t);
+    deadline->ask = deadline->end - tw__transport_reply_time(t);
     deadline->next_check = now + check_period(t, deadline);
 }
 
@@ -73,7 +74,7 @@ static void begin_wait(const tw_transport *t, tw__deadline *deadline, int64_t no
 static void ask(tw_transport *t, tw__deadline *deadline, int64_t now) {
     tw__liveness_ask(t);
     deadline->asked = 1;
-    deadline->end = now + reply_time(t);
+    deadline->end = now + tw__transport_reply_time(t);
 }
 
 /* Begins the wait at the first call. Fails if it must end. */

@@ -97,6 +97,7 @@ void tw_transport_free(tw_transport *transport) {
         return;
     assert(transport->alltoalls == NULL);
     tw__liveness_free(transport);
+    tw__members_free(transport);
     if (transport->calls.close != NULL)
         transport->calls.close(transport->context);
     tw__sim_clock_free(transport->clock);
@@ -160,6 +161,10 @@ void tw__transport_set_checksum(tw_transport *t, int on) {
 
 void tw__transport_interrupt(tw_transport *t) {
     t->interrupted = 1;
+}
+
+uint32_t tw__transport_version(const tw_transport *t) {
+    return t->version;
 }
 
 int tw__transport_has_failed(const tw_transport *t) {

@@ -3,6 +3,7 @@
  *   transport.c            the table of transports; create, free, ask
  *   messages.c             send, receive, test, wait until a deadline
  *   liveness.c             which ranks are alive when a deadline is near; abort notices
+ *   members.c              which ranks go on after a loss
  *   collectives.c          alltoall, allgather, sums of counts
  *   transport_self.c       the only rank of a job of one
  *   transport_threads.c    ranks are threads of one process
@@ -67,6 +68,26 @@ void tw__transport_interrupt(tw_transport *t);
 int tw__transport_abort(tw_transport *t, int status);
 /* Whether this rank has aborted or cancelled messages. Nothing can be exchanged then. */
 int tw__transport_has_failed(const tw_transport *t);
+
+/* ---- membership: members.c */
+
+/* What the ranks have agreed on. */
+typedef struct tw__membership {
+    int *ranks; /* [nranks] that stay, ascending, by their numbers before; the caller frees it */
+    int nranks;
+    int before, nbefore; /* this rank, and how many there were */
+    int64_t step;        /* that all must have completed */
+} tw__membership;
+
+/* Errors: TW_ERR_TRANSPORT if the ranks of this transport cannot change. */
+int tw__transport_check_elastic(const tw_transport *t);
+/* After a failure: agree with the ranks that are left on who goes on, and change the transport to
+ * these. All its messages must be cancelled.
+ *   step  that this rank has completed
+ * Errors: TW_ERR_QUORUM; TW_ERR_EXCLUDED; TW_ERR_TIMEOUT; TW_ERR_MEMORY. Nothing has changed then. */
+int tw__transport_agree_members(tw_transport *t, int64_t step, tw__membership *m);
+/* Changes of the membership so far. */
+uint32_t tw__transport_version(const tw_transport *t);
 
 /* The number of ranks on each host. 1 if hosts are unknown, differ in it, or there is only one.
  *   order [nranks] gets the ranks: the first of every host, then the second of every host, ...

@@ -9,6 +9,7 @@
 
 #define TW__TAG_DATA 0
 #define TW__TAG_LIVENESS 1
+#define TW__TAG_MEMBERS 2 /* who is left: members.c */
 /* How often a waiting rank looks for queries and abort notices, at least. */
 #define TW__LIVENESS_PERIOD (TW__SECOND / 20)
 
@@ -16,8 +17,9 @@
 
 typedef struct tw__notice {
     int32_t kind;
-    int32_t status; /* of an abort notice */
-    char text[248]; /* of an abort notice: tw_last_error(), not terminated; sent up to its end */
+    int32_t status;   /* of an abort notice */
+    uint32_t version; /* of the membership; notices of others are ignored */
+    char text[248];   /* of an abort notice: tw_last_error(), not terminated; sent up to its end */
 } tw__notice;
 
 typedef struct tw__liveness_peer {
@@ -25,12 +27,14 @@ typedef struct tw__liveness_peer {
     tw__notice notice;                     /* the buffer of `receive` */
     int alive;                             /* it has replied or aborted since the last query */
     int reply_due;                         /* it has asked and has no reply yet */
+    int missing;                           /* it did not reply: a wait has failed for it */
 } tw__liveness_peer;
 
 typedef struct tw__liveness {
     int started;              /* peers are initialised and their receives started */
     tw__liveness_peer *peers; /* [nranks], not touched before a long wait */
     tw__notice abort;         /* this rank's abort notice */
+    tw__notice query, reply;  /* of this version */
     size_t abort_bytes;       /* 0: it has not aborted */
 } tw__liveness;
 
@@ -47,6 +51,15 @@ static inline void tw__counter_add(_Atomic int64_t *counter, int64_t by) {
 }
 
 typedef struct tw__sim_clock tw__sim_clock;
+typedef struct tw__members tw__members;
+
+/* How a transport changes its ranks. */
+typedef struct tw__member_calls {
+    /* The agreement on a change begins: messages that were sent before are dropped, now and later. */
+    void (*begin)(void *context);
+    /* Keep ranks[nranks], ascending, renumber them 0, 1, ..., and close the connections to others. */
+    void (*keep)(void *context, const int *ranks, int nranks);
+} tw__member_calls;
 
 struct tw_transport {
     tw_transport_calls calls;
@@ -65,7 +78,10 @@ struct tw_transport {
     tw__device_calls device; /* of the backend; .transfer is NULL without */
     tw__lent lent;           /* by tw_transport_set_device; .calls.exchange is NULL without */
     tw__liveness liveness;
-    char name[]; /* calls.name */
+    const tw__member_calls *member_calls; /* NULL: its ranks cannot change */
+    tw__members *members;                 /* NULL: they have not changed yet */
+    uint32_t version;                     /* of the membership: changes so far */
+    char name[];                          /* calls.name */
 };
 
 /* ---- liveness.c */
@@ -79,12 +95,21 @@ int tw__liveness_check(tw_transport *t);
 void tw__liveness_ask(tw_transport *t);
 /* The wait for `awaited` has reached its deadline. Fails with TW_ERR_TIMEOUT and the ranks that have
  * not replied. */
-int tw__liveness_fail(const tw_transport *t, const tw__message *awaited);
+int tw__liveness_fail(tw_transport *t, const tw__message *awaited);
 /* Send all ranks an abort notice with this status and tw_last_error(). Only the first call does. */
 void tw__liveness_abort(tw_transport *t, int status);
 
+/* The ranks change: cancel and forget all notices. */
+void tw__liveness_stop(tw_transport *t);
+
+/* ---- members.c */
+
+void tw__members_free(tw_transport *t);
+
 /* ---- messages.c, transport_threads.c */
 
+/* Nanoseconds that the others get to reply to a query. */
+int64_t tw__transport_reply_time(const tw_transport *t);
 /* The transport's idle call, or a yield. */
 void tw__transport_idle(const tw_transport *t, int64_t nanoseconds);
 /* One transport for each rank. In a simulated network host_ranks share a host. */

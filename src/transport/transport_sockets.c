@@ -148,6 +148,45 @@ static void sockets_checksum(void *context, int on) {
             s->to[peer]->checked = on;
 }
 
+/* ---- the ranks change */
+
+static void sockets_begin_change(void *context) {
+    sockets *s = context;
+    for (int peer = 0; peer < s->nranks; peer++)
+        if (peer != s->rank)
+            tw__connection_begin_version(s->to[peer]);
+}
+
+static void close_socket(const struct pollfd *poll) {
+    (void)close(poll->fd >= 0 ? poll->fd : -1 - poll->fd);
+}
+
+/* What was sent to a rank that is not kept, it can still read before it sees the end. */
+static void sockets_keep(void *context, const int *ranks, int nranks) {
+    sockets *s = context;
+    int next = 0, rank = s->rank;
+    for (int peer = 0; peer < s->nranks; peer++) {
+        if (next == nranks || ranks[next] != peer) {
+            close_socket(&s->fds[peer]);
+            tw__connection_free(s->to[peer]);
+            continue;
+        }
+        if (peer == s->rank)
+            rank = next;
+        s->to[next] = s->to[peer];
+        s->fds[next] = s->fds[peer];
+        if (s->to[next] != NULL)
+            s->to[next]->poll = &s->fds[next];
+        next++;
+    }
+    assert(next == nranks);
+    s->rank = rank;
+    s->nranks = nranks;
+    s->failed = 0;
+}
+
+static const tw__member_calls sockets_member_calls = {sockets_begin_change, sockets_keep};
+
 /* ---- create and free */
 
 /* Shuts down the connections that have nothing to send. Returns how many peers are still open. */
@@ -180,7 +219,7 @@ static void sockets_close(void *context) {
         (void)poll_sockets(s, 1);
     for (int peer = 0; peer < s->nranks; peer++)
         if (peer != s->rank)
-            (void)close(s->fds[peer].fd >= 0 ? s->fds[peer].fd : -1 - s->fds[peer].fd);
+            close_socket(&s->fds[peer]);
     free_context(s);
 }
 
@@ -256,5 +295,7 @@ int tw_transport_sockets(tw_transport **transport, const int *fds, int rank, int
         status = tw_transport_custom(transport, &sockets_calls, s, rank, nranks);
     if (status != TW_OK)
         free_context(s);
+    else
+        (*transport)->member_calls = &sockets_member_calls;
     return status;
 }

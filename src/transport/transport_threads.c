@@ -12,7 +12,8 @@
  *
  * A request is WAITING in a queue, then COPYING, then DONE. Only its owner gives it back, and the
  * copying thread does not touch it after DONE. A request that waits for a rank which has freed its
- * transport fails when it is tested. Endpoints live as long as the hub, which is freed with the last
+ * transport fails when it is tested. So does one between a rank and another that goes on without it
+ * (tw__member_calls): ranks are renumbered then, endpoints are not. Endpoints live as long as the hub, which is freed with the last
  * of them, so any thread may wake any endpoint. */
 #include "base/memory.h"
 #include "transport/transport_internal.h"
@@ -25,7 +26,7 @@
 #include <string.h>
 
 enum { WAITING, COPYING, DONE, TOO_LONG };
-enum { TAGS = 2 }; /* TW__TAG_DATA and TW__TAG_LIVENESS */
+enum { TAGS = 3 }; /* TW__TAG_DATA, TW__TAG_LIVENESS and TW__TAG_MEMBERS */
 
 typedef struct request {
     struct request *prev, *next; /* in its queue */
@@ -45,7 +46,10 @@ typedef struct queue {
 
 typedef struct endpoint {
     struct hub *hub;
-    int rank;
+    int rank;                /* when the hub was made */
+    int *peers;              /* [hub->nranks]: the endpoint of each rank, as ranks are now */
+    _Atomic int excluded;    /* others go on without this rank */
+    unsigned char *kept;     /* [hub->nranks] scratch */
     pthread_mutex_t mutex;   /* guards queues and `changed` */
     pthread_cond_t changed;  /* a request of this rank is done */
     _Atomic int64_t changes; /* how often */
@@ -139,6 +143,7 @@ static int start(endpoint *e, const request *what, void **handle) {
 static int threads_send(void *context, int peer, int tag, const void *data, size_t bytes,
                         void **handle) {
     endpoint *e = context;
+    peer = e->peers[peer];
     assert(peer != e->rank && peer < e->hub->nranks);
     request what = {.to = &e->hub->endpoints[peer],
                     .source = e->rank,
@@ -152,6 +157,7 @@ static int threads_send(void *context, int peer, int tag, const void *data, size
 static int threads_recv(void *context, int peer, int tag, void *data, size_t capacity,
                         void **handle) {
     endpoint *e = context;
+    peer = e->peers[peer];
     assert(peer != e->rank && peer < e->hub->nranks);
     request what = {.to = e, .source = peer, .tag = tag, .data = data, .bytes = capacity};
     return start(e, &what, handle);
@@ -169,10 +175,15 @@ static int withdraw(request *r) {
 
 static int test_waiting(endpoint *e, request *r) {
     const endpoint *peer = r->sending ? r->to : &e->hub->endpoints[r->source];
-    if (!atomic_load_explicit(&peer->closed, memory_order_acquire) || !withdraw(r))
+    int closed = atomic_load_explicit(&peer->closed, memory_order_acquire);
+    if ((!closed && peer->excluded == e->excluded) || !withdraw(r))
         return 0;
     tw__slab_put(&e->requests, r);
-    return tw_transport_explain("it has freed its transport");
+    if (closed || !e->excluded)
+        return tw_transport_explain(closed ? "it has freed its transport"
+                                           : "the others go on without it");
+    (void)tw_transport_explain("it goes on without this rank");
+    return TW_ERR_EXCLUDED;
 }
 
 static int threads_test(void *context, void *handle, size_t *bytes) {
@@ -228,6 +239,8 @@ static void free_hub(hub *h) {
         endpoint *e = &h->endpoints[i];
         tw__slab_free(&e->requests);
         free(e->queues);
+        free(e->peers);
+        free(e->kept);
         pthread_cond_destroy(&e->changed);
         pthread_mutex_destroy(&e->mutex);
     }
@@ -253,6 +266,26 @@ static int threads_host(void *context, int rank) {
     return rank - rank % h->host_ranks;
 }
 
+/* Requests are cancelled by the ranks that started them: none of an earlier membership is left. */
+static void threads_begin_change(void *context) {
+    (void)context;
+}
+
+static void threads_keep(void *context, const int *ranks, int nranks) {
+    endpoint *e = context;
+    unsigned char *kept = e->kept;
+    memset(kept, 0, (size_t)e->hub->nranks);
+    for (int i = 0; i < nranks; i++) {
+        e->peers[i] = e->peers[ranks[i]];
+        kept[e->peers[i]] = 1;
+    }
+    for (int i = 0; i < e->hub->nranks; i++)
+        if (!kept[i])
+            e->hub->endpoints[i].excluded = 1;
+}
+
+static const tw__member_calls threads_member_calls = {threads_begin_change, threads_keep};
+
 static const tw_transport_calls threads_calls = {
     .name = "threads",
     .send = threads_send,
@@ -277,7 +310,11 @@ static int init_endpoint(endpoint *e, hub *h, int rank) {
     /* calloc: pages of large arrays are zero and not touched before they are used. */
     e->queues = calloc((size_t)h->nranks, sizeof *e->queues);
     /* The receives of three alltoalls, their sends, and a liveness check. */
-    return e->queues != NULL &&
+    e->peers = malloc((size_t)h->nranks * sizeof *e->peers);
+    e->kept = malloc((size_t)h->nranks);
+    for (int i = 0; i < h->nranks && e->peers != NULL; i++)
+        e->peers[i] = i;
+    return e->queues != NULL && e->peers != NULL && e->kept != NULL &&
            tw__slab_init(&e->requests, sizeof(request), 7 * (size_t)h->nranks + 64);
 }
 
@@ -310,6 +347,7 @@ int tw__transport_threads_create(tw_transport **transports, int nranks, int host
         status = tw_transport_custom(&transports[i], &threads_calls, &h->endpoints[i], i, nranks);
         if (status == TW_OK) {
             transports[i]->shared = 1;
+            transports[i]->member_calls = &threads_member_calls;
             h->users++;
         }
     }

@@ -52,7 +52,8 @@ static void test_params(void **state) {
     REFUSE(checksum, 2, TW_ERR_PARAM, "checksum");
     REFUSE(checksum, -1, TW_ERR_PARAM, "checksum");
     REFUSE(reserved[0], 1, TW_ERR_PARAM, "reserved");
-    REFUSE(reserved[7], 1, TW_ERR_PARAM, "reserved");
+    REFUSE(reserved[6], 1, TW_ERR_PARAM, "reserved");
+    REFUSE(membership, 2, TW_ERR_PARAM, "membership");
     REFUSE(select.method, "exactly", TW_ERR_NAME, "exactly");
     REFUSE(select.k, -1, TW_ERR_K, "k: -1");
     REFUSE(select.density, 0.5, TW_ERR_K, "not both");

@@ -137,7 +137,7 @@ static void flood_large(tw_transport *transport, const int *sockets, int64_t cou
 }
 
 static void flood_queries(tw_transport *transport, const int *sockets, int64_t count) {
-    const int32_t query[2] = {1, 0};
+    const int32_t query[3] = {1, 0, 0};
     (void)transport;
     flood_socket(sockets, 1, sizeof query, query, count);
 }

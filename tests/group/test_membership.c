@@ -1,0 +1,563 @@
+/* test_membership.c - ranks that are lost: the others agree, repeat the step, and go on
+ *
+ * The repeated step must be bit for bit that of a fresh group with the same residuals. With the
+ * argument "sockets" ranks are joined by sockets instead of queues. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "group/group.h"
+#include "ranks.h"
+#include "transport/transport_internal.h"
+
+enum { MOST = 9, N = 1201, K = 68 };
+
+static int on_sockets;
+static int ends[MOST][MOST];
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds,
+                         .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* ---- ranks, some of them lost */
+
+typedef struct job {
+    ranks r;
+    int lost[MOST];
+    float **grads, **outs; /* [nranks][N] */
+    int shrinks[MOST];     /* statuses of tw_group_shrink */
+    tw_members members[MOST];
+    int steps;
+    double late[MOST];                             /* seconds before a rank makes its call */
+    float first_outs[MOST][N], residuals[MOST][N]; /* after the first of two steps */
+} job;
+
+static void connect_ranks(tw_transport **transports, int nranks) {
+    for (int a = 0; a < nranks; a++)
+        for (int b = a + 1; b < nranks; b++) {
+            int pair[2];
+            check_true(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+            ends[a][b] = pair[0];
+            ends[b][a] = pair[1];
+        }
+    for (int a = 0; a < nranks; a++)
+        check_ok(tw_transport_sockets(&transports[a], ends[a], a, nranks));
+}
+
+static void job_open(job *j, int nranks, const tw_group_params *params, const int64_t *sizes,
+                     int tensors) {
+    tw_transport *transports[MOST];
+    memset(j, 0, sizeof *j);
+    if (on_sockets)
+        connect_ranks(transports, nranks);
+    else
+        check_ok(tw_transport_threads(transports, nranks));
+    ranks_adopt(&j->r, nranks, transports);
+    ranks_try_open(&j->r, params, sizes, tensors);
+    ranks_ok(&j->r);
+    j->grads = rows_alloc(nranks, N);
+    j->outs = rows_alloc(nranks, N);
+}
+
+static void job_close(job *j) {
+    rows_free(j->grads);
+    rows_free(j->outs);
+    for (int rank = 0; rank < j->r.nranks; rank++)
+        if (j->lost[rank])
+            j->r.transports[rank] = NULL;
+    ranks_close(&j->r);
+}
+
+static void lose_rank(job *j, int rank) {
+    tw_group_free(j->r.groups[rank]);
+    tw_transport_free(j->r.transports[rank]);
+    j->r.groups[rank] = NULL;
+    j->lost[rank] = 1;
+}
+
+static tw_group_params elastic_params(const char *exchange) {
+    tw_group_params params = ranks_params(exchange, K);
+    if (strcmp(exchange, "dense") != 0)
+        params.select.method = "reuse"; /* has a threshold to forget */
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    params.timeout = 20;
+    return params;
+}
+
+static int is_broken(int error) {
+    return error == TW_ERR_TIMEOUT || error == TW_ERR_TRANSPORT || error == TW_ERR_STATE;
+}
+
+/* One step; after a loss shrinks and repeats it. */
+static int step_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    if (j->lost[rank])
+        return TW_OK;
+    nap(j->late[rank]);
+    tw_group *g = r->groups[rank];
+    int error;
+    while (is_broken(error = tw_allreduce(g, 0, j->grads[rank], j->outs[rank]))) {
+        error = j->shrinks[rank] = tw_group_shrink(g, &j->members[rank]);
+        if (error != TW_OK && !is_broken(error))
+            return error;
+    }
+    return error;
+}
+
+static void job_step(job *j) {
+    for (int rank = 0; rank < j->r.nranks; rank++)
+        oracle_fill(j->grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 * j->steps + rank));
+    j->steps++;
+    ranks_run(&j->r, step_rank, j);
+}
+
+static void check_equal_outs(const job *j, int first, const float *want) {
+    for (int rank = first; rank < j->r.nranks; rank++)
+        if (!j->lost[rank])
+            check_bits("out", j->outs[rank], want, N);
+}
+
+/* ---- a fresh group with the residuals of those that are left */
+
+typedef struct fresh {
+    job job;
+    int ranks[MOST]; /* of the job that it follows */
+} fresh;
+
+static void fresh_open(fresh *f, job *j, const tw_group_params *params, int64_t steps) {
+    const int64_t n = N;
+    int left = 0;
+    for (int rank = 0; rank < j->r.nranks; rank++)
+        if (!j->lost[rank])
+            f->ranks[left++] = rank;
+    job_open(&f->job, left, params, &n, 1);
+    for (int i = 0; i < left; i++) {
+        tw__tensor *t = &f->job.r.groups[i]->tensors[0];
+        float residual[N];
+        check_ok(tw_group_get_residual(j->r.groups[f->ranks[i]], 0, residual));
+        t->steps = steps;
+        if (t->selector == NULL)
+            continue;
+        check_ok(tw__selector_reset(t->selector, steps));
+        check_ok(tw_selector_set_residual(t->selector, residual));
+    }
+}
+
+/* The same gradients in both, and the same results. */
+static void fresh_step(fresh *f, job *j) {
+    for (int i = 0; i < f->job.r.nranks; i++)
+        memcpy(f->job.grads[i], j->grads[f->ranks[i]], N * sizeof(float));
+    ranks_run(&f->job.r, step_rank, &f->job);
+    ranks_ok(&f->job.r);
+    for (int i = 0; i < f->job.r.nranks; i++) {
+        float a[N], b[N];
+        check_bits("out", j->outs[f->ranks[i]], f->job.outs[i], N);
+        check_ok(tw_group_get_residual(j->r.groups[f->ranks[i]], 0, a));
+        check_ok(tw_group_get_residual(f->job.r.groups[i], 0, b));
+        check_bits("residual", a, b, N);
+    }
+}
+
+/* ---- the repeated step */
+
+static void check_members(const job *j, int nranks, int lost) {
+    for (int rank = 0, next = 0; rank < nranks; rank++) {
+        const tw_members *m = &j->members[rank];
+        if (rank == lost)
+            continue;
+        check_int("version", m->version, 1);
+        check_int("rank", m->rank, next);
+        check_int("nranks", m->nranks, nranks - 1);
+        check_int("rank before", m->rank_before, rank);
+        check_int("before", m->before[next], rank);
+        check_int("lost", m->nlost, 1);
+        check_int("lost rank", m->lost[0].rank, lost);
+        next++;
+    }
+}
+
+static void check_repeated(const char *exchange, int nranks, int lost) {
+    static job j;
+    static fresh f;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params(exchange);
+    check_scene("%s, rank %d of %d is lost", exchange, lost, nranks);
+    job_open(&j, nranks, &params, &n, 1);
+    for (int i = 0; i < 3; i++) {
+        job_step(&j);
+        ranks_ok(&j.r);
+    }
+    lose_rank(&j, lost);
+    fresh_open(&f, &j, &params, 3);
+    for (int i = 0; i < 3; i++) {
+        job_step(&j);
+        ranks_ok(&j.r);
+        fresh_step(&f, &j);
+    }
+    check_members(&j, nranks, lost);
+    job_close(&f.job);
+    job_close(&j);
+}
+
+static void test_repeated(void **state) {
+    (void)state;
+    for (int e = 0; e < check_exchanges(); e++)
+        for (int nranks = 2; nranks <= MOST; nranks++)
+            check_repeated(check_exchange(e), nranks, nranks == 2 ? 1 : (e + nranks) % nranks);
+}
+
+/* ---- a step that some have completed */
+
+/* The rank that will be lost tells only some of the others that it has its result. */
+static struct {
+    int (*send)(void *, int, int, const void *, size_t, void **);
+    int (*test)(void *, void *, size_t *);
+    int told; /* ranks below it */
+    char nothing;
+} cut;
+
+enum { COMPLETE_BYTES = 24 };
+
+static int cut_send(void *context, int peer, int tag, const void *data, size_t bytes,
+                    void **request) {
+    const int64_t step = 2; /* the first field of such a message */
+    if (tag == TW__TAG_DATA && bytes == COMPLETE_BYTES && memcmp(data, &step, sizeof step) == 0 &&
+        peer >= cut.told) {
+        *request = &cut.nothing;
+        return TW_OK;
+    }
+    return cut.send(context, peer, tag, data, bytes, request);
+}
+
+static int cut_test(void *context, void *request, size_t *bytes) {
+    return request == &cut.nothing ? 1 : cut.test(context, request, bytes);
+}
+
+/* Two steps. The last rank completes the first one and is lost. */
+static int step_or_die(ranks *r, int rank, void *context) {
+    job *j = context;
+    int status = step_rank(r, rank, context);
+    if (rank == r->nranks - 1) {
+        nap(0.02);
+        lose_rank(j, rank);
+        return status;
+    }
+    if (status == TW_OK)
+        status = tw_group_get_residual(r->groups[rank], 0, j->residuals[rank]);
+    memcpy(j->first_outs[rank], j->outs[rank], N * sizeof(float));
+    oracle_fill(j->grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 * j->steps + rank));
+    return status == TW_OK ? step_rank(r, rank, context) : status;
+}
+
+static void check_doubt(const char *exchange, int nranks, int told) {
+    static job j, twin;
+    static fresh f;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params(exchange);
+    check_scene("%s, %d ranks, %d are told", exchange, nranks, told);
+    job_open(&j, nranks, &params, &n, 1);
+    job_open(&twin, nranks, &params, &n, 1);
+    job_step(&j);
+    job_step(&twin);
+    tw_transport *t = j.r.transports[nranks - 1];
+    cut.send = t->calls.send;
+    cut.test = t->calls.test;
+    cut.told = told;
+    t->calls.send = cut_send;
+    t->calls.test = cut_test;
+    for (int rank = 0; rank < nranks; rank++)
+        oracle_fill(j.grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 * j.steps + rank));
+    j.steps++;
+    j.lost[nranks - 1] = 1;
+    fresh_open(&f, &j, &params, 1);
+    j.lost[nranks - 1] = 0;
+    ranks_run(&j.r, step_or_die, &j);
+    ranks_ok(&j.r);
+    job *like =
+        told > 0 ? &twin : &f.job; /* one that has lost nobody; one that never had that rank */
+    job_step(&twin);
+    for (int rank = 0; rank < nranks - 1; rank++)
+        oracle_fill(f.job.grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 + rank));
+    ranks_run(&f.job.r, step_rank, &f.job);
+    for (int rank = 0; rank < nranks - 1; rank++) {
+        float residual[N];
+        tw_step_info info;
+        check_bits("out", j.first_outs[rank], like->outs[rank], N);
+        check_ok(tw_group_get_residual(like->r.groups[rank], 0, residual));
+        check_bits("residual", j.residuals[rank], residual, N);
+        if (rank >= told)
+            check_int("completed", j.members[rank].completed, told > 0);
+        check_ok(tw_group_info(j.r.groups[rank], 0, &info));
+        check_int("steps", info.step, 3);
+        check_bits("next out", j.outs[rank], j.outs[0], N);
+    }
+    job_close(&f.job);
+    job_close(&twin);
+    job_close(&j);
+}
+
+static void test_doubt(void **state) {
+    (void)state;
+    check_int("bytes of the round", (int64_t)(sizeof(int64_t) + sizeof(tw__norm)), COMPLETE_BYTES);
+    for (int e = 0; e < check_exchanges(); e++)
+        for (int nranks = 3; nranks <= 6; nranks += 3)
+            for (int told = 0; told < nranks - 1; told++)
+                check_doubt(check_exchange(e), nranks, told);
+}
+
+/* ---- parts of a job */
+
+static void cut_apart(const int *part, int nranks) {
+    for (int a = 0; a < nranks; a++)
+        for (int b = 0; b < nranks; b++)
+            if (part[a] != part[b])
+                (void)shutdown(ends[a][b], SHUT_RDWR);
+}
+
+static void check_split(const int *part, int goes_on) {
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    int left = 0;
+    job_open(&j, 8, &params, &n, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    cut_apart(part, 8);
+    job_step(&j);
+    for (int rank = 0; rank < 8; rank++)
+        left += part[rank] == goes_on;
+    for (int rank = 0; rank < 8; rank++) {
+        check_int("status", j.r.status[rank], part[rank] == goes_on ? TW_OK : TW_ERR_QUORUM);
+        if (part[rank] == goes_on) {
+            check_int("ranks", j.members[rank].nranks, left);
+        } else {
+            char here[64];
+            snprintf(here, sizeof here, "%d of 8 ranks are here, missing is rank", 8 - left);
+            check_contains(j.r.text[rank], here);
+            check_contains(j.r.text[rank], "half of it with its rank 0");
+        }
+    }
+    job_close(&j);
+}
+
+static void test_split(void **state) {
+    (void)state;
+    if (!on_sockets)
+        skip();
+    check_split((const int[8]){0, 0, 0, 0, 0, 1, 1, 1}, 0);
+    check_split((const int[8]){1, 0, 0, 1, 0, 1, 0, 0}, 0); /* without rank 0 */
+    check_split((const int[8]){0, 1, 0, 1, 0, 1, 0, 1}, 0); /* halves */
+}
+
+/* Two ranks that cannot reach each other, while all others can: the lower one stays. */
+static void test_broken_pair(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("allgather");
+    if (!on_sockets)
+        skip();
+    job_open(&j, 5, &params, &n, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    (void)shutdown(ends[1][3], SHUT_RDWR);
+    job_step(&j);
+    for (int rank = 0; rank < 5; rank++)
+        check_int("status", j.r.status[rank], rank == 3 ? TW_ERR_EXCLUDED : TW_OK);
+    job_close(&j);
+}
+
+/* ---- silence */
+
+static int late_rank(ranks *r, int rank, void *context) {
+    return rank == 2 ? step_rank(r, rank, context) : TW_OK;
+}
+
+static int step_others(ranks *r, int rank, void *context) {
+    return rank == 2 ? TW_OK : step_rank(r, rank, context);
+}
+
+static void test_silent(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    tw_group_params params = elastic_params("oktopk");
+    params.timeout = 0.6;
+    job_open(&j, 4, &params, &n, 1);
+    double begin = check_seconds();
+    ranks_run(&j.r, step_others, &j);
+    ranks_ok(&j.r);
+    check_true(check_seconds() - begin < 2.5);
+    for (int i = 0; i < 3; i++) {
+        ranks_run(&j.r, step_others, &j);
+        ranks_ok(&j.r);
+    }
+    check_int("ranks", j.members[3].nranks, 3);
+    check_int("rank", j.members[3].rank, 2);
+    /* It comes back, and learns that it is out. */
+    ranks_run(&j.r, late_rank, &j);
+    check_int("status of the late rank", j.r.status[2], TW_ERR_EXCLUDED);
+    check_contains(j.r.text[2], "go on without this one");
+    ranks_run(&j.r, step_others, &j);
+    ranks_ok(&j.r);
+    check_int("no other change", j.members[0].version, 1);
+    job_close(&j);
+}
+
+/* A rank that is slow, but within the timeout, is waited for. */
+static void test_slow(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 5, &params, &n, 1);
+    lose_rank(&j, 1);
+    j.late[3] = 0.7;
+    job_step(&j);
+    ranks_ok(&j.r);
+    check_int("ranks", j.members[0].nranks, 4);
+    job_close(&j);
+}
+
+/* ---- one after the other */
+
+static void test_down_to_one(void **state) {
+    (void)state;
+    for (int e = 0; e < check_exchanges(); e++) {
+        static job j;
+        const int64_t n = N;
+        const tw_group_params params = elastic_params(check_exchange(e));
+        const int order[] = {2, 4, 1, 3};
+        check_scene("%s", check_exchange(e));
+        job_open(&j, 5, &params, &n, 1);
+        job_step(&j);
+        for (int i = 0; i < 4; i++) {
+            lose_rank(&j, order[i]);
+            job_step(&j);
+            ranks_ok(&j.r);
+            check_equal_outs(&j, 0, j.outs[0]);
+            check_int("ranks", j.members[0].nranks, 4 - i);
+            check_int("changes", j.members[0].version, i + 1);
+        }
+        job_close(&j);
+    }
+}
+
+static void test_two_at_once(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("dsa");
+    job_open(&j, 6, &params, &n, 1);
+    job_step(&j);
+    job_step(&j); /* with which ranks tell the norms after the first */
+    lose_rank(&j, 0);
+    lose_rank(&j, 4);
+    job_step(&j);
+    ranks_ok(&j.r);
+    check_int("ranks", j.members[1].nranks, 4);
+    check_int("lost", j.members[1].nlost, 2);
+    check_true(j.members[1].lost[0].norm > 0.0);
+    check_int("norm's step", j.members[1].lost[1].step, 1);
+    job_close(&j);
+}
+
+/* ---- background */
+
+enum { TENSORS = 3 };
+static const int64_t sizes[TENSORS] = {300, 500, 401};
+
+static int background_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    if (j->lost[rank])
+        return TW_OK;
+    for (;;) {
+        int64_t at = 0;
+        int error = TW_OK, finished[TENSORS] = {0};
+        for (int t = 0; t < TENSORS; at += sizes[t++]) {
+            tw_step_info info;
+            (void)tw_group_info(g, t, &info);
+            finished[t] = info.step >= j->steps;
+            if (!finished[t] && error == TW_OK)
+                error = tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at);
+        }
+        int waited = tw_allreduce_wait(g, TW_ALL);
+        error = error == TW_OK ? waited : error;
+        if (!is_broken(error))
+            return error;
+        error = j->shrinks[rank] = tw_group_shrink(g, &j->members[rank]);
+        if (error != TW_OK && !is_broken(error))
+            return error;
+    }
+}
+
+static void test_background(void **state) {
+    (void)state;
+    static job j;
+    tw_group_params params = elastic_params("oktopk");
+    params.bucket = 801;
+    job_open(&j, 4, &params, sizes, TENSORS);
+    for (int i = 0; i < 4; i++) {
+        if (i == 2)
+            lose_rank(&j, 3);
+        j.steps++;
+        rows_fill(j.grads, 4, N, DATA_SUMMABLE, i);
+        ranks_run(&j.r, background_rank, &j);
+        ranks_ok(&j.r);
+        check_equal_outs(&j, 0, j.outs[0]);
+    }
+    check_int("ranks", j.members[0].nranks, 3);
+    job_close(&j);
+}
+
+/* ---- refused */
+
+static void test_refused(void **state) {
+    (void)state;
+    static job j;
+    tw_transport *self;
+    tw_group *g;
+    const int64_t n = N;
+    tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 2, &params, &n, 1);
+    check_error(tw_group_shrink(NULL, NULL), TW_ERR_NULL);
+    check_error(tw_group_shrink(j.r.groups[0], NULL), TW_ERR_STATE);
+    check_contains(tw_last_error(), "whole");
+    lose_rank(&j, 0);
+    job_step(&j); /* half of the ranks, and not with rank 0 */
+    check_int("status", j.r.status[1], TW_ERR_QUORUM);
+    check_error(tw_allreduce(j.r.groups[1], 0, j.grads[1], j.outs[1]), TW_ERR_QUORUM);
+    job_close(&j);
+    params.membership = TW_MEMBERSHIP_FIXED;
+    job_open(&j, 2, &params, &n, 1);
+    check_error(tw_group_shrink(j.r.groups[0], NULL), TW_ERR_STATE);
+    check_contains(tw_last_error(), "TW_MEMBERSHIP_ELASTIC");
+    job_close(&j);
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    check_ok(tw_transport_self(&self));
+    check_error(tw_group_create(&g, self, &params), TW_ERR_TRANSPORT);
+    check_contains(tw_last_error(), "MPIX_Comm_shrink");
+    params.count = TW_COUNT_PER_RANK;
+    check_error(tw_group_create(&g, self, &params), TW_ERR_PARAM);
+    params.membership = 2;
+    check_error(tw_group_create(&g, self, &params), TW_ERR_PARAM);
+    tw_transport_free(self);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_repeated),    cmocka_unit_test(test_doubt),
+        cmocka_unit_test(test_split),       cmocka_unit_test(test_broken_pair),
+        cmocka_unit_test(test_silent),      cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_down_to_one), cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_background),  cmocka_unit_test(test_refused),
+    };
+    on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
