@@ -829,7 +829,7 @@ typedef struct tw_choice {
  * or its exchange is fixed. */
 TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
-/* ---- 7. Ranks that are lost --------------------------------------------------------------- */
+/* ---- 7. Ranks that are lost, leave or join ---------------------------------------------------- */
 
 /* A job goes on when a rank dies, if its group was created with TW_MEMBERSHIP_ELASTIC:
  *
@@ -843,6 +843,7 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 /* A rank that is not a member any more. */
 typedef struct tw_lost_rank {
     int rank; /* its number before */
+    int heir; /* the rank that took over its residuals, by its number now; -1: they are lost */
     double
         norm; /* the last known 2-norm of its residuals, which are lost; -1: not known. Every rank
                      tells its own every 64 steps */
@@ -891,6 +892,26 @@ typedef struct tw_members {
  * broken, if tensors are in progress (tw_allreduce_wait first; it returns the error), or if the step
  * failed on this rank's device after others had completed it. */
 TW_API int tw_group_shrink(tw_group *group, tw_members *members);
+
+/* Ranks may leave between steps. All ranks must call one of these at the same point: those that leave
+ * tw_group_leave, all others tw_group_grow. If nobody leaves, it costs one round of short messages.
+ *
+ * A rank that leaves hands its residuals and moments to its heir, by the rules of tw_group_load: nothing
+ * is lost. After TW_OK it can only free its group and its transport. The others go on as after
+ * tw_group_shrink, with the same rules for numbers, and for what is learned anew.
+ *   heir     a rank that stays; TW_ANY_RANK: the library chooses
+ *   members  gets the ranks; may be NULL. If none has left, nlost is 0.
+ * Errors that all ranks get, and that change nothing: TW_ERR_PARAM for an heir that is no rank or leaves
+ * too, or if nobody stays; TW_ERR_NUMBER if a sum overflows; TW_ERR_MEMORY.
+ * Errors after which the group is broken: those of tw_allreduce. Then nobody has left: call
+ * tw_group_shrink, and leave again. But if tw_group_leave returns TW_ERR_TRANSPORT because the heir was
+ * lost at the last moment, its rank is no member any more. TW_ERR_QUORUM and TW_ERR_EXCLUDED as in
+ * tw_group_shrink.
+ * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or a
+ * tensor is in progress. */
+#define TW_ANY_RANK (-1)
+TW_API int tw_group_leave(tw_group *group, int heir);
+TW_API int tw_group_grow(tw_group *group, tw_members *members);
 
 /* ---- 8. State of a group ------------------------------------------------------------------ */
 

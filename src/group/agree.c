@@ -219,6 +219,14 @@ int tw__agree_error(tw_group *g, int error) {
     return TW_OK;
 }
 
+int tw__agree_share(tw_group *g, const void *own, size_t bytes, const void **all) {
+    char *records = space_of(g).records;
+    assert(bytes <= sizeof(error_record)); /* they share the memory */
+    memcpy(records + (size_t)g->rank * bytes, own, bytes);
+    *all = records;
+    return tw__allgather(g->transport, records, bytes, g->agree);
+}
+
 _Static_assert(sizeof(error_record) == TW__TEXT, "a record is all text but its number");
 
 typedef struct step_record {

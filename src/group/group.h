@@ -6,7 +6,7 @@
  *   allreduce.c   the map: one step of some tensors (step.h)
  *   auto.c        which exchange and wire format, where the group is to choose
  *   background.c  start and wait: a thread that runs steps in the order of buckets
- *   membership.c  go on without ranks that are lost
+ *   membership.c  ranks that are lost, leave and join; handover.c
  *   state.c       save and load; state_file.c the file of one rank
  */
 #ifndef TW_GROUP_H
@@ -207,6 +207,8 @@ int tw__agree_params(tw_group *g);
 /* Every rank brings its error: TW_OK, or that of a failed call, whose text is in tw_last_error.
  * Returns the error of the lowest rank that has one, with its text, on all ranks. */
 int tw__agree_error(tw_group *g, int error);
+/* Every rank brings a short record; *all gets [nranks] of them, valid until the next call. */
+int tw__agree_share(tw_group *g, const void *own, size_t bytes, const void **all);
 /* An elastic group: all ranks have the result of the step and could complete it. */
 int tw__agree_complete(tw_group *g);
 /* Bytes of tw_group.agree. */

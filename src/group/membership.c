@@ -1,4 +1,4 @@
-/* membership.c - a group goes on without ranks that are lost
+/* membership.c - the ranks of a group change: some are lost, leave or join
  *
  * A step ends everywhere or nowhere. Why: no rank applies step t before it has heard from all ranks that
  * they have their results of t (tw__agree_complete). So if any member has applied t, every member either
@@ -10,7 +10,7 @@
  * Then the transport has the new ranks (transport/members.c), and the group becomes what a fresh group of
  * these would be, but for residuals, moments and step counters: what selectors and exchanges have learned
  * about earlier sums is forgotten, and all memory that depends on the number of ranks is taken anew. */
-#include "group/group.h"
+#include "group/membership.h"
 
 #include "base/clock.h"
 
@@ -51,24 +51,29 @@ void tw__group_note_norm(tw_group *g) {
 
 /* ---- what is reported */
 
-static int stays(const tw__membership *m, int rank) {
+/* The number that a rank has now; -1: it is no member. */
+static int number_now(const tw__membership *m, int rank) {
     for (int i = 0; i < m->nranks; i++)
         if (m->ranks[i] == rank)
-            return 1;
-    return 0;
+            return i;
+    return -1;
 }
 
-/* Norms are renumbered, those of lost ranks kept for the caller. */
-static int note_members(tw_group *g, tw__membership *m) {
+/* Norms are renumbered, those of lost ranks kept for the caller.
+ *   heirs  [nbefore] of those that have left; NULL: none has */
+static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
     tw__elastic *e = &g->elastic;
     int nlost = 0;
     tw_lost_rank *lost = calloc((size_t)m->nbefore, sizeof *lost);
     if (lost == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", m->nbefore);
     for (int r = 0; r < m->nbefore; r++)
-        if (!stays(m, r))
-            lost[nlost++] =
-                (tw_lost_rank){.rank = r, .norm = e->norms[r].norm, .step = e->norms[r].step};
+        if (number_now(m, r) < 0)
+            lost[nlost++] = (tw_lost_rank){
+                .rank = r,
+                .heir = heirs != NULL && heirs[r] >= 0 ? number_now(m, heirs[r]) : -1,
+                .norm = e->norms[r].norm,
+                .step = e->norms[r].step};
     for (int r = 0; r < m->nranks; r++)
         e->norms[r] = e->norms[m->ranks[r]];
     free(e->before);
@@ -130,10 +135,10 @@ static int end_here(tw_group *g, int error) {
     return error;
 }
 
-static int change_ranks(tw_group *g, tw__membership *m, tw_members *members) {
+static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_members *members) {
     int64_t before = g->elastic.step;
     TW_TRY(settle_step(g, m->step));
-    TW_TRY(note_members(g, m));
+    TW_TRY(note_members(g, m, heirs));
     TW_TRY(tw__group_reopen(g));
     tell_members(g, m, members);
     if (members != NULL)
@@ -146,15 +151,141 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     TW_TRY(check_shrink(g));
     double begin = tw__seconds();
     tw__membership m;
-    int error = tw__transport_agree_members(g->transport, g->elastic.step, &m);
+    const tw__intent intent = {.step = g->elastic.step};
+    int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error == TW_ERR_QUORUM || error == TW_ERR_EXCLUDED)
         return end_here(g, error);
     TW_TRY(error);
-    error = change_ranks(g, &m, members);
+    error = change_ranks(g, &m, NULL, members);
     free(m.ranks);
     if (error != TW_OK)
         tw__group_break(g, error);
     else if (members != NULL)
         members->seconds = tw__seconds() - begin;
     return error;
+}
+
+/* ---- leave and grow: between steps, at the same point on all ranks */
+
+enum { STAYS = -2 }; /* in place of an heir */
+
+/* What every rank says. */
+typedef struct change_record {
+    int64_t step; /* that it has completed */
+    int64_t heir; /* TW_ANY_RANK: leaves, any heir; STAYS */
+} change_record;
+
+static int check_change(tw_group *g) {
+    TW_TRY(tw__group_check(g, 0));
+    if (!tw__group_is_elastic(g))
+        return tw__fail(TW_ERR_STATE, "the ranks of this group are fixed; create it with "
+                                      "membership = TW_MEMBERSHIP_ELASTIC");
+    if (tw__background_busy(g, TW_ALL))
+        return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait");
+    return TW_OK;
+}
+
+/* heirs[nranks]: those that stay have none, -1. Any heirs are shared out among the ranks that stay. */
+static int choose_heirs(const tw_group *g, const change_record *records, int *heirs) {
+    int staying = 0, next = 0;
+    for (int r = 0; r < g->nranks; r++)
+        staying += records[r].heir == STAYS;
+    if (staying == 0)
+        return tw__fail(TW_ERR_PARAM, "heir: all ranks leave; one must stay, or all just end");
+    for (int r = 0; r < g->nranks; r++) {
+        int64_t heir = records[r].heir;
+        if (heir != STAYS && heir != TW_ANY_RANK &&
+            (heir < 0 || heir >= g->nranks || records[heir].heir != STAYS))
+            return tw__fail(TW_ERR_PARAM,
+                            "heir: rank %d names %lld; accepted is a rank that stays, and "
+                            "TW_ANY_RANK",
+                            r, (long long)heir);
+        while (heir == TW_ANY_RANK && records[next].heir != STAYS)
+            next = (next + 1) % g->nranks;
+        heirs[r] = heir == STAYS ? -1 : heir == TW_ANY_RANK ? next : (int)heir;
+        if (heir == TW_ANY_RANK)
+            next = (next + 1) % g->nranks;
+    }
+    return TW_OK;
+}
+
+/* *leaving: how many are. */
+static int share_change(tw_group *g, int64_t heir, int *heirs, int *leaving) {
+    const change_record own = {g->elastic.step, heir}, *records = NULL;
+    TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&records));
+    *leaving = 0;
+    for (int r = 0; r < g->nranks; r++) {
+        if (records[r].step != own.step)
+            return tw__transport_abort(
+                g->transport,
+                tw__fail(TW_ERR_MISMATCH,
+                         "rank %d calls this after step %lld, rank %d after %lld; call it at the "
+                         "same point on all ranks",
+                         r, (long long)records[r].step, g->rank, (long long)own.step));
+        *leaving += records[r].heir != STAYS;
+    }
+    return *leaving > 0 ? choose_heirs(g, records, heirs) : TW_OK;
+}
+
+/* This rank has left: nothing but freeing is possible. */
+static int end_membership(tw_group *g, const tw__membership *m, int heir) {
+    if (number_now(m, heir) < 0)
+        return end_here(g, tw__fail(TW_ERR_TRANSPORT,
+                                    "rank %d, the heir, was lost meanwhile: this rank's residuals "
+                                    "are not handed over",
+                                    heir));
+    (void)tw__fail(TW_OK, "this rank has left the group");
+    (void)end_here(g, TW_ERR_STATE);
+    return TW_OK;
+}
+
+static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, tw_members *members) {
+    const tw__intent intent = {.step = g->elastic.step, .leaving = heirs[g->rank] >= 0};
+    tw__membership m;
+    TW_TRY(tw__handover_run(g, heirs, h));
+    int error = tw__transport_agree_members(g->transport, &intent, &m);
+    if (error != TW_OK)
+        return end_here(g, error);
+    if (intent.leaving)
+        error = end_membership(g, &m, heirs[g->rank]);
+    else if ((error = tw__handover_apply(g, h)) == TW_OK)
+        error = change_ranks(g, &m, heirs, members);
+    free(m.ranks);
+    return error;
+}
+
+static int change(tw_group *g, int64_t heir, tw_members *members) {
+    double begin = tw__seconds();
+    tw__handover h = {0};
+    int leaving = 0, *heirs = calloc((size_t)g->nranks, sizeof *heirs);
+    if (heirs == NULL) /* the others wait for this rank */
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
+    int error = share_change(g, heir, heirs, &leaving);
+    if (error == TW_OK && leaving > 0)
+        error = leave_or_stay(g, heirs, &h, members);
+    else if (error == TW_OK)
+        tell_members(
+            g, &(tw__membership){.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks},
+            members);
+    tw__handover_free(&h);
+    free(heirs);
+    if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
+        tw__group_break(g, error);
+    if (error == TW_OK && members != NULL)
+        members->seconds = tw__seconds() - begin;
+    return error;
+}
+
+int tw_group_leave(tw_group *g, int heir) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(check_change(g));
+    if (heir == STAYS)
+        return tw__fail(TW_ERR_PARAM, "heir: %d; accepted is a rank, and TW_ANY_RANK", heir);
+    return change(g, heir, NULL);
+}
+
+int tw_group_grow(tw_group *g, tw_members *members) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(check_change(g));
+    return change(g, STAYS, members);
 }

@@ -1,7 +1,8 @@
 /* members.c - the ranks of a transport agree on who goes on
  *
  * Single-decree Paxos (Lamport, 1998) among the ranks of the last membership, for each change once. The
- * value is the set of ranks that stay, and the step that all of them must have completed. There is no
+ * value is the set of ranks that stay, the step that all of them must have completed, and how many ranks
+ * join them. There is no
  * master: the lowest rank that answers proposes, and the next one if that falls silent.
  *
  * Each rank tells all others its whole state whenever that changes, and every PERIOD: what it has
@@ -46,15 +47,20 @@
 typedef struct head {
     uint64_t version, nranks; /* of the membership that ends */
     int64_t step;             /* that the rank has completed */
+    uint64_t leaving;         /* 1: it is to go */
+    uint64_t joining;         /* ranks that it is connected to, and that may join */
     uint64_t promised;        /* ballot; 0: none */
     uint64_t accepted;        /* ballot; 0: none */
     int64_t accepted_step;
+    uint64_t accepted_joining;
     uint64_t ballot;    /* that it proposes; 0: none */
     uint64_t accepting; /* 1: its value may be accepted; 0: it may be promised */
     int64_t proposed_step;
+    uint64_t proposed_joining;
     uint64_t decided_version; /* 1 + the version that this decision has ended; 0: none is known */
     uint64_t decided_nranks;
     int64_t decided_step;
+    uint64_t decided_joining;
 } head;
 
 /* Sets of the membership that ends; DECIDED is a set of its own membership, and comes last. */
@@ -167,13 +173,14 @@ static int is_whole(const agreement *a, const head *h, size_t bytes) {
            h->decided_nranks <= TW__MAX_RANKS && bytes == bytes_of(h) && bytes <= a->capacity;
 }
 
-static void take_decision(agreement *a, int64_t step, const uint64_t *set) {
+static void take_decision(agreement *a, int64_t step, uint64_t joining, const uint64_t *set) {
     if (a->decided)
         return;
     a->decided = 1;
     a->self->decided_version = a->t->version + 1;
     a->self->decided_nranks = (uint64_t)a->nranks;
     a->self->decided_step = step;
+    a->self->decided_joining = joining;
     memcpy(set_of(a->self, DECIDED), set, 8 * words_of(a->self->nranks));
     tell_all(a);
 }
@@ -184,7 +191,7 @@ static void take_state(agreement *a, int from) {
     head *h = p->in;
     if (h->decided_version == a->t->version + 1 && h->decided_nranks == (uint64_t)a->nranks) {
         p->knows = 1;
-        take_decision(a, h->decided_step, set_of(h, DECIDED));
+        take_decision(a, h->decided_step, h->decided_joining, set_of(h, DECIDED));
     }
     if (h->version > a->t->version && !a->decided)
         a->excluded = 1; /* two changes ahead: the first had this rank, the second has not */
@@ -264,11 +271,13 @@ static void promise(agreement *a, uint64_t ballot) {
     tell_all(a);
 }
 
-static void accept_value(agreement *a, uint64_t ballot, int64_t step, const uint64_t *set) {
+static void accept_value(agreement *a, const head *proposal, const uint64_t *set) {
+    uint64_t ballot = proposal->ballot;
     if (a->self->promised != ballot)
         promise(a, ballot);
     a->self->accepted = ballot;
-    a->self->accepted_step = step;
+    a->self->accepted_step = proposal->proposed_step;
+    a->self->accepted_joining = proposal->proposed_joining;
     memmove(set_of(a->self, ACCEPTED), set, 8 * words_of(a->self->nranks));
     tell_all(a);
 }
@@ -279,7 +288,7 @@ static void answer_proposals(agreement *a) {
         if (a->peers[r].heard == 0 || h->ballot < a->self->promised || h->ballot == 0)
             continue;
         if (h->accepting && a->self->accepted != h->ballot)
-            accept_value(a, h->ballot, h->proposed_step, set_of(h, PROPOSED));
+            accept_value(a, h, set_of(h, PROPOSED));
         else if (h->ballot > a->self->promised)
             promise(a, h->ballot);
     }
@@ -303,7 +312,7 @@ static void look_for_decision(agreement *a) {
         if (state_of(a, r) != NULL && state_of(a, r)->accepted == last->accepted)
             add(set, r);
     if (last != NULL && is_quorum(a, set))
-        take_decision(a, last->accepted_step, set_of(last, ACCEPTED));
+        take_decision(a, last->accepted_step, last->accepted_joining, set_of(last, ACCEPTED));
 }
 
 /* ---- Paxos: proposer */
@@ -347,19 +356,35 @@ static void choose_value(agreement *a, const uint64_t *promised) {
             continue;
         if (h->accepted > 0 && (last == NULL || h->accepted > last->accepted))
             last = h;
-        int fits = 1;
+        int fits = !h->leaving;
         for (int before = 0; before < r; before++)
             fits &= !has(set, before) || are_connected(a, before, r);
         if (fits)
             add(set, r);
     }
-    for (int r = 0; r < a->nranks; r++)
-        if (has(set, r) && state_of(a, r)->step > a->self->proposed_step)
-            a->self->proposed_step = state_of(a, r)->step;
+    a->self->proposed_joining = UINT64_MAX;
+    for (int r = 0; r < a->nranks; r++) {
+        const head *h = has(set, r) ? state_of(a, r) : NULL;
+        if (h != NULL && h->step > a->self->proposed_step)
+            a->self->proposed_step = h->step;
+        if (h != NULL && h->joining < a->self->proposed_joining)
+            a->self->proposed_joining = h->joining;
+    }
     if (last != NULL) {
         memcpy(set, set_of(last, ACCEPTED), 8 * words_of(a->self->nranks));
         a->self->proposed_step = last->accepted_step;
+        a->self->proposed_joining = last->accepted_joining;
     }
+}
+
+/* A quorum stays, or would if nobody left by its own will. */
+static int is_viable(agreement *a) {
+    uint64_t *set = a->scratch;
+    memcpy(set, set_of(a->self, PROPOSED), 8 * words_of(a->self->nranks));
+    for (int r = 0; r < a->nranks; r++)
+        if (state_of(a, r) != NULL && state_of(a, r)->leaving)
+            add(set, r);
+    return is_quorum(a, set);
 }
 
 /* Once all who are there have promised. */
@@ -381,10 +406,10 @@ static void go_on_with_ballot(agreement *a) {
         a->retry = a->now + PERIOD * (1 + a->rank % 8);
     } else if (!a->self->accepting && !waiting && is_quorum(a, promised)) {
         choose_value(a, promised);
-        if (!is_quorum(a, set_of(a->self, PROPOSED)))
+        if (!is_viable(a))
             return;
         a->self->accepting = 1;
-        accept_value(a, a->self->ballot, a->self->proposed_step, set_of(a->self, PROPOSED));
+        accept_value(a, a->self, set_of(a->self, PROPOSED));
     }
 }
 
@@ -484,7 +509,7 @@ static void cancel(agreement *a) {
 
 /* ---- memory */
 
-static int set_up(agreement *a, tw_transport *t, int64_t step) {
+static int set_up(agreement *a, tw_transport *t, const tw__intent *intent) {
     size_t ranks = (size_t)t->nranks, most = ranks + MORE_RANKS;
     const head *decided = t->members->decided;
     if (decided != NULL && decided->decided_nranks > most)
@@ -503,11 +528,16 @@ static int set_up(agreement *a, tw_transport *t, int64_t step) {
         a->peers[r].out = (head *)(void *)(buffers + a->capacity);
         a->peers[r].state = (head *)(void *)(buffers + 2 * a->capacity);
     }
-    *a->self = (head){.version = t->version, .nranks = ranks, .step = step};
+    *a->self = (head){.version = t->version,
+                      .nranks = ranks,
+                      .step = intent->step,
+                      .leaving = intent->leaving != 0,
+                      .joining = (uint64_t)intent->joining};
     if (decided != NULL) {
         a->self->decided_version = decided->decided_version;
         a->self->decided_nranks = decided->decided_nranks;
         a->self->decided_step = decided->decided_step;
+        a->self->decided_joining = decided->decided_joining;
         memcpy(set_of(a->self, DECIDED), decided + 1, 8 * words_of(decided->decided_nranks));
     }
     for (int r = 0; r < t->nranks && t->liveness.started; r++)
@@ -531,9 +561,12 @@ static int keep_decision(agreement *a) {
 
 static int list_members(agreement *a, tw__membership *m) {
     const uint64_t *set = set_of(a->self, DECIDED);
-    if (!has(set, a->rank))
+    if (!has(set, a->rank) && !a->self->leaving)
         return fail_excluded();
-    *m = (tw__membership){.step = a->self->decided_step, .nbefore = a->nranks, .before = a->rank};
+    *m = (tw__membership){.step = a->self->decided_step,
+                          .joined = (int)a->self->decided_joining,
+                          .nbefore = a->nranks,
+                          .before = a->rank};
     m->ranks = malloc((size_t)a->nranks * sizeof *m->ranks);
     if (m->ranks == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", a->nranks);
@@ -565,11 +598,11 @@ static int begin_change(tw_transport *t) {
     return TW_OK;
 }
 
-int tw__transport_agree_members(tw_transport *t, int64_t step, tw__membership *m) {
+int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m) {
     agreement a = {0};
     *m = (tw__membership){0};
     TW_TRY(begin_change(t));
-    int error = set_up(&a, t, step);
+    int error = set_up(&a, t, intent);
     if (error == TW_OK) {
         tell_all(&a);
         error = agree(&a);
@@ -581,7 +614,7 @@ int tw__transport_agree_members(tw_transport *t, int64_t step, tw__membership *m
     if (error == TW_OK)
         error = keep_decision(&a);
     cancel(&a);
-    if (error == TW_OK)
+    if (error == TW_OK && !intent->leaving)
         install(t, m);
     free(a.self);
     free(a.peers);

@@ -76,16 +76,23 @@ typedef struct tw__membership {
     int *ranks; /* [nranks] that stay, ascending, by their numbers before; the caller frees it */
     int nranks;
     int before, nbefore; /* this rank, and how many there were */
+    int joined;          /* ranks that come behind these */
     int64_t step;        /* that all must have completed */
 } tw__membership;
 
+/* What a rank brings to it. */
+typedef struct tw__intent {
+    int64_t step; /* that it has completed */
+    int leaving;  /* it is to go; its transport stays as it is and can only be freed */
+    int joining;  /* ranks that it is connected to, and that may join */
+} tw__intent;
+
 /* Errors: TW_ERR_TRANSPORT if the ranks of this transport cannot change. */
 int tw__transport_check_elastic(const tw_transport *t);
-/* After a failure: agree with the ranks that are left on who goes on, and change the transport to
- * these. All its messages must be cancelled.
- *   step  that this rank has completed
+/* Agree with the ranks that are left on who goes on, and change the transport to these. All its
+ * messages must be done or cancelled.
  * Errors: TW_ERR_QUORUM; TW_ERR_EXCLUDED; TW_ERR_TIMEOUT; TW_ERR_MEMORY. Nothing has changed then. */
-int tw__transport_agree_members(tw_transport *t, int64_t step, tw__membership *m);
+int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m);
 /* Changes of the membership so far. */
 uint32_t tw__transport_version(const tw_transport *t);
 

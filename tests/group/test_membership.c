@@ -516,6 +516,127 @@ static void test_background(void **state) {
     job_close(&j);
 }
 
+/* ---- leaving */
+
+typedef struct departure {
+    job *j;
+    int heirs[MOST]; /* TW_ANY_RANK, a rank, or STAYS */
+} departure;
+
+enum { STAYS = -2 };
+
+static int leave_rank(ranks *r, int rank, void *context) {
+    departure *d = context;
+    if (d->j->lost[rank])
+        return TW_OK;
+    if (d->heirs[rank] != STAYS)
+        return tw_group_leave(r->groups[rank], d->heirs[rank]);
+    return tw_group_grow(r->groups[rank], &d->j->members[rank]);
+}
+
+static void add_residual(tw_group *g, double *sum) {
+    float residual[N];
+    check_ok(tw_group_get_residual(g, 0, residual));
+    for (int i = 0; i < N; i++)
+        sum[i] += residual[i];
+}
+
+/* All residuals together are as before: these inputs sum exactly. */
+static void check_leave(const char *exchange, const int *heirs, int nranks, float momentum) {
+    static job j;
+    static fresh f;
+    const int64_t n = N;
+    double before[N] = {0}, after[N] = {0};
+    tw_group_params params = elastic_params(exchange);
+    params.select.momentum = momentum;
+    departure d = {.j = &j};
+    int left = 0;
+    check_scene("%s, %d ranks, some leave", exchange, nranks);
+    job_open(&j, nranks, &params, &n, 1);
+    job_step(&j);
+    job_step(&j);
+    for (int rank = 0; rank < nranks; rank++) {
+        add_residual(j.r.groups[rank], before);
+        d.heirs[rank] = heirs[rank];
+        left += heirs[rank] == STAYS;
+    }
+    ranks_run(&j.r, leave_rank, &d);
+    ranks_ok(&j.r);
+    for (int rank = 0; rank < nranks; rank++) {
+        if (heirs[rank] == STAYS) {
+            add_residual(j.r.groups[rank], after);
+            check_int("ranks", j.members[rank].nranks, left);
+            check_int("left", j.members[rank].nlost, nranks - left);
+            for (int i = 0; i < nranks - left; i++)
+                check_true(j.members[rank].lost[i].heir >= 0);
+        } else {
+            check_error(tw_allreduce(j.r.groups[rank], 0, j.grads[rank], j.outs[rank]),
+                        TW_ERR_STATE);
+            lose_rank(&j, rank);
+        }
+    }
+    for (int i = 0; i < N; i++)
+        check_true(before[i] == after[i]);
+    if (momentum == 0.0f)
+        fresh_open(&f, &j, &params, 2);
+    for (int i = 0; i < 2; i++) {
+        job_step(&j);
+        ranks_ok(&j.r);
+        if (momentum == 0.0f)
+            fresh_step(&f, &j);
+    }
+    if (momentum == 0.0f)
+        job_close(&f.job);
+    job_close(&j);
+}
+
+static void test_leave(void **state) {
+    (void)state;
+    for (int e = 0; e < check_exchanges(); e++)
+        check_leave(check_exchange(e), (const int[]){STAYS, 3, STAYS, STAYS}, 4, 0.0f);
+    check_leave("oktopk", (const int[]){TW_ANY_RANK, STAYS}, 2, 0.0f);
+    check_leave("oktopk", (const int[]){1, STAYS, 1, TW_ANY_RANK, TW_ANY_RANK, STAYS}, 6, 0.0f);
+    check_leave("allgather", (const int[]){TW_ANY_RANK, STAYS, STAYS}, 3, 0.5f);
+}
+
+static void test_leave_refused(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    const struct {
+        int heirs[3];
+        const char *says;
+    } wrong[] = {{{1, 2, STAYS}, "rank 0 names 1"},
+                 {{3, STAYS, STAYS}, "rank 0 names 3"},
+                 {{0, STAYS, STAYS}, "rank 0 names 0"},
+                 {{TW_ANY_RANK, TW_ANY_RANK, 0}, "all ranks leave"}};
+    departure d = {.j = &j};
+    job_open(&j, 3, &params, &n, 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memcpy(d.heirs, wrong[i].heirs, sizeof wrong[i].heirs);
+        ranks_run(&j.r, leave_rank, &d);
+        ranks_error(&j.r, TW_ERR_PARAM);
+        ranks_say(&j.r, "%s", wrong[i].says);
+        job_step(&j);
+        ranks_ok(&j.r);
+    }
+    memcpy(d.heirs, (const int[]){STAYS, STAYS, STAYS}, sizeof(int) * 3);
+    ranks_run(&j.r, leave_rank, &d);
+    ranks_ok(&j.r);
+    check_int("nobody has left", j.members[0].nranks, 3);
+    check_int("no change", j.members[0].version, 0);
+    /* A rank is lost while another leaves: the call fails, and nobody has left. */
+    lose_rank(&j, 1);
+    memcpy(d.heirs, (const int[]){STAYS, STAYS, 0}, sizeof(int) * 3);
+    ranks_run(&j.r, leave_rank, &d);
+    check_true(is_broken(j.r.status[0]) && is_broken(j.r.status[2]));
+    job_step(&j);
+    ranks_ok(&j.r);
+    check_int("ranks", j.members[0].nranks, 2);
+    job_close(&j);
+}
+
 /* ---- refused */
 
 static void test_refused(void **state) {
@@ -552,11 +673,12 @@ static void test_refused(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_repeated),    cmocka_unit_test(test_doubt),
-        cmocka_unit_test(test_split),       cmocka_unit_test(test_broken_pair),
-        cmocka_unit_test(test_silent),      cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_down_to_one), cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_background),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_repeated),      cmocka_unit_test(test_doubt),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_broken_pair),
+        cmocka_unit_test(test_silent),        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_down_to_one),   cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_background),    cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_leave_refused), cmocka_unit_test(test_refused),
     };
     on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
