@@ -352,6 +352,14 @@ typedef struct tw_tcp_params {
  * listens there; TW_ERR_TIMEOUT, naming the ranks that did not come. */
 TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params);
 
+/* Join a job that runs over tw_transport_tcp. Waits until its ranks call tw_group_grow, `timeout` at
+ * most. Then create a group like theirs, elastic, with the same tensors, and open it: tw_group_open
+ * takes part in their tw_group_grow. The residuals of this rank are zero; it takes over the step
+ * counters. It has the last rank: tw_transport_info tells.
+ *   params  those of the job, with rank 0 and nranks 0
+ * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this process. */
+TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *params);
+
 /* The functions of a custom transport: implement them to run Thinwire over your own network. One
  * thread at a time calls the functions of one transport; it may be a thread of the library. Only
  * idle and close may block.
@@ -856,7 +864,7 @@ typedef struct tw_members {
     int64_t version;  /* changes so far */
     int rank, nranks; /* now; so does tw_transport_info tell */
     int rank_before, nranks_before;
-    const int *before;        /* [nranks] the number that each rank had */
+    const int *before;        /* [nranks] the number that each rank had; -1: it is new */
     const tw_lost_rank *lost; /* [nlost] */
     int nlost;
     int completed;  /* 1: the step that failed was completed on this rank too */
@@ -890,19 +898,27 @@ typedef struct tw_members {
  * lost meanwhile. Also TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
  * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if the group is not open, not elastic or not
  * broken, if tensors are in progress (tw_allreduce_wait first; it returns the error), or if the step
- * failed on this rank's device after others had completed it. */
+ * failed on this rank's device after others had completed it, or tw_group_open for want of memory.
+ * After a tw_group_open that failed because a rank was lost this call opens the group. */
 TW_API int tw_group_shrink(tw_group *group, tw_members *members);
 
-/* Ranks may leave between steps. All ranks must call one of these at the same point: those that leave
- * tw_group_leave, all others tw_group_grow. If nobody leaves, it costs one round of short messages.
+/* Ranks may leave and join between steps. All ranks must call one of these at the same point: those that
+ * leave tw_group_leave, all others tw_group_grow. If nobody leaves or waits to join, it costs one round
+ * of short messages, and nothing changes.
+ *
+ * Processes join with tw_transport_join and tw_group_open, 16 at a time. A rank that can listen at an
+ * address of tw_tcp_params.meet does so between these calls; if it is lost, another does. The new ranks
+ * stand behind the others. Then give them the parameters, and call tw_group_verify.
  *
  * A rank that leaves hands its residuals and moments to its heir, by the rules of tw_group_load: nothing
  * is lost. After TW_OK it can only free its group and its transport. The others go on as after
  * tw_group_shrink, with the same rules for numbers, and for what is learned anew.
  *   heir     a rank that stays; TW_ANY_RANK: the library chooses
- *   members  gets the ranks; may be NULL. If none has left, nlost is 0.
+ *   members  gets the ranks; may be NULL. If nobody has left or joined, nranks is nranks_before.
  * Errors that all ranks get, and that change nothing: TW_ERR_PARAM for an heir that is no rank or leaves
  * too, or if nobody stays; TW_ERR_NUMBER if a sum overflows; TW_ERR_MEMORY.
+ * TW_ERR_MISMATCH: the group of a newcomer differs. The text names it and the field, and the group goes
+ * on without it: `members` tells.
  * Errors after which the group is broken: those of tw_allreduce. Then nobody has left: call
  * tw_group_shrink, and leave again. But if tw_group_leave returns TW_ERR_TRANSPORT because the heir was
  * lost at the last moment, its rank is no member any more. TW_ERR_QUORUM and TW_ERR_EXCLUDED as in
@@ -912,6 +928,15 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
 #define TW_ANY_RANK (-1)
 TW_API int tw_group_leave(tw_group *group, int heir);
 TW_API int tw_group_grow(tw_group *group, tw_members *members);
+
+/* Compare a hash of the parameters, or of whatever must be alike, before the first step with new ranks.
+ * Collective.
+ *   hash     [bytes] at most 64, of the caller's own making
+ *   members  gets the ranks if some are refused; may be NULL
+ * Errors: TW_ERR_MISMATCH names the first rank whose hash is not that of rank 0. All that differ are no
+ * members any more, and can only free their groups. The others go on: for them the group is whole.
+ * TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
+TW_API int tw_group_verify(tw_group *group, const void *hash, size_t bytes, tw_members *members);
 
 /* ---- 8. State of a group ------------------------------------------------------------------ */
 

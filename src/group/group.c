@@ -1,7 +1,7 @@
 /* group.c - a group's parameters and tensors, the checks before its calls, and information
  *
  * Everything here is local: ranks meet in open.c. */
-#include "group/group.h"
+#include "group/step.h"
 #include "base/pool.h"
 #include "select/methods.h"
 
@@ -98,6 +98,20 @@ static int resolve(tw_group *g, const tw_group_params *params) {
 
 /* ---- create and add */
 
+/* What is needed when something fails, be it the opening. */
+static int create_broken(tw_group *g) {
+    g->broken_text = calloc(1, TW__TEXT);
+    int complete = g->broken_text != NULL;
+    if (tw__group_is_elastic(g)) {
+        g->elastic.doubt = calloc(1, sizeof *g->elastic.doubt);
+        g->elastic.norms = calloc((size_t)g->nranks, sizeof *g->elastic.norms);
+        complete &= g->elastic.doubt != NULL && g->elastic.norms != NULL;
+        for (int r = 0; r < g->nranks && complete; r++)
+            g->elastic.norms[r].norm = -1.0;
+    }
+    return complete ? TW_OK : tw__fail(TW_ERR_MEMORY, "no memory for a group");
+}
+
 int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_params *params) {
     TW_REQUIRE(group, "group");
     *group = NULL;
@@ -112,13 +126,16 @@ int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_pa
     int error = resolve(g, params);
     if (error == TW_OK && (g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
         error = tw__fail(TW_ERR_MEMORY, "no memory to agree with %d ranks", g->nranks);
+    if (error == TW_OK)
+        error = create_broken(g);
     if (error == TW_OK && tw__group_is_elastic(g))
         error = tw__transport_check_elastic(transport);
     if (error == TW_OK)
         error = tw__transport_acquire(transport);
     if (error != TW_OK) {
-        free(g->agree);
-        free(g);
+        void *const parts[] = {g->agree, g->broken_text, g->elastic.doubt, g->elastic.norms, g};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+            free(parts[i]);
         return error;
     }
     tw__transport_set_timeout(transport, g->params.timeout);
@@ -280,7 +297,7 @@ int tw_group_add_pieces(tw_group *g, const int64_t *sizes, int npieces,
 int tw__group_check_open(const tw_group *g) {
     if (!g->opened)
         return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
-    if (g->broken_text == NULL || g->lists[TW__HOST_LISTS].context == NULL)
+    if (g->lists[TW__HOST_LISTS].context == NULL)
         return tw__fail(TW_ERR_STATE, "the group failed to open and can only be freed");
     return TW_OK;
 }

@@ -125,7 +125,9 @@ typedef struct tw__elastic {
     int64_t step;           /* steps of any tensors or bucket that were completed */
     struct tw__step *doubt; /* the step that this rank could complete; others may have, or not */
     int in_doubt;           /* there is such a step */
-    int damaged;            /* a step has failed half applied */
+    int built;              /* all that does not depend on the ranks is there */
+    int damaged;            /* a step has failed half applied, or an opening half done */
+    int has_listener;       /* at the last poll a rank listened for others that join */
     tw__norm *norms;        /* [nranks] */
     int *before;            /* [nranks] of tw_members */
     tw_lost_rank *lost;     /* [..] of tw_members */
@@ -231,14 +233,18 @@ void tw__allreduce_undo(tw_group *g);
 /* ---- open.c */
 
 /* The transport has other ranks: as a fresh group of these, with residuals, moments and step counters.
- * Collective. Errors: as tw_group_open. */
-int tw__group_reopen(tw_group *g);
+ * Collective. Errors: as tw_group_open.
+ *   joined  ranks that are new, and are in tw_group_open meanwhile */
+int tw__group_reopen(tw_group *g, int joined);
 
 /* ---- membership.c */
 
 static inline int tw__group_is_elastic(const tw_group *g) {
     return g->params.membership == TW_MEMBERSHIP_ELASTIC;
 }
+/* Ranks that are new, this one or others, take the step counters of the others. Collective.
+ * Errors: TW_ERR_MEMORY; TW_ERR_PROTOCOL; those of tw__transport_wait. */
+int tw__group_share_steps(tw_group *g, int is_new);
 /* After a step: now and then this rank's norm. */
 void tw__group_note_norm(tw_group *g);
 

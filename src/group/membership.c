@@ -65,8 +65,12 @@ static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
     tw__elastic *e = &g->elastic;
     int nlost = 0;
     tw_lost_rank *lost = calloc((size_t)m->nbefore, sizeof *lost);
-    if (lost == NULL)
+    tw__norm *norms = calloc((size_t)m->nranks, sizeof *norms);
+    if (lost == NULL || norms == NULL) {
+        free(lost);
+        free(norms);
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", m->nbefore);
+    }
     for (int r = 0; r < m->nbefore; r++)
         if (number_now(m, r) < 0)
             lost[nlost++] = (tw_lost_rank){
@@ -74,10 +78,15 @@ static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
                 .heir = heirs != NULL && heirs[r] >= 0 ? number_now(m, heirs[r]) : -1,
                 .norm = e->norms[r].norm,
                 .step = e->norms[r].step};
-    for (int r = 0; r < m->nranks; r++)
-        e->norms[r] = e->norms[m->ranks[r]];
+    for (int r = 0; r < m->nranks; r++) {
+        int is_new = m->ranks[r] >= m->nbefore;
+        norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
+        m->ranks[r] = is_new ? -1 : m->ranks[r];
+    }
+    free(e->norms);
     free(e->before);
     free(e->lost);
+    e->norms = norms;
     e->before = m->ranks;
     e->lost = lost;
     m->ranks = NULL;
@@ -92,7 +101,7 @@ static void tell_members(const tw_group *g, const tw__membership *m, tw_members 
                             .nranks_before = m->nbefore,
                             .before = g->elastic.before,
                             .lost = g->elastic.lost,
-                            .nlost = m->nbefore - m->nranks,
+                            .nlost = m->nbefore - (m->nranks - m->joined),
                             .step = g->elastic.step};
     (void)tw_transport_info(g->transport, NULL, &members->rank, &members->nranks, NULL);
 }
@@ -100,16 +109,20 @@ static void tell_members(const tw_group *g, const tw__membership *m, tw_members 
 /* ---- shrink */
 
 static int check_shrink(tw_group *g) {
-    TW_TRY(tw__group_check_open(g));
+    if (!g->opened)
+        return tw__group_check_open(g);
     if (!tw__group_is_elastic(g))
         return tw__fail(TW_ERR_STATE, "the ranks of this group are fixed; create it with "
                                       "membership = TW_MEMBERSHIP_ELASTIC");
+    if (tw__transport_is_new(g->transport))
+        return tw__fail(TW_ERR_EXCLUDED, "this rank had not joined yet; free it and join anew: %s",
+                        g->broken_text);
     if (g->broken == TW_OK)
         return tw__fail(TW_ERR_STATE, "the group is whole; call this after a step has failed");
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait");
     if (g->elastic.damaged)
-        return tw__fail(TW_ERR_STATE, "a step has failed half applied; load a saved state: %s",
+        return tw__fail(TW_ERR_STATE, "a step or the opening has failed half done: %s",
                         g->broken_text);
     return TW_OK;
 }
@@ -139,7 +152,7 @@ static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_mem
     int64_t before = g->elastic.step;
     TW_TRY(settle_step(g, m->step));
     TW_TRY(note_members(g, m, heirs));
-    TW_TRY(tw__group_reopen(g));
+    TW_TRY(tw__group_reopen(g, m->joined));
     tell_members(g, m, members);
     if (members != NULL)
         members->completed = g->elastic.step > before;
@@ -171,9 +184,19 @@ enum { STAYS = -2 }; /* in place of an heir */
 
 /* What every rank says. */
 typedef struct change_record {
-    int64_t step; /* that it has completed */
-    int64_t heir; /* TW_ANY_RANK: leaves, any heir; STAYS */
+    int64_t step;      /* that it has completed */
+    int64_t heir;      /* TW_ANY_RANK: leaves, any heir; STAYS */
+    int64_t newcomers; /* that have asked it to join */
+    int64_t listens;   /* it listens for them */
 } change_record;
+
+/* What all ranks make of it. */
+typedef struct plan {
+    int leaving; /* ranks that leave */
+    int *heirs;  /* [nranks] to whom; -1: it stays */
+    int host;    /* the rank that newcomers have asked */
+    int joining; /* how many; 0: none */
+} plan;
 
 static int check_change(tw_group *g) {
     TW_TRY(tw__group_check(g, 0));
@@ -209,11 +232,15 @@ static int choose_heirs(const tw_group *g, const change_record *records, int *he
     return TW_OK;
 }
 
-/* *leaving: how many are. */
-static int share_change(tw_group *g, int64_t heir, int *heirs, int *leaving) {
-    const change_record own = {g->elastic.step, heir}, *records = NULL;
+static int share_change(tw_group *g, int64_t heir, plan *p) {
+    const change_record own = {.step = g->elastic.step,
+                               .heir = heir,
+                               .newcomers =
+                                   tw__transport_newcomers(g->transport, !g->elastic.has_listener),
+                               .listens = tw__transport_listens(g->transport)};
+    const change_record *records = NULL;
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&records));
-    *leaving = 0;
+    g->elastic.has_listener = 0;
     for (int r = 0; r < g->nranks; r++) {
         if (records[r].step != own.step)
             return tw__transport_abort(
@@ -222,9 +249,15 @@ static int share_change(tw_group *g, int64_t heir, int *heirs, int *leaving) {
                          "rank %d calls this after step %lld, rank %d after %lld; call it at the "
                          "same point on all ranks",
                          r, (long long)records[r].step, g->rank, (long long)own.step));
-        *leaving += records[r].heir != STAYS;
+        p->leaving += records[r].heir != STAYS;
+        g->elastic.has_listener |= records[r].listens != 0;
+        if (p->joining == 0 && records[r].heir == STAYS && records[r].newcomers > 0 &&
+            records[r].newcomers <= TW__MOST_NEW) {
+            p->host = r;
+            p->joining = (int)records[r].newcomers;
+        }
     }
-    return *leaving > 0 ? choose_heirs(g, records, heirs) : TW_OK;
+    return p->leaving > 0 ? choose_heirs(g, records, p->heirs) : TW_OK;
 }
 
 /* This rank has left: nothing but freeing is possible. */
@@ -239,13 +272,16 @@ static int end_membership(tw_group *g, const tw__membership *m, int heir) {
     return TW_OK;
 }
 
-static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, tw_members *members) {
+/* *host: the number of this rank becomes what it is afterwards. */
+static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, int *host,
+                         tw_members *members) {
     const tw__intent intent = {.step = g->elastic.step, .leaving = heirs[g->rank] >= 0};
     tw__membership m;
     TW_TRY(tw__handover_run(g, heirs, h));
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
+    *host = number_now(&m, *host);
     if (intent.leaving)
         error = end_membership(g, &m, heirs[g->rank]);
     else if ((error = tw__handover_apply(g, h)) == TW_OK)
@@ -254,24 +290,108 @@ static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, tw_memb
     return error;
 }
 
+/* ---- join */
+
+/* Seconds that the meeting with newcomers may take: if one falls silent, all wait for so long. */
+#define MEETING 10.0
+
+typedef struct invitation_record {
+    int64_t error;
+    unsigned char id[32];
+} invitation_record;
+
+/* Newcomers that differ are not waited for: the others go on without them. */
+static int refuse_newcomers(tw_group *g, int joined, tw_members *members) {
+    char text[TW__TEXT];
+    snprintf(text, sizeof text, "%s", tw_last_error());
+    tw__group_break(g, TW_ERR_MISMATCH);
+    for (int r = g->nranks - joined; r < g->nranks; r++)
+        tw__transport_suspect(g->transport, r);
+    TW_TRY(tw_group_shrink(g, members));
+    return tw__fail(TW_ERR_MISMATCH, "%s; the others go on without it", text);
+}
+
+static int admit(tw_group *g, const plan *p, tw_members *members) {
+    double timeout = g->params.timeout < MEETING ? g->params.timeout : MEETING;
+    tw__intent intent = {.step = g->elastic.step};
+    invitation_record own = {0};
+    const invitation_record *all = NULL;
+    tw__membership m;
+    if (g->rank == p->host)
+        own.error = tw__transport_invite(g->transport, p->joining, timeout, own.id);
+    TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&all));
+    if (all[p->host].error != TW_OK)
+        return TW_OK; /* they may ask again */
+    memcpy(own.id, all[p->host].id, sizeof own.id);
+    if (tw__transport_meet_newcomers(g->transport, p->joining, timeout, own.id) == TW_OK)
+        intent.joining = p->joining;
+    int error = tw__transport_agree_members(g->transport, &intent, &m);
+    if (error != TW_OK)
+        return end_here(g, error);
+    int joined = m.joined;
+    error = change_ranks(g, &m, NULL, members);
+    free(m.ranks);
+    return error == TW_ERR_MISMATCH && joined > 0 ? refuse_newcomers(g, joined, members) : error;
+}
+
+static int64_t *steps_row(const tw_group *g, int64_t *rows, int rank) {
+    return rows + (size_t)rank * ((size_t)g->ntensors + 2);
+}
+
+static int take_steps(tw_group *g, const int64_t *row) {
+    g->elastic.step = row[1];
+    for (int i = 0; i < g->ntensors; i++) {
+        tw__tensor *t = &g->tensors[i];
+        if (row[2 + i] < 0)
+            return tw__transport_abort(
+                g->transport, tw__fail(TW_ERR_PROTOCOL, "rank 0 tells of a step that cannot be"));
+        t->steps = t->info.step = row[2 + i];
+        if (t->selector != NULL)
+            TW_TRY(tw__selector_reset(t->selector, t->steps));
+    }
+    return TW_OK;
+}
+
+/* Rank 0 is none of those that are new: they come last. */
+int tw__group_share_steps(tw_group *g, int is_new) {
+    size_t width = (size_t)g->ntensors + 2;
+    int64_t *rows = calloc((size_t)g->nranks * width, sizeof *rows);
+    int error = rows != NULL ? TW_OK : tw__fail(TW_ERR_MEMORY, "no memory for step counters");
+    error = tw__agree_error(g, error);
+    if (error == TW_OK) {
+        int64_t *own = steps_row(g, rows, g->rank);
+        own[0] = is_new;
+        own[1] = g->elastic.step;
+        for (int t = 0; t < g->ntensors; t++)
+            own[2 + t] = g->tensors[t].steps;
+        error = tw__allgather(g->transport, rows, width * sizeof *rows, g->agree);
+    }
+    if (error == TW_OK && is_new)
+        error = take_steps(g, rows);
+    free(rows);
+    return error;
+}
+
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
     tw__handover h = {0};
-    int leaving = 0, *heirs = calloc((size_t)g->nranks, sizeof *heirs);
-    if (heirs == NULL) /* the others wait for this rank */
+    plan p = {.heirs = calloc((size_t)g->nranks, sizeof *p.heirs)};
+    if (p.heirs == NULL) /* the others wait for this rank */
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
-    int error = share_change(g, heir, heirs, &leaving);
-    if (error == TW_OK && leaving > 0)
-        error = leave_or_stay(g, heirs, &h, members);
-    else if (error == TW_OK)
+    int error = share_change(g, heir, &p);
+    if (error == TW_OK)
         tell_members(
             g, &(tw__membership){.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks},
             members);
+    if (error == TW_OK && p.leaving > 0)
+        error = leave_or_stay(g, p.heirs, &h, &p.host, members);
+    if (error == TW_OK && heir == STAYS && p.joining > 0)
+        error = admit(g, &p, members);
     tw__handover_free(&h);
-    free(heirs);
+    free(p.heirs);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
-    if (error == TW_OK && members != NULL)
+    if (members != NULL)
         members->seconds = tw__seconds() - begin;
     return error;
 }
@@ -288,4 +408,55 @@ int tw_group_grow(tw_group *g, tw_members *members) {
     TW_REQUIRE(g, "group");
     TW_TRY(check_change(g));
     return change(g, STAYS, members);
+}
+
+/* ---- parameters of newcomers */
+
+#define HASH 64
+
+typedef struct hash_record {
+    uint64_t bytes;
+    unsigned char hash[HASH];
+} hash_record;
+
+/* Whether a rank's differs from that of rank 0. */
+static int differs(const hash_record *records, int rank) {
+    return memcmp(&records[rank], &records[0], sizeof *records) != 0;
+}
+
+static int part_with(tw_group *g, int first, int leaving, tw_members *members) {
+    const tw__intent intent = {.step = g->elastic.step, .leaving = leaving};
+    tw__membership m;
+    int error = tw__transport_agree_members(g->transport, &intent, &m);
+    if (error != TW_OK)
+        return end_here(g, error);
+    if (!leaving)
+        error = change_ranks(g, &m, NULL, members);
+    free(m.ranks);
+    if (error != TW_OK)
+        return error;
+    error = tw__fail(TW_ERR_MISMATCH,
+                     "rank %d has other parameters than rank 0; the others go on "
+                     "without it",
+                     leaving ? g->rank : first);
+    return leaving ? end_here(g, error) : error;
+}
+
+int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *members) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(hash, "hash");
+    TW_TRY(check_change(g));
+    if (bytes == 0 || bytes > HASH)
+        return tw__fail(TW_ERR_PARAM, "bytes: %zu; accepted is 1 .. %d", bytes, HASH);
+    hash_record own = {.bytes = bytes};
+    const hash_record *records = NULL;
+    memcpy(own.hash, hash, bytes);
+    int error = tw__agree_share(g, &own, sizeof own, (const void **)&records), first = 0;
+    while (error == TW_OK && first < g->nranks && !differs(records, first))
+        first++;
+    if (error == TW_OK && first < g->nranks)
+        error = part_with(g, first, differs(records, g->rank), members);
+    if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
+        tw__group_break(g, error);
+    return error;
 }

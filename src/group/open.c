@@ -4,6 +4,7 @@
  * everyone got it. */
 #include "group/step.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -339,16 +340,9 @@ static int open_workspace(tw_group *g) {
 static int open_bookkeeping(tw_group *g) {
     g->worker.queue = calloc((size_t)g->ntensors, sizeof *g->worker.queue);
     g->worker.failures = calloc(TW__FAILURES, sizeof *g->worker.failures);
-    g->broken_text = calloc(1, TW__TEXT);
-    int complete = g->worker.queue != NULL && g->worker.failures != NULL && g->broken_text != NULL;
-    if (tw__group_is_elastic(g)) {
-        g->elastic.doubt = calloc(1, sizeof *g->elastic.doubt);
-        g->elastic.norms = calloc((size_t)g->nranks, sizeof *g->elastic.norms);
-        complete &= g->elastic.doubt != NULL && g->elastic.norms != NULL;
-        for (int r = 0; r < g->nranks && complete; r++)
-            g->elastic.norms[r].norm = -1.0;
-    }
-    return complete ? TW_OK : tw__fail(TW_ERR_MEMORY, "no memory for %d tensors", g->ntensors);
+    if (g->worker.queue == NULL || g->worker.failures == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d tensors", g->ntensors);
+    return TW_OK;
 }
 
 /* A wait for the device ends at the deadline, with the group, or with another rank's failure: unless
@@ -379,7 +373,18 @@ static int open_all(tw_group *g) {
     TW_TRY(open_workspace(g));
     TW_TRY(open_tensors(g));
     tw__auto_predict(g);
+    g->elastic.built = 1;
     return TW_OK;
+}
+
+/* All that ranks do together when a group opens, for the first time or with other ranks. */
+static int open_together(tw_group *g, int (*open_local)(tw_group *)) {
+    TW_TRY(tw__agree_params(g));
+    TW_TRY(tw__auto_open(g));
+    int error = open_local(g);
+    if (error != TW_OK)
+        g->elastic.damaged = 1; /* only a part is there */
+    return tw__agree_error(g, error);
 }
 
 int tw_group_open(tw_group *g) {
@@ -390,9 +395,14 @@ int tw_group_open(tw_group *g) {
         return tw__fail(TW_ERR_STATE, "the group has no tensors; add one with tw_group_add");
     g->opened = 1;
     g->broken = TW_ERR_STATE; /* until all went well */
-    TW_TRY(tw__agree_params(g));
-    TW_TRY(tw__auto_open(g));
-    TW_TRY(tw__agree_error(g, open_all(g)));
+    int error = open_together(g, open_all);
+    if (error == TW_OK && tw__transport_is_new(g->transport))
+        error = tw__group_share_steps(g, 1);
+    if (error != TW_OK) {
+        snprintf(g->broken_text, TW__TEXT, "%s", tw_last_error());
+        return error;
+    }
+    tw__transport_set_known(g->transport);
     g->broken = TW_OK;
     return TW_OK;
 }
@@ -451,15 +461,17 @@ static int reopen_all(tw_group *g) {
     return TW_OK;
 }
 
-int tw__group_reopen(tw_group *g) {
+int tw__group_reopen(tw_group *g, int joined) {
     free_workspace(g);
     (void)tw_transport_info(g->transport, NULL, &g->rank, &g->nranks, NULL);
     g->params.bucket = g->bucket_asked;
     g->worker.cursor = 0;
     if ((g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory to agree with %d ranks", g->nranks);
-    TW_TRY(tw__auto_open(g));
-    TW_TRY(tw__agree_error(g, reopen_all(g)));
+    tw__transport_set_checksum(g->transport, g->params.checksum == TW_CHECKSUM_ON);
+    TW_TRY(open_together(g, g->elastic.built ? reopen_all : open_all));
+    if (joined > 0)
+        TW_TRY(tw__group_share_steps(g, 0));
     g->broken_text[0] = '\0';
     g->broken = TW_OK;
     return TW_OK;

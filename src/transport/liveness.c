@@ -173,6 +173,11 @@ void tw__liveness_ask(tw_transport *t) {
     }
 }
 
+void tw__transport_suspect(tw_transport *t, int rank) {
+    start_receives(t);
+    t->liveness.peers[rank].missing = 1;
+}
+
 /* ---- abort */
 
 void tw__liveness_abort(tw_transport *t, int status) {

@@ -567,7 +567,9 @@ static int list_members(agreement *a, tw__membership *m) {
                           .joined = (int)a->self->decided_joining,
                           .nbefore = a->nranks,
                           .before = a->rank};
-    m->ranks = malloc((size_t)a->nranks * sizeof *m->ranks);
+    if (m->joined < 0 || m->joined > TW__MOST_NEW)
+        return tw__fail(TW_ERR_PROTOCOL, "%d ranks were to join", m->joined);
+    m->ranks = malloc((size_t)(a->nranks + m->joined) * sizeof *m->ranks);
     if (m->ranks == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", a->nranks);
     for (int r = 0; r < a->nranks; r++)
@@ -576,8 +578,36 @@ static int list_members(agreement *a, tw__membership *m) {
     return TW_OK;
 }
 
-static void install(tw_transport *t, const tw__membership *m) {
+/* The connections of the meeting with newcomers take the place of the old ones. */
+static int renew_connections(tw_transport *t, const tw__membership *m) {
+    size_t bytes = (size_t)t->new_count * sizeof *t->liveness.peers;
+    tw__liveness_peer *peers = tw__reserve(bytes);
+    void *context = NULL;
+    if (peers == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", bytes);
+    int error = t->member_calls->renew(&context, t->new_sockets, t->rank, t->new_count);
+    if (error != TW_OK) {
+        free(peers);
+        return error;
+    }
+    t->member_calls->keep(t->context, &m->before, 1); /* closes at once */
+    t->calls.close(t->context);
+    t->context = context;
+    free(t->liveness.peers);
+    t->liveness.peers = peers;
+    free(t->new_sockets);
+    t->new_sockets = NULL;
+    return TW_OK;
+}
+
+/* Newcomers stand behind the ranks that stay: m->ranks gets them too, by their numbers in the meeting. */
+static int install(tw_transport *t, tw__membership *m) {
     tw__liveness_stop(t);
+    if (m->joined > 0) {
+        TW_TRY(renew_connections(t, m));
+        for (int i = 0; i < m->joined; i++)
+            m->ranks[m->nranks++] = m->nbefore + i;
+    }
     t->member_calls->keep(t->context, m->ranks, m->nranks);
     for (int r = 0; r < m->nranks; r++)
         if (m->ranks[r] == m->before)
@@ -586,6 +616,34 @@ static void install(tw_transport *t, const tw__membership *m) {
     t->version++;
     t->failed = 0;
     t->members->begun = 0;
+    return TW_OK;
+}
+
+/* Newcomers wait for the decision. */
+static void welcome(agreement *a, int joined) {
+    tw_transport *t = a->t;
+    void *requests[TW__MOST_NEW] = {NULL};
+    int64_t end = tw__clock() + FAREWELL;
+    int left = joined;
+    size_t bytes = bytes_of(a->self);
+    for (int i = 0; i < joined; i++)
+        if (t->calls.send(t->context, t->nranks - joined + i, TW__TAG_MEMBERS, a->self, bytes,
+                          &requests[i]) < 0)
+            requests[i] = NULL;
+    while (left > 0 && tw__clock() < end) {
+        left = 0;
+        for (int i = 0; i < joined; i++) {
+            if (requests[i] != NULL && t->calls.test(t->context, requests[i], &bytes) != 0)
+                requests[i] = NULL;
+            left += requests[i] != NULL;
+        }
+        if (left > 0)
+            tw__transport_idle(t, PERIOD / 10);
+    }
+    for (int i = 0; i < joined; i++)
+        if (requests[i] != NULL)
+            t->calls.cancel(t->context, requests[i]);
+    t->failed = 0;
 }
 
 static int begin_change(tw_transport *t) {
@@ -615,10 +673,88 @@ int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__m
         error = keep_decision(&a);
     cancel(&a);
     if (error == TW_OK && !intent->leaving)
-        install(t, m);
+        error = install(t, m);
+    if (error == TW_OK && !intent->leaving)
+        welcome(&a, m->joined);
+    tw__transport_drop_newcomers(t);
     free(a.self);
     free(a.peers);
     return error;
+}
+
+/* ---- a rank that joins */
+
+typedef struct waiting {
+    void **requests; /* [nranks] */
+    char *buffers;   /* [nranks][capacity] */
+    size_t capacity;
+} waiting;
+
+/* The decision of the ranks before this one; NULL: it has not come. *lost: ranks that are gone. */
+static head *look_for_welcome(tw_transport *t, waiting *w, uint32_t version, int *lost) {
+    *lost = 0;
+    for (int r = 0; r < t->rank; r++) {
+        head *h = (head *)(void *)(w->buffers + (size_t)r * w->capacity);
+        agreement limits = {.capacity = w->capacity};
+        size_t bytes = 0;
+        if (w->requests[r] == NULL &&
+            t->calls.recv(t->context, r, TW__TAG_MEMBERS, h, w->capacity, &w->requests[r]) < 0)
+            w->requests[r] = NULL;
+        int done = w->requests[r] == NULL ? -1 : t->calls.test(t->context, w->requests[r], &bytes);
+        *lost += done < 0;
+        if (done == 0)
+            continue;
+        w->requests[r] = NULL;
+        if (done > 0 && is_whole(&limits, h, bytes) &&
+            h->decided_version == (uint64_t)version + 1 &&
+            h->decided_nranks + h->decided_joining == (uint64_t)t->nranks)
+            return h;
+    }
+    return NULL;
+}
+
+static int join_members(tw_transport *t, head *h, uint32_t version) {
+    int nbefore = (int)h->decided_nranks, *ranks = malloc((size_t)t->nranks * sizeof *ranks);
+    int count = 0, rank = 0;
+    if (ranks == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", t->nranks);
+    for (int r = 0; r < t->nranks; r++)
+        if (r >= nbefore || has(set_of(h, DECIDED), r)) {
+            rank = r == t->rank ? count : rank;
+            ranks[count++] = r;
+        }
+    t->member_calls->keep(t->context, ranks, count);
+    t->rank = rank;
+    t->nranks = count;
+    t->version = version + 1;
+    t->joined = 1;
+    free(ranks);
+    return TW_OK;
+}
+
+int tw__transport_await_members(tw_transport *t, uint32_t version, double seconds) {
+    size_t ranks = (size_t)t->nranks;
+    int64_t end = tw__clock() + (int64_t)((seconds + 10) * (double)TW__SECOND);
+    waiting w = {.capacity = sizeof(head) + 8 * SETS * words_of(ranks + MORE_RANKS)};
+    int lost = 0, status = TW_OK;
+    head *h = NULL;
+    w.requests = calloc(ranks, sizeof *w.requests);
+    w.buffers = calloc(ranks, w.capacity);
+    if (w.requests == NULL || w.buffers == NULL)
+        status = tw__fail(TW_ERR_MEMORY, "no memory to wait for %d ranks", t->nranks);
+    while (status == TW_OK && (h = look_for_welcome(t, &w, version, &lost)) == NULL)
+        if (lost == t->rank || tw__clock() > end)
+            status = tw__fail(TW_ERR_TIMEOUT, "join: the job's ranks go on without this one");
+        else
+            tw__transport_idle(t, PERIOD / 10);
+    for (int r = 0; w.requests != NULL && r < t->rank; r++)
+        if (w.requests[r] != NULL)
+            t->calls.cancel(t->context, w.requests[r]);
+    if (status == TW_OK)
+        status = join_members(t, h, version);
+    free(w.requests);
+    free(w.buffers);
+    return status;
 }
 
 int tw__transport_check_elastic(const tw_transport *t) {

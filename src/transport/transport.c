@@ -98,6 +98,7 @@ void tw_transport_free(tw_transport *transport) {
     assert(transport->alltoalls == NULL);
     tw__liveness_free(transport);
     tw__members_free(transport);
+    tw__transport_forget_meet(transport);
     if (transport->calls.close != NULL)
         transport->calls.close(transport->context);
     tw__sim_clock_free(transport->clock);
@@ -161,6 +162,14 @@ void tw__transport_set_checksum(tw_transport *t, int on) {
 
 void tw__transport_interrupt(tw_transport *t) {
     t->interrupted = 1;
+}
+
+int tw__transport_is_new(const tw_transport *t) {
+    return t->joined;
+}
+
+void tw__transport_set_known(tw_transport *t) {
+    t->joined = 0;
 }
 
 uint32_t tw__transport_version(const tw_transport *t) {

@@ -93,6 +93,24 @@ int tw__transport_check_elastic(const tw_transport *t);
  * messages must be done or cancelled.
  * Errors: TW_ERR_QUORUM; TW_ERR_EXCLUDED; TW_ERR_TIMEOUT; TW_ERR_MEMORY. Nothing has changed then. */
 int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m);
+/* Ranks that may join at a time. */
+#define TW__MOST_NEW 16
+/* Processes that have asked this rank to join, TW__MOST_NEW at most. If it does not listen for them,
+ * and `may_listen`, it begins to. */
+int tw__transport_newcomers(tw_transport *t, int may_listen);
+int tw__transport_listens(const tw_transport *t);
+/* Invite `count` of them to a meeting with all ranks. id[32] names it. Errors: TW_ERR_TRANSPORT. */
+int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned char *id);
+/* Hold it. Errors: those of tw_transport_tcp. */
+int tw__transport_meet_newcomers(tw_transport *t, int count, double timeout,
+                                 const unsigned char *id);
+/* They do not join after all. */
+void tw__transport_drop_newcomers(tw_transport *t);
+/* The next agreement does not wait for this rank. */
+void tw__transport_suspect(tw_transport *t, int rank);
+/* Whether this rank has joined a job that ran, and its group has not been told of it. */
+int tw__transport_is_new(const tw_transport *t);
+void tw__transport_set_known(tw_transport *t);
 /* Changes of the membership so far. */
 uint32_t tw__transport_version(const tw_transport *t);
 

@@ -52,6 +52,7 @@ static inline void tw__counter_add(_Atomic int64_t *counter, int64_t by) {
 
 typedef struct tw__sim_clock tw__sim_clock;
 typedef struct tw__members tw__members;
+typedef struct tw__admission tw__admission;
 
 /* How a transport changes its ranks. */
 typedef struct tw__member_calls {
@@ -59,6 +60,8 @@ typedef struct tw__member_calls {
     void (*begin)(void *context);
     /* Keep ranks[nranks], ascending, renumber them 0, 1, ..., and close the connections to others. */
     void (*keep)(void *context, const int *ranks, int nranks);
+    /* A context with these connections in place of an older one. NULL: others cannot join. */
+    int (*renew)(void **context, const int *sockets, int rank, int nranks);
 } tw__member_calls;
 
 struct tw_transport {
@@ -81,7 +84,12 @@ struct tw_transport {
     const tw__member_calls *member_calls; /* NULL: its ranks cannot change */
     tw__members *members;                 /* NULL: they have not changed yet */
     uint32_t version;                     /* of the membership: changes so far */
-    char name[];                          /* calls.name */
+    tw_tcp_params *meet;      /* where ranks have met and others may join; NULL: nowhere */
+    tw__admission *admission; /* this rank listens there; NULL: it does not */
+    int *new_sockets;         /* [new_count] of a meeting with ranks that may join; NULL: none */
+    int new_count;
+    int joined;  /* this rank has joined a job that ran, and knows nothing of its group yet */
+    char name[]; /* calls.name */
 };
 
 /* ---- liveness.c */
@@ -105,6 +113,17 @@ void tw__liveness_stop(tw_transport *t);
 /* ---- members.c */
 
 void tw__members_free(tw_transport *t);
+/* A rank that joins: until the others have decided that it does. version: of the membership that
+ * ends. Errors: TW_ERR_TRANSPORT; TW_ERR_TIMEOUT; TW_ERR_MEMORY. */
+int tw__transport_await_members(tw_transport *t, uint32_t version, double seconds);
+
+/* ---- join.c, transport_tcp.c */
+
+/* Copy what is needed to meet again. Errors: TW_ERR_MEMORY. */
+int tw__transport_keep_meet(tw_transport *t, const tw_tcp_params *params);
+void tw__transport_forget_meet(tw_transport *t);
+/* Check parameters and fill in defaults. Errors: those of tw_transport_tcp. */
+int tw__tcp_check(tw_tcp_params *params);
 
 /* ---- messages.c, transport_threads.c */
 

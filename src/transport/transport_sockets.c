@@ -185,8 +185,6 @@ static void sockets_keep(void *context, const int *ranks, int nranks) {
     s->failed = 0;
 }
 
-static const tw__member_calls sockets_member_calls = {sockets_begin_change, sockets_keep};
-
 /* ---- create and free */
 
 /* Shuts down the connections that have nothing to send. Returns how many peers are still open. */
@@ -271,6 +269,20 @@ static int init(sockets *s, const int *fds, int rank, int nranks) {
     return TW_OK;
 }
 
+static int create(void **context, const int *fds, int rank, int nranks) {
+    sockets *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", sizeof *s);
+    int status = init(s, fds, rank, nranks);
+    if (status == TW_OK)
+        *context = s;
+    else
+        free_context(s);
+    return status;
+}
+
+static const tw__member_calls sockets_member_calls = {sockets_begin_change, sockets_keep, create};
+
 static const tw_transport_calls sockets_calls = {
     .name = "sockets",
     .send = sockets_send,
@@ -287,14 +299,11 @@ int tw_transport_sockets(tw_transport **transport, const int *fds, int rank, int
     *transport = NULL;
     TW_REQUIRE(fds, "sockets");
     TW_TRY(tw__transport_check_ranks(rank, nranks));
-    sockets *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", sizeof *s);
-    int status = init(s, fds, rank, nranks);
-    if (status == TW_OK)
-        status = tw_transport_custom(transport, &sockets_calls, s, rank, nranks);
+    void *context = NULL;
+    TW_TRY(create(&context, fds, rank, nranks));
+    int status = tw_transport_custom(transport, &sockets_calls, context, rank, nranks);
     if (status != TW_OK)
-        free_context(s);
+        free_context(context);
     else
         (*transport)->member_calls = &sockets_member_calls;
     return status;

@@ -6,12 +6,13 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define DEFAULT_TIMEOUT 300.0
 #define MOST_SECONDS 1e9
 
-static int check_params(tw_tcp_params *p) {
+int tw__tcp_check(tw_tcp_params *p) {
     TW_REQUIRE(p->meet, "meet");
     TW_TRY(tw__transport_check_ranks(p->rank, p->nranks));
     if ((p->secret == NULL) != (p->secret_bytes == 0))
@@ -32,7 +33,7 @@ int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params) {
     *transport = NULL;
     TW_REQUIRE(params, "params");
     tw_tcp_params checked = *params;
-    TW_TRY(check_params(&checked));
+    TW_TRY(tw__tcp_check(&checked));
     int *sockets = malloc((size_t)checked.nranks * sizeof *sockets);
     if (sockets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", checked.nranks);
@@ -44,5 +45,13 @@ int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params) {
                 (void)close(sockets[r]);
     }
     free(sockets);
+    if (status != TW_OK)
+        return status;
+    memcpy((*transport)->name, "tcp", sizeof "tcp");
+    status = tw__transport_keep_meet(*transport, &checked);
+    if (status != TW_OK) {
+        tw_transport_free(*transport);
+        *transport = NULL;
+    }
     return status;
 }

@@ -1,0 +1,286 @@
+/* test_join.c - processes that join a job over TCP: in, refused, or at the same time as others leave
+ *
+ * Processes are threads here, each with its own sockets. */
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { MOST = 8, N = 500, K = 64, STEPS = 400 };
+
+typedef struct process {
+    tw_tcp_params params;
+    const char *exchange;
+    int joins;      /* it comes when the job runs */
+    int64_t k;      /* 0: K */
+    int differs;    /* its parameters do */
+    int leaves_at;  /* step; 0: it stays */
+    int until;      /* ranks with which it ends, once there have been so many */
+    int only;       /* 1: ends when a change was made, whatever it was */
+    double timeout; /* of the group; 0: 20 s */
+    int status;
+    char text[512];
+    int rank, nranks;
+    int64_t steps, version;
+    int refused;   /* newcomers that it has seen refused */
+    uint64_t hash; /* of all results since all were there */
+    pthread_t thread;
+} process;
+
+static char meet[64];
+static const char secret[] = "a secret of the tests";
+
+static void choose_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    check_true(fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0);
+    check_true(getsockname(fd, (struct sockaddr *)&address, &size) == 0);
+    (void)close(fd);
+    snprintf(meet, sizeof meet, "127.0.0.1:%d", ntohs(address.sin_port));
+}
+
+static int open_group(process *p, tw_transport *transport, tw_group **group) {
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.exchange = p->exchange;
+    params.select.k = p->k > 0 ? p->k : K;
+    params.select.threads = 1;
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    params.timeout = p->timeout > 0 ? p->timeout : 20;
+    int status = tw_group_create(group, transport, &params);
+    if (status == TW_OK)
+        status = tw_group_add(*group, N, NULL, NULL);
+    return status == TW_OK ? tw_group_open(*group) : status;
+}
+
+/* Polls, then makes a step, until as many are there as it waits for. */
+static int work(process *p, tw_group *group) {
+    float grad[N], out[N];
+    int status = TW_OK, verified = !p->joins;
+    for (int step = 0; step < STEPS && status == TW_OK; step++) {
+        tw_members members = {0};
+        tw_step_info info;
+        struct timespec nap = {0, 2000000};
+        nanosleep(&nap, NULL);
+        if (verified) { /* a newcomer is past this call */
+            (void)tw_group_info(group, 0, &info);
+            if (p->leaves_at > 0 && info.step >= p->leaves_at)
+                return tw_group_leave(group, TW_ANY_RANK);
+            status = tw_group_grow(group, &members);
+            if (status == TW_ERR_MISMATCH) {
+                p->refused++;
+                status = TW_OK;
+            }
+            p->nranks = members.nranks;
+            p->rank = members.rank;
+            p->version = members.version;
+        }
+        if (status == TW_OK && (!verified || members.nranks > members.nranks_before)) {
+            uint64_t parameters = p->differs ? 7 : 6;
+            status = tw_group_verify(group, &parameters, sizeof parameters, &members);
+            if (status == TW_ERR_MISMATCH && !p->differs) {
+                p->refused++;
+                p->nranks = members.nranks;
+                status = TW_OK;
+            }
+            verified = 1;
+            p->hash = 0;
+        }
+        for (int i = 0; i < N; i++)
+            grad[i] = (float)((i * 7919 + p->rank * 31 + step) % 211);
+        if (status == TW_OK)
+            status = tw_allreduce(group, 0, grad, out);
+        if (status == TW_OK)
+            status = tw_group_info(group, 0, &info);
+        p->steps = info.step;
+        p->hash = oracle_hash(p->hash, out, sizeof out);
+        if (p->nranks == p->until || (p->only && p->refused > 0))
+            return status;
+    }
+    return status;
+}
+
+static void *process_main(void *context) {
+    process *p = context;
+    tw_transport *transport = NULL;
+    tw_group *group = NULL;
+    p->status = p->joins ? tw_transport_join(&transport, &p->params)
+                         : tw_transport_tcp(&transport, &p->params);
+    if (p->status == TW_OK) {
+        (void)tw_transport_info(transport, NULL, &p->rank, &p->nranks, NULL);
+        p->status = open_group(p, transport, &group);
+    }
+    if (p->status == TW_OK)
+        p->status = work(p, group);
+    if (p->status != TW_OK)
+        snprintf(p->text, sizeof p->text, "%s", tw_last_error());
+    tw_group_free(group);
+    tw_transport_free(transport);
+    return NULL;
+}
+
+/* Ranks 0 .. members-1 begin; the others join. */
+static void begin(process *all, int members, int count, const char *exchange) {
+    choose_port();
+    memset(all, 0, (size_t)count * sizeof *all);
+    for (int i = 0; i < count; i++) {
+        all[i].exchange = exchange;
+        all[i].joins = i >= members;
+        all[i].until = count;
+        all[i].params = (tw_tcp_params){.meet = meet,
+                                        .rank = i < members ? i : 0,
+                                        .nranks = i < members ? members : 0,
+                                        .secret = secret,
+                                        .secret_bytes = sizeof secret,
+                                        .timeout = 15};
+    }
+}
+
+static void run(process *all, int count) {
+    for (int i = 0; i < count; i++)
+        if (pthread_create(&all[i].thread, NULL, process_main, &all[i]) != 0)
+            abort();
+    for (int i = 0; i < count; i++)
+        pthread_join(all[i].thread, NULL);
+}
+
+static void check_process(const process *p, int status, const char *text) {
+    if (p->status != status)
+        check_fail("a process has status %d, not %d: %s", p->status, status, p->text);
+    if (text != NULL)
+        check_contains(p->text, text);
+}
+
+static void test_join(void **state) {
+    (void)state;
+    process all[MOST];
+    for (int e = 0; e < check_exchanges(); e++)
+        for (int members = 1; members <= 3; members += 2) {
+            check_scene("%s, one joins %d", check_exchange(e), members);
+            begin(all, members, members + 1, check_exchange(e));
+            run(all, members + 1);
+            for (int i = 0; i <= members; i++) {
+                check_process(&all[i], TW_OK, NULL);
+                check_int("ranks", all[i].nranks, members + 1);
+                check_int("rank", all[i].rank, i);
+                check_int("steps", all[i].steps, all[0].steps);
+                check_true(all[i].hash == all[0].hash);
+            }
+        }
+}
+
+static void test_several_join(void **state) {
+    (void)state;
+    process all[MOST];
+    begin(all, 2, 6, "oktopk");
+    run(all, 6);
+    for (int i = 0; i < 6; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("ranks", all[i].nranks, 6);
+        check_int("steps", all[i].steps, all[0].steps);
+    }
+}
+
+/* Rank 0, which may be the one that listens, leaves; others join. */
+static void test_leave_and_join(void **state) {
+    (void)state;
+    process all[MOST];
+    begin(all, 3, 5, "oktopk");
+    all[0].leaves_at = 3;
+    for (int i = 0; i < 5; i++)
+        all[i].until = 4;
+    all[0].until = 0;
+    run(all, 5);
+    for (int i = 0; i < 5; i++)
+        check_process(&all[i], TW_OK, NULL);
+    for (int i = 1; i < 5; i++) {
+        check_int("ranks", all[i].nranks, 4);
+        check_int("steps", all[i].steps, all[1].steps);
+    }
+}
+
+/* ---- refused: the job goes on */
+
+static void check_refused(process *all, int status, const char *text) {
+    all[0].until = all[1].until = 0;
+    all[0].only = all[1].only = 1;
+    run(all, 3);
+    check_process(&all[2], status, text);
+    for (int i = 0; i < 2; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("ranks that stay", all[i].nranks, 2);
+    }
+}
+
+static void test_other_parameters(void **state) {
+    (void)state;
+    process all[3];
+    begin(all, 2, 3, "oktopk");
+    all[2].differs = 1;
+    check_refused(all, TW_ERR_MISMATCH, "rank 2 has other parameters than rank 0");
+}
+
+static void test_other_group(void **state) {
+    (void)state;
+    process all[3];
+    begin(all, 2, 3, "oktopk");
+    all[2].k = K + 1;
+    check_refused(all, TW_ERR_MISMATCH, "k: rank 2 has 65, rank 0 has 64");
+}
+
+static void test_other_secret(void **state) {
+    (void)state;
+    process all[3];
+    begin(all, 2, 3, "oktopk");
+    all[2].params.secret = "another one of 21 byt";
+    all[0].until = all[1].until = 0; /* they make all their steps */
+    run(all, 3);
+    check_process(&all[2], TW_ERR_MISMATCH, "has another secret");
+    for (int i = 0; i < 2; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("steps", all[i].steps, STEPS);
+    }
+}
+
+/* It is not let in, nor does it disturb. */
+static void test_other_job(void **state) {
+    (void)state;
+    process all[3];
+    begin(all, 2, 3, "oktopk");
+    all[2].params.job = "another";
+    all[2].params.timeout = 0.5;
+    all[0].until = all[1].until = 0;
+    run(all, 3);
+    check_process(&all[2], TW_ERR_TIMEOUT, "nobody admits this process");
+    check_process(&all[0], TW_OK, NULL);
+    check_int("steps", all[0].steps, STEPS);
+}
+
+static void test_wrong_calls(void **state) {
+    (void)state;
+    tw_transport *transport;
+    tw_tcp_params params = {.meet = "127.0.0.1:1", .rank = 1, .nranks = 2, .timeout = 0.2};
+    check_error(tw_transport_join(NULL, &params), TW_ERR_NULL);
+    check_error(tw_transport_join(&transport, NULL), TW_ERR_NULL);
+    check_error(tw_transport_join(&transport, &params), TW_ERR_PARAM);
+    params.rank = params.nranks = 0;
+    check_error(tw_transport_join(&transport, &params), TW_ERR_TIMEOUT);
+    check_contains(tw_last_error(), "127.0.0.1:1");
+    check_error(tw_group_verify(NULL, "x", 1, NULL), TW_ERR_NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_join),           cmocka_unit_test(test_several_join),
+        cmocka_unit_test(test_leave_and_join), cmocka_unit_test(test_other_parameters),
+        cmocka_unit_test(test_other_group),    cmocka_unit_test(test_other_secret),
+        cmocka_unit_test(test_other_job),      cmocka_unit_test(test_wrong_calls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
