@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -162,14 +163,24 @@ static int read_frame(tw__connection *c) {
     return tw__frame_check(&c->frame, c->received++, c->damage);
 }
 
-/* The frame was read: decide where the body goes. 0, or an errno. */
+/* What has arrived and was not used: no more than a socket holds. */
+static size_t unread_bytes(const tw__connection *c) {
+    int waiting = 0;
+    (void)ioctl(c->poll->fd, FIONREAD, &waiting);
+    return c->end - c->begin + (size_t)waiting;
+}
+
+/* The frame was read: decide where the body goes. 0, an errno, or -1 as in tw__connection.lost. */
 static int open_message(tw__connection *c) {
     tw__queue *waiting = &c->receives[c->frame.tag];
     size_t size = size_of(c->frame.bytes);
     int age = compare_version(c, c->frame.tag, c->frame.version);
     int expected = age == 0 && waiting->first != NULL, dropped = age < 0;
     assert(c->receive == NULL && c->keep == NULL);
-    c->held = !expected && !dropped && size > TW__CONNECTION_UNEXPECTED - c->unexpected_bytes;
+    int kept = !expected && !dropped;
+    if (kept && c->hung && c->frame.bytes > unread_bytes(c))
+        return -1; /* will never be complete */
+    c->held = kept && !c->hung && size > TW__CONNECTION_UNEXPECTED - c->unexpected_bytes;
     c->in_body = !c->held;
     c->got = 0;
     c->crc = 0;
@@ -290,8 +301,13 @@ static void use_buffer(tw__connection *c) {
 }
 
 static void read_up_to(tw__connection *c, int reads) {
-    if (is_damaged(c) || c->held) /* not polled for reading: the peer has hung up */
+    if (is_damaged(c)) /* not polled for reading: the peer has hung up */
         tw__connection_lose(c, -1);
+    if (c->held) { /* likewise; what it sent before is still there */
+        c->hung = 1;
+        reads = LAST_READS;
+        use_buffer(c);
+    }
     for (int i = 0; i < reads && c->lost == 0 && !c->held && !is_damaged(c); i++) {
         ssize_t got = read_some(c);
         if (got < 0 && would_block())

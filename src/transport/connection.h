@@ -68,6 +68,7 @@ typedef struct tw__connection {
      * is dropped. */
     int in_body; /* the frame was read, and it is known where the body goes */
     int held;    /* the frame was read, and there is no room for the body */
+    int hung;    /* the peer has hung up while a message was held: the rest is read all the same */
     tw__frame frame;
     size_t got;   /* bytes of the body */
     uint32_t crc; /* of these */

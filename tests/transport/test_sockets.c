@@ -2,6 +2,7 @@
  *
  * test_transport.c, test_liveness.c and test_deadline.c test the rest; they run over sockets too. */
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -377,6 +378,60 @@ static void test_closed_while_held(void **state) {
     setup_close(&l);
 }
 
+/* A peer fills the room for unexpected messages, sends two more, which wait in the socket, and closes.
+ * All of them are received. */
+enum { FILLERS = 64, FILLER = (1 << 20) - 64, HELD = 100000 };
+
+static void *write_fillers(void *context) {
+    const setup *l = context;
+    char *body = calloc(1, FILLER);
+    for (uint32_t i = 0; i < FILLERS + 2; i++) {
+        size_t bytes = i < FILLERS ? FILLER : HELD;
+        body[0] = (char)i;
+        const tw__frame frame = frame_of(body, bytes, i);
+        for (size_t done = 0; done < sizeof frame;)
+            done += (size_t)write(l->other, (const char *)&frame + done, sizeof frame - done);
+        for (size_t done = 0; done < bytes;) {
+            ssize_t wrote = write(l->other, body + done, bytes - done);
+            done += wrote > 0 ? (size_t)wrote : 0;
+        }
+    }
+    (void)close(l->other);
+    free(body);
+    return NULL;
+}
+
+static void test_held_then_closed(void **state) {
+    setup l;
+    pthread_t writer;
+    char *room = malloc(FILLER);
+    (void)state;
+    setup_open(&l);
+    const int size = 2 * HELD; /* both fit into the socket */
+    check_true(setsockopt(l.other, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
+    check_true(pthread_create(&writer, NULL, write_fillers, &l) == 0);
+    struct timespec nap = {0, 1000000};
+    for (int i = 0; i < 2000; i++) { /* reads until a message is held, and sees that it hung up */
+        poll_once(&l);
+        nanosleep(&nap, NULL);
+        if (pthread_tryjoin_np(writer, NULL) == 0)
+            break;
+    }
+    poll_once(&l);
+    poll_once(&l);
+    for (int i = 0; i < FILLERS + 2; i++) {
+        tw__message message;
+        check_scene("message %d", i);
+        check_ok(tw__transport_recv(l.transport, 1, TW__PAYLOAD, room, FILLER, &message));
+        check_ok(tw__transport_wait(l.transport, &message, 1));
+        check_int("its first byte", room[0], i);
+        check_int("its length", (int64_t)message.bytes, i < FILLERS ? FILLER : HELD);
+    }
+    l.other = -1;
+    setup_close(&l);
+    free(room);
+}
+
 /* Cancels a long message of which a part was sent, at the sender, at the receiver, or at both. Its
  * buffers can be freed at once, and the next message arrives. */
 static void cancel_halfway(int expected, int cancel_send, int cancel_recv) {
@@ -467,6 +522,7 @@ int main(void) {
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_closed_while_held),
+        cmocka_unit_test(test_held_then_closed),
         cmocka_unit_test(test_cancel_halfway),
         cmocka_unit_test(test_bad_sockets),
     };
