@@ -41,8 +41,15 @@ static int launched_rank(void) {
     return -1;
 }
 
-void job_silence_others(void) {
-    if (launched_rank() > 0) {
+static bool has_meet(int argc, char **argv) {
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "--meet", strlen("--meet")) == 0)
+            return true;
+    return false;
+}
+
+void job_silence_others(int argc, char **argv) {
+    if (launched_rank() > 0 && !has_meet(argc, argv)) {
         error_silence(true);
         FILE *nowhere = freopen("/dev/null", "w", stdout); /* for --help */
         (void)nowhere; /* NULL: stdout is closed, which is as quiet */

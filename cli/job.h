@@ -4,7 +4,7 @@
  * others are processes like it; the environment tells which, or --rank. Each rank gets two transports, as a transport
  * carries one group at a time: one for what is measured, one for gather.c.
  *
- *     job_silence_others();
+ *     job_silence_others(argc, argv);
  *     int status = parse options;
  *     return job_execute(status, wanted ranks, 8, &tcp, run, context);      run calls job_run
  */
@@ -25,6 +25,7 @@ typedef struct job_tcp {
     const char *meet; /* NULL: not over TCP */
     int64_t rank;     /* -1: not given */
     const char *secret_file;
+    double timeout; /* seconds in which all must come; 0: the library's */
 } job_tcp;
 #define JOB_TCP_INIT                                                                               \
     { .rank = -1 }
@@ -59,8 +60,9 @@ typedef struct job_rank {
 
 typedef int (*job_work)(job_rank *job, void *context); /* returns a status */
 
-/* Under mpirun all ranks but 0 print nothing until job_run: they would repeat rank 0. */
-void job_silence_others(void);
+/* Under mpirun all ranks but 0 print nothing until job_run: they would repeat rank 0. With --meet each
+ * process speaks for itself, whoever started it. */
+void job_silence_others(int argc, char **argv);
 
 /* Set up the job, run, end it. status is that of the options: if they are wrong the process ends
  * before it joins its job, and only rank 0 returns the status, since mpirun ends all other

@@ -35,6 +35,7 @@ static int connect_rank(job_rank *self, const job_handle *job) {
     if (status != STATUS_OK)
         return status;
     params.secret = params.secret_bytes > 0 ? secret : NULL;
+    params.timeout = job->tcp->timeout;
     params.job = "work";
     int error = tw_transport_tcp(&self->transport, &params);
     params.job = "gather";

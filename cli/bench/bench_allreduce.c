@@ -275,7 +275,8 @@ static int run_job(const job_handle *begun, void *context) {
 }
 
 int command_bench_allreduce(int argc, char **argv) {
-    allreduce_bench bench = {.select = -1,
+    allreduce_bench bench = {.joined = -1,
+                             .select = -1,
                              .exchange = -1,
                              .wire = -1,
                              .tcp = JOB_TCP_INIT,
@@ -284,8 +285,12 @@ int command_bench_allreduce(int argc, char **argv) {
                              .threads = -1,
                              .seed = 1,
                              .timeout = DEFAULT_TIMEOUT};
-    job_silence_others();
+    job_silence_others(argc, argv);
     int status = parse(&bench, argc, argv);
+    bench.tcp.timeout = bench.timeout;
+    if (status == STATUS_OK && bench.tcp.meet != NULL && bench.joined >= 0)
+        status = error_usage("--transport is for ranks that are threads; with --meet they are "
+                             "processes over TCP");
     if (status == STATUS_OK)
         status = settle(&bench);
     return job_execute(status, bench.ranks, 8, &bench.tcp, run_job, &bench);

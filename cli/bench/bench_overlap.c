@@ -314,7 +314,8 @@ int command_bench_overlap(int argc, char **argv) {
                            .steps = 10,
                            .seed = 1,
                            .timeout = 300};
-    job_silence_others();
+    job_silence_others(argc, argv);
     int status = parse(&bench, argc, argv);
+    bench.tcp.timeout = bench.timeout;
     return job_execute(status, bench.ranks, 4, &bench.tcp, run_job, &bench);
 }

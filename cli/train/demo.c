@@ -142,7 +142,7 @@ static int run_job(const job_handle *job, void *context) {
 
 int command_demo(int argc, char **argv) {
     demo d = {.density = 0.01, .epochs = 8, .directory = "demo-runs", .page = "report.html"};
-    job_silence_others();
+    job_silence_others(argc, argv);
     int status = parse(&d, argc, argv);
     const job_tcp threads = JOB_TCP_INIT;
     return job_execute(status, d.ranks, DEMO_WORKERS, &threads, run_job, &d);

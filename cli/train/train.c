@@ -187,8 +187,9 @@ int command_train(int argc, char **argv) {
     train_settings settings = TRAIN_SETTINGS_INIT;
     settings.scheme = names_find_scheme("oktopk");
     settings.checkpoint_every = 100;
-    job_silence_others();
+    job_silence_others(argc, argv);
     int status = parse(&settings, argc, argv);
+    settings.tcp.timeout = settings.timeout;
     if (status == STATUS_OK)
         status = check(&settings);
     return job_execute(status, settings.ranks, 4, &settings.tcp, run_job, &settings);

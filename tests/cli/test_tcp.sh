@@ -54,6 +54,13 @@ grep -q "^topka" "$dir/first" || fail "rank 0 did not finish: $(cat "$dir/first"
 refused 2 "--meet needs --rank R and --ranks P" bench allreduce --meet localhost:1
 refused 2 "accepted are 0 .. 1" bench allreduce --meet localhost:1 --ranks 2 --rank 2
 refused 2 "are for --meet" bench allreduce --rank 0
+refused 2 "with --meet they are processes over TCP" bench allreduce --meet localhost:1 --ranks 2 --rank 0 \
+    --transport sockets
+refused 1 "within 0.2 s from rank 1" bench allreduce --meet "127.0.0.1:$((port + 1))" --ranks 2 --rank 0 --timeout 0.2
+# A launcher's rank does not silence a process that speaks for itself.
+export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1
+refused 2 "accepted are 0 .. 1" bench allreduce --meet localhost:1 --ranks 2 --rank 2
+unset OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK
 refused 1 "cannot be read" bench allreduce --meet localhost:1 --ranks 2 --rank 0 --secret-file "$dir/none"
 : >"$dir/empty"
 refused 1 "accepted are 1 to 4096 bytes" bench allreduce --meet localhost:1 --ranks 2 --rank 0 \
