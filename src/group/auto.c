@@ -344,6 +344,8 @@ int tw_group_choice(tw_group *g, int tensor, tw_choice *choice) {
     TW_TRY(tw__group_check_idle(g, tensor));
     if (!g->automatic)
         return tw__fail(TW_ERR_STATE, "scheme: '%s'; only \"auto\" chooses", g->params.scheme);
+    if (g->tuners == NULL)
+        return tw__group_check(g, tensor); /* its ranks could not be changed */
     fill_choice(g, &g->tensors[tensor], choice);
     return TW_OK;
 }

@@ -297,9 +297,12 @@ int tw_group_add_pieces(tw_group *g, const int64_t *sizes, int npieces,
 int tw__group_check_open(const tw_group *g) {
     if (!g->opened)
         return tw__fail(TW_ERR_STATE, "the group is not open; call tw_group_open first");
-    if (g->lists[TW__HOST_LISTS].context == NULL)
-        return tw__fail(TW_ERR_STATE, "the group failed to open and can only be freed");
-    return TW_OK;
+    if (g->elastic.built || g->lists[TW__HOST_LISTS].context != NULL)
+        return TW_OK;
+    if (tw__group_is_elastic(g))
+        return tw__fail(g->broken, "the group failed to open; call tw_group_shrink: %s",
+                        g->broken_text);
+    return tw__fail(TW_ERR_STATE, "the group failed to open and can only be freed");
 }
 
 int tw__group_check_settled(const tw_group *g) {

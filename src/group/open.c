@@ -400,6 +400,7 @@ int tw_group_open(tw_group *g) {
         error = tw__group_share_steps(g, 1);
     if (error != TW_OK) {
         snprintf(g->broken_text, TW__TEXT, "%s", tw_last_error());
+        g->broken = error;
         return error;
     }
     tw__transport_set_known(g->transport);
@@ -418,6 +419,7 @@ static void free_workspace(tw_group *g) {
         free(*parts[i]);
         *parts[i] = NULL;
     }
+    g->nbuckets = 0;
 }
 
 /* Results stay where they are if there is room for those of the new ranks. */

@@ -5,10 +5,9 @@
  *   2. When all have registered, each gets the table of addresses.
  *   3. Every rank connects to the ranks below it and accepts those above it.
  *
- * Every connection begins with a handshake in both directions: hello, challenge, proof, verdict. The
- * proofs are HMACs of both nonces under the job's secret, so the secret itself is never sent. Where
- * several addresses are named, the first that answers is the meeting point: a process that listens on
- * a later one moves there, and sends those who registered with it away.
+ * Every connection begins with a handshake (handshake.h), in which both prove that they know the secret.
+ * Where several addresses are named, the first that answers is the meeting point: a process that listens
+ * on a later one moves there, and sends those who registered with it away.
  *
  * One loop over poll() does all of this. A stranger, or a rank that stalls, delays nobody else. */
 #ifndef TW_TRANSPORT_MEETING_H

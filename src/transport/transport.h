@@ -11,7 +11,8 @@
  *   transport_sockets.c    over connected sockets; connection.c: messages over one socket
  *   transport_mpi.c        over MPI, in libthinwire_mpi
  *   frame.c                the header of every message over sockets or MPI, and its checksums
- *   transport_tcp.c        ranks that meet at host:port (meeting.h), then sockets
+ *   transport_tcp.c        ranks that meet at host:port (meeting.h, handshake.h), then sockets
+ *   join.c                 processes that join them later
  *
  * A transport is a table of calls (tw_transport_calls) with a context. The rest of the library uses
  * the functions below, which count bytes and keep deadlines. Transports move bytes and do not know

@@ -2,6 +2,7 @@
  *
  * A process that was stopped and goes on learns that it is out. `test_kill measure` prints times instead:
  * of a loss with timeout 5 s, and of a step with and without the round of elastic groups. */
+#include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -191,7 +192,7 @@ static double step_seconds(int of) {
     double most = 0;
     membership = of;
     begin(pids);
-    wait_for_steps(-1, 1000);
+    wait_for_steps(-1, 400);
     end(pids);
     for (int r = 0; r < RANKS; r++)
         most = all->seconds[r] > most ? all->seconds[r] : most;
@@ -201,12 +202,13 @@ static double step_seconds(int of) {
 static void measure(void) {
     pid_t pids[RANKS];
     timeout = 5.0;
-    for (int i = 0; i < 3; i++) {
-        double fixed = step_seconds(TW_MEMBERSHIP_FIXED);
-        double elastic = step_seconds(TW_MEMBERSHIP_ELASTIC);
-        printf("step: fixed %.0f us, elastic %.0f us, %.2f times\n", 1e6 * fixed, 1e6 * elastic,
-               elastic / fixed);
+    double fixed = 1e9, elastic = 1e9;
+    for (int i = 0; i < 5; i++) {
+        fixed = fmin(fixed, step_seconds(TW_MEMBERSHIP_FIXED));
+        elastic = fmin(elastic, step_seconds(TW_MEMBERSHIP_ELASTIC));
     }
+    printf("step, best of 5: fixed %.0f us, elastic %.0f us, %.2f times\n", 1e6 * fixed,
+           1e6 * elastic, elastic / fixed);
     for (int i = 0; i < 5; i++) {
         printf("SIGKILL: %.3f s\n", lose(i, SIGKILL, pids));
         end(pids);
