@@ -11,8 +11,6 @@
 
 #define PART ((int64_t)1 << 16) /* elements of a message */
 
-static const tw__vector kinds[] = {TW__RESIDUAL, TW__FIRST, TW__SECOND};
-
 /* Vectors of a tensor: its residual, then its moments. */
 static int vectors_of(const tw__tensor *t) {
     if (t->selector == NULL)
@@ -22,7 +20,8 @@ static int vectors_of(const tw__tensor *t) {
 
 /* The kind of a tensor's vector; without feedback there are moments alone. */
 static tw__vector kind_of(const tw__tensor *t, int vector) {
-    return kinds[vector + (t->params.feedback != TW_FEEDBACK_ON)];
+    int at = vector + (t->params.feedback != TW_FEEDBACK_ON);
+    return at == 0 ? TW__RESIDUAL : at == 1 ? TW__FIRST : TW__SECOND;
 }
 
 typedef int visit(tw_group *g, tw__tensor *t, tw__vector kind, float *at, void *context);

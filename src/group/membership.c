@@ -375,8 +375,9 @@ int tw__group_share_steps(tw_group *g, int is_new) {
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
     tw__handover h = {0};
-    plan p = {.heirs = calloc((size_t)g->nranks, sizeof *p.heirs)};
-    if (p.heirs == NULL) /* the others wait for this rank */
+    int *heirs = calloc((size_t)g->nranks, sizeof *heirs);
+    plan p = {.heirs = heirs};
+    if (heirs == NULL) /* the others wait for this rank */
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
     int error = share_change(g, heir, &p);
     if (error == TW_OK)
@@ -384,11 +385,11 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
             g, &(tw__membership){.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks},
             members);
     if (error == TW_OK && p.leaving > 0)
-        error = leave_or_stay(g, p.heirs, &h, &p.host, members);
+        error = leave_or_stay(g, heirs, &h, &p.host, members);
     if (error == TW_OK && heir == STAYS && p.joining > 0)
         error = admit(g, &p, members);
     tw__handover_free(&h);
-    free(p.heirs);
+    free(heirs);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
     if (members != NULL)

@@ -230,7 +230,7 @@ int tw_transport_join(tw_transport **transport, const tw_tcp_params *params) {
     TW_TRY(tw__tcp_check(&own));
     int64_t end = tw__clock() + (int64_t)(own.timeout * (double)TW__SECOND);
     for (;;) {
-        invitation i;
+        invitation i = {0};
         TW_TRY(ask_to_join(&own, &i));
         int status = accept_invitation(transport, &own, &i);
         own.timeout = 1e-9 * (double)(end - tw__clock());

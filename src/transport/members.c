@@ -499,7 +499,7 @@ static void say_farewell(agreement *a) {
 }
 
 static void cancel(agreement *a) {
-    for (int r = 0; r < a->nranks && a->peers != NULL; r++) {
+    for (int r = 0; r < a->nranks; r++) {
         void *const requests[] = {a->peers[r].receive, a->peers[r].send};
         for (int i = 0; i < 2; i++)
             if (requests[i] != NULL)
@@ -661,10 +661,13 @@ int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__m
     *m = (tw__membership){0};
     TW_TRY(begin_change(t));
     int error = set_up(&a, t, intent);
-    if (error == TW_OK) {
-        tell_all(&a);
-        error = agree(&a);
+    if (a.self == NULL || a.peers == NULL) {
+        free(a.self);
+        free(a.peers);
+        return error;
     }
+    tell_all(&a);
+    error = agree(&a);
     if (error == TW_OK) {
         say_farewell(&a);
         error = list_members(&a, m);
@@ -677,6 +680,10 @@ int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__m
     if (error == TW_OK && !intent->leaving)
         welcome(&a, m->joined);
     tw__transport_drop_newcomers(t);
+    if (error != TW_OK) {
+        free(m->ranks);
+        m->ranks = NULL;
+    }
     free(a.self);
     free(a.peers);
     return error;
@@ -740,17 +747,20 @@ int tw__transport_await_members(tw_transport *t, uint32_t version, double second
     head *h = NULL;
     w.requests = calloc(ranks, sizeof *w.requests);
     w.buffers = calloc(ranks, w.capacity);
-    if (w.requests == NULL || w.buffers == NULL)
-        status = tw__fail(TW_ERR_MEMORY, "no memory to wait for %d ranks", t->nranks);
+    if (w.requests == NULL || w.buffers == NULL) {
+        free(w.requests);
+        free(w.buffers);
+        return tw__fail(TW_ERR_MEMORY, "no memory to wait for %d ranks", t->nranks);
+    }
     while (status == TW_OK && (h = look_for_welcome(t, &w, version, &lost)) == NULL)
         if (lost == t->rank || tw__clock() > end)
             status = tw__fail(TW_ERR_TIMEOUT, "join: the job's ranks go on without this one");
         else
             tw__transport_idle(t, PERIOD / 10);
-    for (int r = 0; w.requests != NULL && r < t->rank; r++)
+    for (int r = 0; r < t->rank; r++)
         if (w.requests[r] != NULL)
             t->calls.cancel(t->context, w.requests[r]);
-    if (status == TW_OK)
+    if (h != NULL)
         status = join_members(t, h, version);
     free(w.requests);
     free(w.buffers);
