@@ -58,12 +58,14 @@ static int finish(tw__step *s) {
 /* Tensors whose step was completed late need no other. */
 int tw__allreduce_run(tw_group *g, const int *members, int count) {
     int left = 0;
+    if (!tw__group_is_elastic(g))
+        return run(g, members, count);
     for (int i = 0; i < count; i++) {
         if (!g->tensors[members[i]].completed)
-            g->step_members[left++] = members[i];
+            g->elastic.members[left++] = members[i];
         g->tensors[members[i]].completed = 0;
     }
-    return left > 0 ? run(g, g->step_members, left) : TW_OK;
+    return left > 0 ? run(g, g->elastic.members, left) : TW_OK;
 }
 
 /* ---- a step in doubt */

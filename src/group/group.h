@@ -51,6 +51,7 @@ typedef struct tw__tensor {
     tw_selector *selector; /* NULL with dense */
     tw__entries result;    /* of the last step; cap 0 with dense */
     int has_result;
+    int completed;             /* its failed step was completed later: repeating it does nothing */
     int64_t steps;             /* that succeeded; with a selector as many as it committed */
     uint32_t threshold;        /* oktopk: global threshold to reuse, 0 if none */
     uint32_t threshold_before; /* as it was when the step began */
@@ -71,7 +72,6 @@ typedef struct tw__tensor {
     const float *acc;  /* dense with a selector: [n] gradient and residual */
     void *staged_grad; /* dense: [n] of the type, the host's copy of a device's gradient; or NULL */
     float *staged_out; /* dense: [n] where sums wait for the way to out; or NULL */
-    int completed;     /* its failed step was completed later: repeating it does nothing */
     int status;        /* of its last step in the background */
     int failure;       /* of a failed one: where its text is; -1: nowhere */
     tw_step_info info;
@@ -125,6 +125,7 @@ typedef struct tw__elastic {
     int64_t step;           /* steps of any tensors or bucket that were completed */
     struct tw__step *doubt; /* the step that this rank could complete; others may have, or not */
     int in_doubt;           /* there is such a step */
+    int *members;           /* [widest]: tensors of the step under way, or in doubt */
     int built;              /* all that does not depend on the ranks is there */
     int damaged;            /* a step has failed half applied, or an opening half done */
     int has_listener;       /* at the last poll a rank listened for others that join */
@@ -196,7 +197,6 @@ struct tw_group {
     void *host_memory;        /* bookkeeping */
     tw__list_memory lists[2]; /* TW__HOST_LISTS, TW__DEVICE_LISTS: none unless resident */
     int *members;             /* [widest]: tensors of the launch */
-    int *step_members;        /* [widest]: tensors of the step under way, or in doubt */
     tw__segment *segments;    /* [2][widest] */
     int *owners;              /* [2][widest]: the tensor of each segment */
     tw__worker_thread worker;

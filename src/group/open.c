@@ -184,12 +184,12 @@ static size_t workspace_bytes(const tw_group *g, const tw__workspace *space) {
 /* What each tensor and bucket has, and what the members of a step have. */
 static size_t bookkeeping_bytes(const tw_group *g, int widest) {
     size_t tensor = sizeof *g->buckets + sizeof *g->worker.queue;
-    size_t member = sizeof *g->members + sizeof *g->step_members +
-                    2 * (sizeof *g->segments + sizeof *g->owners);
+    size_t member = sizeof *g->members + 2 * (sizeof *g->segments + sizeof *g->owners);
     if (g->automatic)
         tensor += sizeof *g->tuners;
     size_t elastic = tw__group_is_elastic(g)
-                         ? sizeof *g->elastic.doubt + (size_t)g->nranks * sizeof(tw__norm)
+                         ? sizeof *g->elastic.doubt + (size_t)g->nranks * sizeof(tw__norm) +
+                               (size_t)widest * sizeof *g->elastic.members
                          : 0;
     return elastic + (size_t)g->ntensors * tensor + (size_t)widest * member +
            TW__FAILURES * sizeof *g->worker.failures + TW__TEXT;
@@ -326,11 +326,13 @@ static int open_workspace(tw_group *g) {
     g->workspace = step_memory(g, &g->plans, g->buckets, g->nbuckets);
     g->host_memory = tw__reserve(g->workspace.host);
     g->members = calloc((size_t)g->widest, sizeof *g->members);
-    g->step_members = calloc((size_t)g->widest, sizeof *g->step_members);
+    if (tw__group_is_elastic(g))
+        g->elastic.members = calloc((size_t)g->widest, sizeof *g->elastic.members);
     g->segments = calloc(2 * (size_t)g->widest, sizeof *g->segments);
     g->owners = calloc(2 * (size_t)g->widest, sizeof *g->owners);
-    if (g->host_memory == NULL || g->members == NULL || g->step_members == NULL ||
-        g->segments == NULL || g->owners == NULL)
+    if (g->host_memory == NULL || g->members == NULL ||
+        (tw__group_is_elastic(g) && g->elastic.members == NULL) || g->segments == NULL ||
+        g->owners == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of workspace", g->workspace.host);
     TW_TRY(open_host_lists(g));
     return g->resident ? open_device_lists(g) : TW_OK;
@@ -411,8 +413,9 @@ int tw_group_open(tw_group *g) {
 /* ---- open anew, with other ranks */
 
 static void free_workspace(tw_group *g) {
-    void **const parts[] = {(void **)&g->buckets,  (void **)&g->tuners,  (void **)&g->agree,
-                            &g->host_memory,       (void **)&g->members, (void **)&g->step_members,
+    void **const parts[] = {(void **)&g->buckets,  (void **)&g->tuners,
+                            (void **)&g->agree,    &g->host_memory,
+                            (void **)&g->members,  (void **)&g->elastic.members,
                             (void **)&g->segments, (void **)&g->owners};
     free_lists(g);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

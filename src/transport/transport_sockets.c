@@ -300,8 +300,10 @@ int tw_transport_sockets(tw_transport **transport, const int *fds, int rank, int
     TW_REQUIRE(fds, "sockets");
     TW_TRY(tw__transport_check_ranks(rank, nranks));
     void *context = NULL;
-    TW_TRY(create(&context, fds, rank, nranks));
-    int status = tw_transport_custom(transport, &sockets_calls, context, rank, nranks);
+    int status = create(&context, fds, rank, nranks);
+    if (context == NULL)
+        return status;
+    status = tw_transport_custom(transport, &sockets_calls, context, rank, nranks);
     if (status != TW_OK)
         free_context(context);
     else
