@@ -12,7 +12,7 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 .NOTPARALLEL:
 .PHONY: all demo help deps install uninstall dist deb wheel abi check test test-release test-mpich test-asan test-tsan \
         test-valgrind test-arm test-options test-cluster test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
-        attack mutate verify mpich bench bench-allreduce bench-auto bench-torch \
+        attack churn mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
 
 all: ## build the library and build/thinwire; installs nothing
@@ -145,6 +145,10 @@ fuzz-coverage: ## lines of exchanges, transports and loaders that the inputs of 
 # BITS: how many to flip. The quick part is in `make test`.
 attack: all mpich ## faults of network and files against real processes: one table, 5 minutes
 	scripts/attack $(if $(BITS),--bits $(BITS))
+
+# SEED: of the random events.
+churn: all ## processes that are killed, leave and join at random for SECONDS (60): nothing lost, nothing wrong
+	build/tests/test_churn $(SECONDS) $(SEED)
 
 # MUTANTS: texts; mutants whose line contains one of them are tried. None: all.
 mutate: ## change the sources in one place at a time (tests/mutants.txt): a test must fail each time
