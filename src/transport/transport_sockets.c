@@ -221,13 +221,20 @@ static void sockets_close(void *context) {
     free_context(s);
 }
 
+/* A peer that has died meanwhile is found when it is needed: what it sent can still be read. */
+static int is_connected(int fd) {
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+    char byte;
+    return getpeername(fd, (struct sockaddr *)&name, &length) == 0 ||
+           recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno == ECONNRESET;
+}
+
 static int check_socket(int fd, int peer) {
     int type = 0;
     socklen_t size = sizeof type;
-    struct sockaddr_storage name;
-    socklen_t length = sizeof name;
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
-        getpeername(fd, (struct sockaddr *)&name, &length) != 0)
+        !is_connected(fd))
         return tw__fail(TW_ERR_PARAM,
                         "sockets[%d]: %d is not a connected stream socket; connect it first", peer,
                         fd);

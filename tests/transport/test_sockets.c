@@ -1,6 +1,7 @@
 /* test_sockets.c - bad sockets, peers that die, damaged messages, messages cancelled halfway
  *
  * test_transport.c, test_liveness.c and test_deadline.c test the rest; they run over sockets too. */
+#include <netinet/in.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -509,6 +510,33 @@ static void test_bad_sockets(void **state) {
     (void)close(ends[0]), (void)close(ends[1]), (void)close(lone), (void)close(packets);
 }
 
+/* A peer that died after it was connected, and whose connection was reset, is one that is lost. */
+static void test_reset(void **state) {
+    (void)state;
+    tw_transport *t = NULL;
+    tw__message message;
+    char byte;
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof address;
+    const struct linger at_once = {1, 0};
+    int listener = socket(AF_INET, SOCK_STREAM, 0), peer = socket(AF_INET, SOCK_STREAM, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    check_true(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0);
+    check_true(getsockname(listener, (struct sockaddr *)&address, &size) == 0);
+    check_true(connect(peer, (struct sockaddr *)&address, size) == 0);
+    const int sockets[] = {-1, accept(listener, NULL, NULL)};
+    check_true(setsockopt(peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+    (void)close(peer), (void)close(listener);
+    check_ok(tw_transport_sockets(&t, sockets, 0, 2));
+    tw__transport_set_timeout(t, 5.0);
+    int status = tw__transport_recv(t, 1, TW__PAYLOAD, &byte, 1, &message);
+    if (status == TW_OK)
+        status = tw__transport_wait(t, &message, 1);
+    check_int("status", status, TW_ERR_TRANSPORT);
+    check_contains(tw_last_error(), "rank 1");
+    tw_transport_free(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_frames),
@@ -525,6 +553,7 @@ int main(void) {
         cmocka_unit_test(test_held_then_closed),
         cmocka_unit_test(test_cancel_halfway),
         cmocka_unit_test(test_bad_sockets),
+        cmocka_unit_test(test_reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
