@@ -884,7 +884,7 @@ typedef struct tw_members {
  * step already. If two ranks cannot reach each other, the lower one stays.
  *
  * The step that failed: then repeat, with the same arguments, every call that returned the error, or
- * whose wait did. If some member had completed the step, it is completed on all: the repeated call
+ * whose wait did. If all members have their results of the step, it is completed on all: the repeated call
  * returns TW_OK at once, and out is as if the call had not failed. Otherwise the step begins anew among
  * the new ranks, bit for bit as in a fresh group with their residuals, moments and step counters
  * ("auto" measures and chooses anew). Only the residuals of lost ranks are lost. Until this call

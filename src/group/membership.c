@@ -1,11 +1,11 @@
 /* membership.c - the ranks of a group change: some are lost, leave or join
  *
  * A step ends everywhere or nowhere. Why: no rank applies step t before it has heard from all ranks that
- * they have their results of t (tw__agree_complete). So if any member has applied t, every member either
- * has too, or waits in that round of t with its result: nobody can have begun t+1, which needs all. The
- * ranks that are left compare how many steps they have completed. Where one has t, those that lack it
- * apply the results that they have. Where none has, all undo t, and it begins anew. Nothing needs to be
- * sent again, and no rank needs another one's memory.
+ * they have their results of t (tw__agree_complete). So if any rank has applied t, every rank either
+ * has too, or waits in that round of t with its result: nobody can have begun t+1, which needs all. If all
+ * ranks that are left have their results of t, those that have not applied them do so now. Otherwise none
+ * can have applied t, not even one that is lost: all undo it, and it begins anew. Nothing needs to be sent
+ * again, and no rank needs another one's memory.
  *
  * Then the transport has the new ranks (transport/members.c), and the group becomes what a fresh group of
  * these would be, but for residuals, moments and step counters: what selectors and exchanges have learned
@@ -127,7 +127,7 @@ static int check_shrink(tw_group *g) {
     return TW_OK;
 }
 
-/* The step in doubt is completed if another member has completed it, and undone if none has. */
+/* The step in doubt is completed if all members can, and undone if one cannot. */
 static int settle_step(tw_group *g, int64_t agreed) {
     tw__elastic *e = &g->elastic;
     if (agreed == e->step) {
@@ -164,7 +164,7 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     TW_TRY(check_shrink(g));
     double begin = tw__seconds();
     tw__membership m;
-    const tw__intent intent = {.step = g->elastic.step};
+    const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error == TW_ERR_QUORUM || error == TW_ERR_EXCLUDED)
         return end_here(g, error);

@@ -11,10 +11,10 @@
  * ballot. Whoever sees that has decided, and says so to all before it goes on.
  *
  *   rank 0                     rank 1                  rank 2                 rank 3 is dead
- *   "here, step 7"        <->  "here, step 8"     <->  "here, step 7"         connection closed
+ *   "here, step 8"        <->  "here, step 8"     <->  "here, step 8"         connection closed
  *   ballot 1: promise?     ->  promised 1              promised 1
  *   ballot 1: {0,1,2}, 8   ->  accepted 1              accepted 1
- *   sees three of four: decided. Ranks 0 and 2 complete step 8, as rank 1 has.
+ *   sees three of four: decided. All have their results of step 8, and complete it.
  *
  * A quorum is more than half of the last membership, or half of it with its rank 0. Any two quorums
  * share a rank: two majorities do, two halves share rank 0, and a majority and a half are more than all.
@@ -46,7 +46,7 @@
 
 typedef struct head {
     uint64_t version, nranks; /* of the membership that ends */
-    int64_t step;             /* that the rank has completed */
+    int64_t step;             /* that the rank has completed, or can complete */
     uint64_t leaving;         /* 1: it is to go */
     uint64_t joining;         /* ranks that it is connected to, and that may join */
     uint64_t promised;        /* ballot; 0: none */
@@ -349,7 +349,7 @@ static void choose_value(agreement *a, const uint64_t *promised) {
     uint64_t *set = set_of(a->self, PROPOSED);
     head *last = NULL;
     memset(set, 0, 8 * words_of(a->self->nranks));
-    a->self->proposed_step = a->self->step;
+    a->self->proposed_step = INT64_MAX;
     for (int r = 0; r < a->nranks; r++) {
         head *h = has(promised, r) ? state_of(a, r) : NULL;
         if (h == NULL)
@@ -365,7 +365,7 @@ static void choose_value(agreement *a, const uint64_t *promised) {
     a->self->proposed_joining = UINT64_MAX;
     for (int r = 0; r < a->nranks; r++) {
         const head *h = has(set, r) ? state_of(a, r) : NULL;
-        if (h != NULL && h->step > a->self->proposed_step)
+        if (h != NULL && h->step < a->self->proposed_step)
             a->self->proposed_step = h->step;
         if (h != NULL && h->joining < a->self->proposed_joining)
             a->self->proposed_joining = h->joining;

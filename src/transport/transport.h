@@ -83,7 +83,7 @@ typedef struct tw__membership {
 
 /* What a rank brings to it. */
 typedef struct tw__intent {
-    int64_t step; /* that it has completed */
+    int64_t step; /* that it has completed, or can complete */
     int leaving;  /* it is to go; its transport stays as it is and can only be freed */
     int joining;  /* ranks that it is connected to, and that may join */
 } tw__intent;
