@@ -12,7 +12,7 @@ VALGRIND_PARTS = info state bad_calls warmup random reuse conservation momentum 
 .NOTPARALLEL:
 .PHONY: all demo help deps install uninstall dist deb wheel abi check test test-release test-mpich test-asan test-tsan \
         test-valgrind test-arm test-options test-cluster test-clients test-gpu test-gpu-memory lint format fuzz fuzz-coverage \
-        attack churn mutate verify mpich bench bench-allreduce bench-auto bench-torch \
+        attack churn kill-matrix mutate verify mpich bench bench-allreduce bench-auto bench-torch \
         bench-vgg16 bench-gpu netlab clean
 
 all: ## build the library and build/thinwire; installs nothing
@@ -149,6 +149,11 @@ attack: all mpich ## faults of network and files against real processes: one tab
 # SEED: of the random events.
 churn: all ## processes that are killed, leave and join at random for SECONDS (60): nothing lost, nothing wrong
 	build/tests/test_churn $(SECONDS) $(SEED)
+
+# EVERY: 1 takes every point, in hours.
+EVERY ?= 10
+kill-matrix: all ## a process dies before its n-th system call, for every EVERY-th n, exchange, transport
+	build/tests/test_kill_matrix $(EVERY)
 
 # MUTANTS: texts; mutants whose line contains one of them are tried. None: all.
 mutate: ## change the sources in one place at a time (tests/mutants.txt): a test must fail each time

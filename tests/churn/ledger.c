@@ -20,7 +20,6 @@
 #include <string.h>
 
 struct ledger {
-    job *j;
     step_members last;
     int64_t counts[LIVES];                     /* steps of each life */
     float residuals[LIVES][N];                 /* after these */
@@ -28,11 +27,8 @@ struct ledger {
     int doubts;                                /* residuals that a twin has told */
 };
 
-ledger *ledger_open(job *j) {
-    ledger *l = calloc(1, sizeof *l);
-    if (l != NULL)
-        l->j = j;
-    return l;
+ledger *ledger_open(void) {
+    return calloc(1, sizeof(ledger));
 }
 
 int ledger_close(ledger *l) {
@@ -52,25 +48,25 @@ static int member_of(const step_members *m, int number) {
 
 /* The record of a life's next step; NULL: it has none. */
 static const record *record_of(const ledger *l, int number) {
-    const life *at = &l->j->lives[number];
+    const life *at = &j->lives[number];
     return at->done > l->counts[number] ? &at->records[l->counts[number] % RING] : NULL;
 }
 
 /* Any record of the next step; NULL: nobody has completed it. */
 static const record *first_record(const ledger *l) {
-    for (int i = 0; i < l->j->nlives; i++) {
+    for (int i = 0; i < j->nlives; i++) {
         const record *r = record_of(l, i);
-        if (r != NULL && r->step == l->j->checked + 1)
+        if (r != NULL && r->step == j->checked + 1)
             return r;
     }
     return NULL;
 }
 
 /* Whether all that took part are known, and have said what they have to say. */
-static int find_members(const ledger *l, const record *first, const int *ended, step_members *m) {
+static int find_members(const ledger *l, const record *first, step_members *m) {
     *m = (step_members){.nranks = first->nranks};
     for (int r = 0; r < m->nranks; r++) {
-        int number = m->lives[r] = l->j->who[first->version % VERSIONS][r];
+        int number = m->lives[r] = j->who[first->version % VERSIONS][r] - 1;
         const record *own = record_of(l, number);
         if (own == NULL && ended[number] < 0)
             return 0;
@@ -85,19 +81,40 @@ static int find_members(const ledger *l, const record *first, const int *ended, 
 
 /* ---- those that went */
 
+/* One that died in tw_group_leave has handed its residual over, or not: its heir tells by the first
+ * element that is not zero. ledger_next then compares all of them. */
+static int has_left(const ledger *l, int number) {
+    const life *at = &j->lives[number], *heir = &j->lives[at->heir];
+    if (ended[number] == LEFT || at->phase != IN_leave)
+        return ended[number] == LEFT;
+    const float *before = heir->before[l->counts[at->heir] % RING];
+    int i = 0;
+    while (i < N - 1 && l->residuals[number][i] == 0)
+        i++;
+    return before[i] != l->residuals[at->heir][i];
+}
+
+static void move(ledger *l, int number, int to_heir) {
+    const float *residual = l->residuals[number];
+    float *heir = l->residuals[j->lives[number].heir];
+    for (int i = 0; i < N; i++)
+        if (to_heir)
+            heir[i] += residual[i];
+        else
+            l->lost_with[i] += residual[i];
+}
+
 /* Those that left come before those that died: an heir may be among the dead. */
-static void settle_gone(ledger *l, const step_members *m, const int *ended, int left) {
-    for (int r = 0; r < l->last.nranks; r++) {
-        int number = l->last.lives[r];
-        if (member_of(m, number) || (ended[number] == LEFT) != left)
-            continue;
-        float *residual = l->residuals[number], *heir = l->residuals[l->j->lives[number].heir];
-        for (int i = 0; i < N; i++)
-            if (left)
-                heir[i] += residual[i];
-            else
-                l->lost_with[i] += residual[i];
-    }
+static void settle_gone(ledger *l, const step_members *m) {
+    int left[2 * MOST] = {0};
+    for (int r = 0; r < l->last.nranks; r++)
+        left[r] = !member_of(m, l->last.lives[r]) && has_left(l, l->last.lives[r]);
+    for (int r = 0; r < l->last.nranks; r++)
+        if (left[r])
+            move(l, l->last.lives[r], 1);
+    for (int r = 0; r < l->last.nranks; r++)
+        if (!left[r] && !member_of(m, l->last.lives[r]))
+            move(l, l->last.lives[r], 0);
 }
 
 /* ---- the twin */
@@ -125,7 +142,7 @@ static int twin_step(twin_rank *t, tw_group *g) {
 static void *twin_main(void *context) {
     twin_rank *t = context;
     tw_group *g = NULL;
-    tw_group_params params = life_params(t->l->j);
+    tw_group_params params = life_params();
     params.membership = TW_MEMBERSHIP_FIXED;
     params.timeout = 60;
     t->status = tw_group_create(&g, t->transport, &params);
@@ -173,7 +190,7 @@ static int check_members(ledger *l, const step_members *m, const record *first, 
     for (int r = 0; r < m->nranks; r++) {
         int number = m->lives[r];
         const record *own = record_of(l, number);
-        const life *at = &l->j->lives[number];
+        const life *at = &j->lives[number];
         if (differ(at->before[l->counts[number] % RING], l->residuals[number],
                    "residual before the step", number, text, size))
             return -1;
@@ -239,19 +256,18 @@ static int check_sums(ledger *l, const step_members *m, const record *first, cha
     return 0;
 }
 
-int ledger_next(ledger *l, const int *ended, step_members *m, char *text, size_t size) {
+int ledger_next(ledger *l, step_members *m, char *text, size_t size) {
     const record *first = first_record(l);
-    if (first == NULL || !find_members(l, first, ended, m))
+    if (first == NULL || !find_members(l, first, m))
         return 0;
-    settle_gone(l, m, ended, 1);
-    settle_gone(l, m, ended, 0);
+    settle_gone(l, m);
     if (check_members(l, m, first, text, size) < 0 || take_residuals(l, m, first, text, size) < 0 ||
         check_sums(l, m, first, text, size) < 0)
         return -1;
     for (int r = 0; r < m->nranks; r++)
         l->counts[m->lives[r]]++;
     l->last = *m;
-    l->j->chains[first->step % RING] = first->chain;
-    l->j->checked++;
+    j->chains[first->step % RING] = first->chain;
+    j->checked++;
     return 1;
 }

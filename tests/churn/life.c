@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 enum { POLL_PERIOD = 3 }; /* steps from one tw_group_grow to the next */
+enum { SAVE_STEP = 4 };
 
 int life_sockets[MOST][MOST];
 
 typedef struct worker {
-    job *j;
     life *l;
     int number;
     tw_transport *transport;
@@ -48,9 +48,13 @@ __attribute__((noreturn)) static void end(worker *w, int code) {
     _exit(code);
 }
 
+static void enter(worker *w, phase p) {
+    w->l->phase = p;
+}
+
 static void end_on(worker *w, int status) {
     if (status != TW_OK)
-        end(w, status == TW_ERR_EXCLUDED ? EXCLUDED : FAILED);
+        end(w, status == TW_ERR_EXCLUDED ? EXCLUDED : status == TW_ERR_QUORUM ? NO_QUORUM : FAILED);
 }
 
 typedef struct place {
@@ -76,8 +80,23 @@ static int is_loss(int status) {
     return status == TW_ERR_TIMEOUT || status == TW_ERR_TRANSPORT;
 }
 
+/* An error must name one that was lost. Nobody knows who has a rank that was given just now. */
+static void check_name(worker *w) {
+    const char *text = tw_last_error(), *at = strstr(text, "rank ");
+    int rank = at != NULL ? (int)strtol(at + 5, NULL, 10) : MOST;
+    uint32_t version = tw__transport_version(w->transport);
+    const life *blamed = rank >= 0 && rank < MOST && j->who[version % VERSIONS][rank] > 0
+                             ? &j->lives[j->who[version % VERSIONS][rank] - 1]
+                             : NULL;
+    if (j->faults && w->l->die_at == 0 && blamed != NULL && blamed->die_at == 0 &&
+        blamed->die_after == 0)
+        snprintf(w->l->misnamed, sizeof w->l->misnamed, "%s", text);
+}
+
 static void shrink(worker *w) {
     int status;
+    check_name(w);
+    enter(w, IN_shrink);
     while (is_loss(status = tw_group_shrink(w->group, NULL)))
         ;
     end_on(w, status);
@@ -94,14 +113,16 @@ static int survive(worker *w, int status) {
 
 static void connect_first(worker *w) {
     life *l = w->l;
-    tw_tcp_params params = {.meet = w->j->meet, .rank = l->rank, .nranks = l->nranks};
-    if (w->j->tcp)
-        end_on(w, tw_transport_tcp(&w->transport, &params));
-    else
+    tw_tcp_params params = {.meet = j->meet, .rank = l->rank, .nranks = l->nranks};
+    enter(w, IN_meet);
+    params.timeout = j->faults ? 2 * j->timeout : 60;
+    if (j->tcp && tw_transport_tcp(&w->transport, &params) != TW_OK)
+        end(w, NOT_MET);
+    else if (!j->tcp)
         end_on(w, tw_transport_sockets(&w->transport, life_sockets[l->rank], l->rank, l->nranks));
 }
 
-tw_group_params life_params(const job *j) {
+tw_group_params life_params(void) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.exchange = j->exchange;
     params.select.method =
@@ -115,19 +136,22 @@ tw_group_params life_params(const job *j) {
 }
 
 static int open_group(worker *w) {
-    const tw_group_params params = life_params(w->j);
+    const tw_group_params params = life_params();
     end_on(w, tw_group_create(&w->group, w->transport, &params));
     end_on(w, tw_group_add(w->group, N, NULL, NULL));
+    enter(w, IN_open);
     return tw_group_open(w->group);
 }
 
 /* Its replica must be that of the others: it takes the hash of the step after which it has joined. */
 static void verify(worker *w) {
+    enter(w, IN_verify);
     (void)survive(w, tw_group_verify(w->group, &w->chain, sizeof w->chain, NULL));
 }
 
 static void join(worker *w) {
-    tw_tcp_params params = {.meet = w->j->meet, .timeout = 30};
+    tw_tcp_params params = {.meet = j->meet, .timeout = 30};
+    enter(w, IN_join);
     int status = tw_transport_join(&w->transport, &params);
     if (status == TW_OK)
         status = open_group(w);
@@ -137,30 +161,47 @@ static void join(worker *w) {
     }
     end_on(w, status);
     w->step = steps_of(w);
-    while (w->j->checked < w->step)
+    while (j->checked < w->step)
         nap();
-    w->chain = w->j->chains[w->step % RING];
+    w->chain = j->chains[w->step % RING];
     verify(w);
 }
 
-/* ---- between steps */
+/* ---- between steps
+ *
+ * A rank may be lost while some are in such a call, others past it, and others still in the step before.
+ * So nobody repeats it, and those whose step was completed late leave it out: all go on with the next
+ * step. */
 
 static void leave(worker *w, place p) {
     int heir = (p.rank + 1) % p.nranks;
-    w->l->heir = w->j->who[p.version % VERSIONS][heir];
+    w->l->heir = j->who[p.version % VERSIONS][heir] - 1;
+    enter(w, IN_leave);
     if (survive(w, tw_group_leave(w->group, heir)))
         end(w, LEFT);
 }
 
-/* All have stepped in the membership `last`, and so have said who they are. */
-static void change_members(worker *w, uint32_t last) {
-    tw_members members = {0};
+static void change_members(worker *w) {
+    tw_members now = {0};
     place p = place_now(w);
-    if (w->l->leave && p.version == last && p.nranks > 1)
+    if (w->l->leave && p.nranks > 1 && w->step > 0) {
         leave(w, p);
-    else if (survive(w, tw_group_grow(w->group, &members)) &&
-             members.nranks > members.nranks_before - members.nlost)
+        return;
+    }
+    enter(w, IN_grow);
+    if (survive(w, tw_group_grow(w->group, &now)) && now.nranks > now.nranks_before - now.nlost)
         verify(w);
+}
+
+/* What was just saved is loaded: nothing changes, even if only some come to it. */
+static void save_and_load(worker *w) {
+    char path[64];
+    const char *paths[] = {path};
+    snprintf(path, sizeof path, "%s/%d", j->folder, w->number);
+    enter(w, IN_save);
+    end_on(w, tw_group_save(w->group, path));
+    enter(w, IN_load);
+    (void)survive(w, tw_group_load(w->group, paths, 1));
 }
 
 /* ---- steps */
@@ -173,7 +214,8 @@ static place step(worker *w) {
     w->l->begun = i + 1;
     for (;;) {
         place p = place_now(w);
-        w->j->who[p.version % VERSIONS][p.rank] = w->number;
+        j->who[p.version % VERSIONS][p.rank] = w->number + 1;
+        enter(w, IN_step);
         int ok = survive(w, tw_allreduce(w->group, 0, w->grad, w->out));
         int completed = steps_of(w) > w->step;
         if (completed && !ok) /* returns at once */
@@ -197,25 +239,36 @@ static void publish(worker *w, place p) {
     w->l->done++;
 }
 
-void life_run(job *j, int number) {
+/* Whether no rank was lost since the last step. */
+static int is_whole(const worker *w, place last) {
+    return place_now(w).version == last.version;
+}
+
+void life_run(int number) {
     static worker w;
-    w = (worker){.j = j, .l = &j->lives[number], .number = number};
-    place last = {.version = UINT32_MAX};
+    fault_life = &j->lives[number];
+    w = (worker){.l = &j->lives[number], .number = number};
+    place last = {0}; /* that completed the last step */
     if (w.l->joins) {
         join(&w);
     } else {
+        j->who[0][w.l->rank] = number + 1;
         connect_first(&w);
-        end_on(&w, open_group(&w));
+        (void)survive(&w, open_group(&w));
     }
-    w.l->is_working = 1;
     for (int is_new = w.l->joins; w.step < j->stop_at; is_new = 0) {
         while (j->checked < w.step - AHEAD)
             nap();
-        if (w.step % POLL_PERIOD == 0 && !is_new)
-            change_members(&w, last.version);
+        if (w.step % POLL_PERIOD == 0 && !is_new && is_whole(&w, last))
+            change_members(&w);
+        if (w.step == SAVE_STEP && j->faults && is_whole(&w, last))
+            save_and_load(&w);
+        if (w.l->die_after > 0 && w.l->done == w.l->die_after)
+            fault_die(KILL);
         last = step(&w);
         publish(&w, last);
     }
+    enter(&w, IN_end);
     while (!j->finished)
         nap();
     tw_group_free(w.group);
