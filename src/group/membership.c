@@ -149,13 +149,13 @@ static int end_here(tw_group *g, int error) {
 }
 
 static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_members *members) {
-    int64_t before = g->elastic.step;
     TW_TRY(settle_step(g, m->step));
     TW_TRY(note_members(g, m, heirs));
     TW_TRY(tw__group_reopen(g, m->joined));
     tell_members(g, m, members);
-    if (members != NULL)
-        members->completed = g->elastic.step > before;
+    for (int t = 0; members != NULL && t < g->ntensors; t++)
+        members->completed |=
+            g->tensors[t].completed; /* now, or in a call that failed after that */
     return TW_OK;
 }
 

@@ -24,6 +24,7 @@ typedef struct worker {
     tw_group *group;
     int64_t step; /* completed by the group */
     uint64_t chain;
+    int is_late; /* tw_group_shrink has completed the last step, or opened the group */
     float grad[N], out[N];
 } worker;
 
@@ -95,11 +96,13 @@ static void check_name(worker *w) {
 
 static void shrink(worker *w) {
     int status;
+    tw_members now = {0};
     check_name(w);
     enter(w, IN_shrink);
-    while (is_loss(status = tw_group_shrink(w->group, NULL)))
+    while (is_loss(status = tw_group_shrink(w->group, &now)))
         ;
     end_on(w, status);
+    w->is_late = now.completed;
 }
 
 /* Whether the call has succeeded. After the loss of a rank the group goes on without it. */
@@ -210,6 +213,7 @@ static void save_and_load(worker *w) {
 static place step(worker *w) {
     int64_t i = w->l->begun;
     life_gradient(w->number, i, w->grad);
+    w->is_late = 0;
     end_on(w, tw_group_get_residual(w->group, 0, w->l->before[i % RING]));
     w->l->begun = i + 1;
     for (;;) {
@@ -217,11 +221,11 @@ static place step(worker *w) {
         j->who[p.version % VERSIONS][p.rank] = w->number + 1;
         enter(w, IN_step);
         int ok = survive(w, tw_allreduce(w->group, 0, w->grad, w->out));
-        int completed = steps_of(w) > w->step;
-        if (completed && !ok) /* returns at once */
-            end_on(w, tw_allreduce(w->group, 0, w->grad, w->out));
-        if (completed)
+        if (ok || w->is_late) {
+            if (!ok) /* returns at once */
+                end_on(w, tw_allreduce(w->group, 0, w->grad, w->out));
             return p;
+        }
     }
 }
 
@@ -239,34 +243,27 @@ static void publish(worker *w, place p) {
     w->l->done++;
 }
 
-/* Whether no rank was lost since the last step. */
-static int is_whole(const worker *w, place last) {
-    return place_now(w).version == last.version;
-}
-
 void life_run(int number) {
     static worker w;
     fault_life = &j->lives[number];
     w = (worker){.l = &j->lives[number], .number = number};
-    place last = {0}; /* that completed the last step */
     if (w.l->joins) {
         join(&w);
     } else {
         j->who[0][w.l->rank] = number + 1;
         connect_first(&w);
-        (void)survive(&w, open_group(&w));
+        w.is_late = !survive(&w, open_group(&w));
     }
     for (int is_new = w.l->joins; w.step < j->stop_at; is_new = 0) {
         while (j->checked < w.step - AHEAD)
             nap();
-        if (w.step % POLL_PERIOD == 0 && !is_new && is_whole(&w, last))
+        if (w.step % POLL_PERIOD == 0 && !is_new && !w.is_late)
             change_members(&w);
-        if (w.step == SAVE_STEP && j->faults && is_whole(&w, last))
+        if (w.step == SAVE_STEP && j->faults && !w.is_late)
             save_and_load(&w);
         if (w.l->die_after > 0 && w.l->done == w.l->die_after)
             fault_die(KILL);
-        last = step(&w);
-        publish(&w, last);
+        publish(&w, step(&w));
     }
     enter(&w, IN_end);
     while (!j->finished)

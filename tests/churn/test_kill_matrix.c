@@ -78,7 +78,7 @@ static int run_point(const char *exchange, int tcp, script s, int64_t n, way how
     snprintf(j->folder, sizeof j->folder, "%s", folder);
     j->faults = 1;
     l->die_at = n;
-    l->die_way = how;
+    l->die_way = (int)how;
     l->die_in_shrink = s == IN_SHRINK;
     j->lives[FIRST_DEAD].die_after = s == IN_SHRINK ? 2 : 0;
     j->lives[LEAVER].leave = s == A_RANK;
