@@ -149,7 +149,7 @@ int tw__transport_meet_newcomers(tw_transport *t, int count, double timeout,
     t->new_sockets = malloc((size_t)params.nranks * sizeof *t->new_sockets);
     if (t->new_sockets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", params.nranks);
-    int status = tw__meet(&params, t->new_sockets);
+    int status = tw__meet(&params, t->new_sockets, t);
     if (status != TW_OK) {
         free(t->new_sockets);
         t->new_sockets = NULL;

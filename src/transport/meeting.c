@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "transport/handshake.h"
+#include "transport/transport_internal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -196,8 +197,10 @@ static int wait_milliseconds(const tw__meeting *m) {
     return (int)((left < TW__MEET_PAUSE ? left : TW__MEET_PAUSE) / 1000000) + 1;
 }
 
-static int run(tw__meeting *m) {
+static int run(tw__meeting *m, const tw_transport *ranks) {
     while (count_missing(m) > 0) {
+        if (ranks != NULL && !ranks->member_calls->is_whole(ranks->context))
+            return tw__fail(TW_ERR_TRANSPORT, "a rank was lost while others joined");
         if (m->refused != TW_OK)
             return m->refused;
         if (tw__clock() >= m->deadline)
@@ -263,11 +266,11 @@ void tw__meeting_close(tw__meeting *m, int status) {
     free(m->polls);
 }
 
-int tw__meet(const tw_tcp_params *params, int *sockets) {
+int tw__meet(const tw_tcp_params *params, int *sockets, const tw_transport *ranks) {
     tw__meeting m;
     int status = tw__meeting_init(&m, params, sockets);
     if (status == TW_OK)
-        status = run(&m);
+        status = run(&m, ranks);
     tw__meeting_close(&m, status);
     return status;
 }

@@ -15,8 +15,10 @@
 
 #include "thinwire.h"
 
-/* sockets [nranks] gets a connected socket to each other rank; -1 for this one. Collective.
- * Errors: as tw_transport_tcp. */
-int tw__meet(const tw_tcp_params *params, int *sockets);
+/* Collective.
+ *   sockets [nranks] gets a connected socket to each other rank; -1 for this one.
+ *   ranks   of a job that holds this meeting: it fails when one of them is lost. NULL: none
+ * Errors: as tw_transport_tcp; TW_ERR_TRANSPORT if one of `ranks` is lost. */
+int tw__meet(const tw_tcp_params *params, int *sockets, const tw_transport *ranks);
 
 #endif

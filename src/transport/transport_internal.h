@@ -62,6 +62,8 @@ typedef struct tw__member_calls {
     void (*keep)(void *context, const int *ranks, int nranks);
     /* A context with these connections in place of an older one. NULL: others cannot join. */
     int (*renew)(void **context, const int *sockets, int rank, int nranks);
+    /* Whether no connection is closed. NULL as renew. */
+    int (*is_whole)(void *context);
 } tw__member_calls;
 
 struct tw_transport {

@@ -276,6 +276,16 @@ static int init(sockets *s, const int *fds, int rank, int nranks) {
     return TW_OK;
 }
 
+static int sockets_is_whole(void *context) {
+    const sockets *s = context;
+    for (int peer = 0; peer < s->nranks; peer++) {
+        struct pollfd at = {.fd = s->fds[peer].fd, .events = POLLRDHUP};
+        if (peer != s->rank && (at.fd < 0 || poll(&at, 1, 0) > 0))
+            return 0;
+    }
+    return 1;
+}
+
 static int create(void **context, const int *fds, int rank, int nranks) {
     sockets *s = calloc(1, sizeof *s);
     if (s == NULL)
@@ -288,7 +298,8 @@ static int create(void **context, const int *fds, int rank, int nranks) {
     return status;
 }
 
-static const tw__member_calls sockets_member_calls = {sockets_begin_change, sockets_keep, create};
+static const tw__member_calls sockets_member_calls = {sockets_begin_change, sockets_keep, create,
+                                                      sockets_is_whole};
 
 static const tw_transport_calls sockets_calls = {
     .name = "sockets",

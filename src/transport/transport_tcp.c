@@ -37,7 +37,7 @@ int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params) {
     int *sockets = malloc((size_t)checked.nranks * sizeof *sockets);
     if (sockets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", checked.nranks);
-    int status = tw__meet(&checked, sockets);
+    int status = tw__meet(&checked, sockets, NULL);
     if (status == TW_OK) {
         status = tw_transport_sockets(transport, sockets, checked.rank, checked.nranks);
         for (int r = 0; r < checked.nranks && status != TW_OK; r++)

@@ -284,7 +284,8 @@ static void threads_keep(void *context, const int *ranks, int nranks) {
             e->hub->endpoints[i].excluded = 1;
 }
 
-static const tw__member_calls threads_member_calls = {threads_begin_change, threads_keep, NULL};
+static const tw__member_calls threads_member_calls = {threads_begin_change, threads_keep, NULL,
+                                                      NULL};
 
 static const tw_transport_calls threads_calls = {
     .name = "threads",
