@@ -67,6 +67,7 @@ typedef struct life {
     /* what it tells */
     _Atomic int phase;
     int died_in;           /* phase */
+    double died;           /* when */
     _Atomic int64_t calls; /* system calls while it may die */
     char misnamed[256];    /* an error that names another rank than the lost one */
     int heir;              /* the life that inherits its residual */

@@ -14,11 +14,12 @@ enum { LAST_STEP = 6 }; /* of its own, up to which a process may die */
 life *fault_life;
 
 void fault_die(way how) {
+    fault_life->died = seconds_now();
     switch (how) {
     case EXIT_0:
-        exit(0);
+        _exit(0);
     case EXIT_1:
-        exit(1);
+        _exit(1);
     case ABORT:
         abort();
     case KILL:

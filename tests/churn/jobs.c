@@ -234,9 +234,12 @@ static void note_times(void) {
             p->was_member = 1;
             counts.joins += j->lives[i].joins;
         }
-        if (p->was_member && !p->counted && !is_member(i) && p->fate < WAYS) {
+        if (p->was_member && !p->counted && !is_member(i) && p->fate < WAYS && ended[i] != LEFT) {
+            double took = members.when - (j->lives[i].died > 0 ? j->lives[i].died : p->when);
             p->counted = 1;
-            add_time(p->fate == STOP ? &counts.stopped : &counts.closed, members.when - p->when);
+            add_time(p->fate == STOP ? &counts.stopped : &counts.closed, took);
+            if (j->lives[i].die_at > 0 && p->fate != STOP && took > j->timeout)
+                violation("%.1f s from the death of process %d to the next step", took, i);
         }
     }
 }

@@ -60,10 +60,18 @@ static double uniform(double low, double high) {
     return low + (high - low) * oracle_uniform(&rng);
 }
 
+/* One at a time: an heir must stay. */
+static int is_leaving(void) {
+    int count = 0;
+    for (int i = 0; i < j->nlives; i++)
+        count += ended[i] < 0 && processes[i].fate == LEAVE;
+    return count > 0;
+}
+
 static void strike(int number) {
     process *p = &processes[number];
     p->when = seconds_now();
-    if (oracle_below(&rng, 5) == 0) {
+    if (oracle_below(&rng, 5) == 0 && !is_leaving()) {
         p->fate = LEAVE;
         j->lives[number].leave = 1;
         return;

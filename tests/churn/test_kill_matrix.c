@@ -9,8 +9,8 @@
  * joins dies. For each exchange and transport n grows until the script ends before that call.
  *
  * Then the others must go on: ledger.c compares their residuals, results and steps, errors must name the
- * one that died, and no step may take more than 30 s. Prints the number of deaths in each call of the
- * library. */
+ * one that died, and the next step must be complete within the timeout, or within 30 s if the process was
+ * stopped. Prints the number of deaths in each call of the library. */
 #include "check.h"
 #include "churn.h"
 
