@@ -923,9 +923,10 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * tw_group_shrink, and go on with the next step. Do not repeat the failed call at once: other ranks may
  * have completed it. Leave it out also after a step that tw_group_shrink has completed
  * (tw_members.completed), and after tw_group_open if that has failed: others may have failed in this
- * call. So all ranks go on with the same step. But if
- * tw_group_leave returns TW_ERR_TRANSPORT because the heir was lost at the last moment, its rank is no
- * member any more. TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
+ * call. So all ranks go on with the same step. But if a rank was lost at the last moment,
+ * tw_group_leave may return TW_ERR_TRANSPORT because the heir does not have the residuals, while its rank
+ * is no member any more: then tw_group_shrink returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the others have
+ * ended. TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or a
  * tensor is in progress. */
 #define TW_ANY_RANK (-1)

@@ -262,11 +262,13 @@ static int share_change(tw_group *g, int64_t heir, plan *p) {
 
 /* This rank has left: nothing but freeing is possible. */
 static int end_membership(tw_group *g, const tw__membership *m, int heir) {
-    if (number_now(m, heir) < 0)
-        return end_here(g, tw__fail(TW_ERR_TRANSPORT,
-                                    "rank %d, the heir, was lost meanwhile: this rank's residuals "
-                                    "are not handed over",
-                                    heir));
+    /* If a rank was lost the heir may be in tw_group_shrink instead. */
+    if (number_now(m, heir) < 0 || !m->inherited)
+        return end_here(g,
+                        tw__fail(TW_ERR_TRANSPORT,
+                                 "a rank was lost meanwhile: rank %d, the heir, may not have this "
+                                 "rank's residuals",
+                                 heir));
     (void)tw__fail(TW_OK, "this rank has left the group");
     (void)end_here(g, TW_ERR_STATE);
     return TW_OK;
@@ -275,7 +277,10 @@ static int end_membership(tw_group *g, const tw__membership *m, int heir) {
 /* *host: the number of this rank becomes what it is afterwards. */
 static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, int *host,
                          tw_members *members) {
-    const tw__intent intent = {.step = g->elastic.step, .leaving = heirs[g->rank] >= 0};
+    const tw__intent intent = {.step = g->elastic.step,
+                               .leaving = heirs[g->rank] >= 0,
+                               .heir = heirs[g->rank] >= 0 ? heirs[g->rank] : 0,
+                               .inherits = 1};
     tw__membership m;
     TW_TRY(tw__handover_run(g, heirs, h));
     int error = tw__transport_agree_members(g->transport, &intent, &m);

@@ -48,6 +48,7 @@ typedef struct head {
     uint64_t version, nranks; /* of the membership that ends */
     int64_t step;             /* that the rank has completed, or can complete */
     uint64_t leaving;         /* 1: it is to go */
+    uint64_t inherits;        /* 1: it has what those that leave hand over */
     uint64_t joining;         /* ranks that it is connected to, and that may join */
     uint64_t promised;        /* ballot; 0: none */
     uint64_t accepted;        /* ballot; 0: none */
@@ -532,6 +533,7 @@ static int set_up(agreement *a, tw_transport *t, const tw__intent *intent) {
                       .nranks = ranks,
                       .step = intent->step,
                       .leaving = intent->leaving != 0,
+                      .inherits = intent->inherits != 0,
                       .joining = (uint64_t)intent->joining};
     if (decided != NULL) {
         a->self->decided_version = decided->decided_version;
@@ -671,6 +673,8 @@ int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__m
     if (error == TW_OK) {
         say_farewell(&a);
         error = list_members(&a, m);
+        const head *heir = intent->leaving ? state_of(&a, intent->heir) : NULL;
+        m->inherited = heir != NULL && heir->inherits;
     }
     if (error == TW_OK)
         error = keep_decision(&a);

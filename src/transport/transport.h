@@ -79,12 +79,15 @@ typedef struct tw__membership {
     int before, nbefore; /* this rank, and how many there were */
     int joined;          /* ranks that come behind these */
     int64_t step;        /* that all must have completed */
+    int inherited;       /* the heir of this rank, which leaves, has what it hands over */
 } tw__membership;
 
 /* What a rank brings to it. */
 typedef struct tw__intent {
     int64_t step; /* that it has completed, or can complete */
     int leaving;  /* it is to go; its transport stays as it is and can only be freed */
+    int heir;     /* of a rank that leaves */
+    int inherits; /* it has what those that leave hand over */
     int joining;  /* ranks that it is connected to, and that may join */
 } tw__intent;
 

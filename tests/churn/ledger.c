@@ -81,12 +81,11 @@ static int find_members(const ledger *l, const record *first, step_members *m) {
 
 /* ---- those that went */
 
-/* One that died or was stopped in tw_group_leave has handed its residual over, or not: its heir tells by the first
+/* One that died or was excluded in tw_group_leave has handed its residual over, or not: its heir tells by the first
  * element that is not zero. ledger_next then compares all of them. */
 static int has_left(const ledger *l, int number) {
     const life *at = &j->lives[number], *heir = &j->lives[at->heir];
-    int in_doubt = at->phase == IN_leave || (at->died > 0 && at->died_in == IN_leave);
-    if (ended[number] == LEFT || !in_doubt)
+    if (ended[number] == LEFT || !at->leaving)
         return ended[number] == LEFT;
     const float *before = heir->before[l->counts[at->heir] % RING];
     int i = 0;

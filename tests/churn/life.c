@@ -54,8 +54,10 @@ static void enter(worker *w, phase p) {
 }
 
 static void end_on(worker *w, int status) {
+    if (status == TW_ERR_EXCLUDED || (status == TW_ERR_QUORUM && w->l->leaving))
+        end(w, EXCLUDED);
     if (status != TW_OK)
-        end(w, status == TW_ERR_EXCLUDED ? EXCLUDED : status == TW_ERR_QUORUM ? NO_QUORUM : FAILED);
+        end(w, status == TW_ERR_QUORUM ? NO_QUORUM : FAILED);
 }
 
 typedef struct place {
@@ -180,8 +182,10 @@ static void leave(worker *w, place p) {
     int heir = (p.rank + 1) % p.nranks;
     w->l->heir = j->who[p.version % VERSIONS][heir] - 1;
     enter(w, IN_leave);
+    w->l->leaving = 1;
     if (survive(w, tw_group_leave(w->group, heir)))
         end(w, LEFT);
+    w->l->leaving = 0;
 }
 
 static void change_members(worker *w) {
