@@ -395,7 +395,9 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
         error = admit(g, &p, members);
     tw__handover_free(&h);
     free(heirs);
-    if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
+    int lost =
+        error == TW_ERR_TRANSPORT || error == TW_ERR_TIMEOUT; /* also before a message began */
+    if (error != TW_OK && g->broken == TW_OK && (lost || tw__transport_has_failed(g->transport)))
         tw__group_break(g, error);
     if (members != NULL)
         members->seconds = tw__seconds() - begin;

@@ -91,8 +91,8 @@ static void check_name(worker *w) {
     const life *blamed = rank >= 0 && rank < MOST && j->who[version % VERSIONS][rank] > 0
                              ? &j->lives[j->who[version % VERSIONS][rank] - 1]
                              : NULL;
-    if (j->faults && w->l->die_at == 0 && blamed != NULL && blamed->die_at == 0 &&
-        blamed->die_after == 0)
+    if (j->faults && w->l->die_at == 0 && !w->l->leaving && strstr(text, "ranks ") == NULL &&
+        blamed != NULL && blamed->die_at == 0 && blamed->die_after == 0)
         snprintf(w->l->misnamed, sizeof w->l->misnamed, "%s", text);
 }
 
