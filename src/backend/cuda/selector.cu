@@ -151,7 +151,7 @@ static cudaError_t fill(tw__cuda_selector *d, const Extents &e, int64_t k_max,
         error = fill_tables(d, e);
     d->step.report = static_cast<Report *>(report);
     if (report != nullptr)
-        *d->step.report = Report{0, 0, 0, -1, 0, 0, -1};
+        *d->step.report = Report{0, 0, 0, -1, 0, 0, -1, 0.0};
     d->blocks = blocks_for(e.padded, k_max, 256, multiprocessors);
     /* What its tiles can have at most: other kernels find room beside it then. */
     d->stage = tw__at_most(d->stage, (e.tiles + d->blocks - 1) / d->blocks * SLOTS);
