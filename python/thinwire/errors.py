@@ -84,4 +84,16 @@ class DeviceError(Error):
     code = -17
 
 
+class QuorumError(Error):
+    """Too few ranks are left to go on."""
+
+    code = -18
+
+
+class ExcludedError(Error):
+    """The other ranks go on without this one."""
+
+    code = -19
+
+
 BY_CODE = {kind.code: kind for kind in Error.__subclasses__()}

@@ -34,7 +34,7 @@ class GroupParams(Structure):
     _fields_ = [("scheme", c_char_p), ("exchange", c_char_p), ("wire", c_char_p),
                 ("select", SelectParams), ("result", c_int), ("global_", c_int), ("count", c_int),
                 ("checksum", c_int), ("timeout", c_double), ("bucket", c_int64),
-                ("reserved", c_uint32 * 8)]
+                ("membership", c_int), ("reserved", c_uint32 * 7)]
 
 
 class Memory(Structure):
