@@ -22,6 +22,10 @@ except (ImportError, AttributeError):
     sys.exit(77)
 
 SHARDS = 2
+# What fully_shard() calls, by its name since torch 2.15 or before.
+SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") \
+    else "reduce_scatter_tensor"
+GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
 
 def mesh_of(shards=SHARDS):
@@ -75,6 +79,46 @@ def test_full_density_is_dense():
         assert stats["steps"] == 20
         assert abs(stats["elements"] - plain.numel() / SHARDS) < plain.numel() / 20
     assert torch.equal(results[0][3], results[2][3]) and torch.equal(results[1][3], results[3][3])
+
+
+class Counted:
+    """Counts the bytes that a function of torch.distributed is given, while it is in its place."""
+
+    def __init__(self, name):
+        self.name, self.function, self.bytes = name, getattr(dist, name), 0
+
+    def __enter__(self):
+        setattr(dist, self.name, self)
+        return self
+
+    def __exit__(self, *_):
+        setattr(dist, self.name, self.function)
+
+    def __call__(self, *tensors, **options):
+        every = [*tensors, *options.values()]
+        self.bytes += sum(one.nbytes for one in every if isinstance(one, torch.Tensor))
+        return self.function(*tensors, **options)
+
+
+def counted(rank, nranks):
+    results = []
+    for density in (None, 0.01):
+        network = sharded(width=200)
+        if density is not None:
+            thinwire.compress(network, density=density)
+        with Counted(SCATTER) as scatter, Counted(GATHER) as gather, Counted("all_reduce") as reduce:
+            train(network, rank, 5)
+        results.append((scatter.bytes, gather.bytes, reduce.bytes))
+    return results
+
+
+def test_bytes_inside_a_shard_group_stay():
+    """Sums inside a shard group are torch's, as before; those between replicas are not."""
+    for dense, compressed in run(counted, 4):
+        print(f"inside {dense[:2]} and {compressed[:2]} bytes, all_reduce {dense[2]} and "
+              f"{compressed[2]}")
+        assert dense[:2] == compressed[:2] and dense[0] > 0 and dense[1] > 0
+        assert 1000 * compressed[2] < dense[2]      # a number a step says that all shards agree
 
 
 def sparse(rank, nranks):
@@ -225,5 +269,6 @@ def test_refusals():
 
 
 if __name__ == "__main__":
-    main([test_full_density_is_dense, test_low_density_trains, test_resumed_is_bitwise_the_same,
-          test_checkpoints_of_all_shards, test_nan, test_mixed_precision, test_refusals])
+    main([test_full_density_is_dense, test_bytes_inside_a_shard_group_stay,
+          test_low_density_trains, test_resumed_is_bitwise_the_same, test_checkpoints_of_all_shards,
+          test_nan, test_mixed_precision, test_refusals])
