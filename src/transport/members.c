@@ -561,16 +561,23 @@ static int keep_decision(agreement *a) {
     return TW_OK;
 }
 
+/* Ranks that this one is connected to, and that may join. */
+static int count_newcomers(const tw_transport *t) {
+    return t->new_sockets != NULL ? t->new_count - t->nranks : 0;
+}
+
 static int list_members(agreement *a, tw__membership *m) {
-    const uint64_t *set = set_of(a->self, DECIDED);
+    const uint64_t *set = set_of(a->self, DECIDED), joining = a->self->decided_joining;
     if (!has(set, a->rank) && !a->self->leaving)
         return fail_excluded();
+    if (!a->self->leaving && joining > (uint64_t)count_newcomers(a->t))
+        return tw__fail(TW_ERR_PROTOCOL,
+                        "membership: %llu ranks were to join, this one has met %d of them",
+                        (unsigned long long)joining, count_newcomers(a->t));
     *m = (tw__membership){.step = a->self->decided_step,
-                          .joined = (int)a->self->decided_joining,
+                          .joined = a->self->leaving ? 0 : (int)joining,
                           .nbefore = a->nranks,
                           .before = a->rank};
-    if (m->joined < 0 || m->joined > TW__MOST_NEW)
-        return tw__fail(TW_ERR_PROTOCOL, "%d ranks were to join", m->joined);
     m->ranks = malloc((size_t)(a->nranks + m->joined) * sizeof *m->ranks);
     if (m->ranks == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", a->nranks);
