@@ -318,7 +318,8 @@ static int refuse_newcomers(tw_group *g, int joined, tw_members *members) {
 
 static int admit(tw_group *g, const plan *p, tw_members *members) {
     double timeout = g->params.timeout < MEETING ? g->params.timeout : MEETING;
-    tw__intent intent = {.step = g->elastic.step};
+    /* A newcomer that dies half connected keeps some in the meeting after others have ended it. */
+    tw__intent intent = {.step = g->elastic.step, .late = timeout};
     invitation_record own = {0};
     const invitation_record *all = NULL;
     tw__membership m;

@@ -111,6 +111,7 @@ typedef struct agreement {
     uint64_t *scratch; /* a set */
     peer *peers;       /* [nranks] */
     int64_t entered, now, last_told;
+    int64_t wait_until;   /* for ranks that have not answered yet */
     int64_t ballot_since; /* when `promised` became what it is */
     int64_t retry;        /* a ballot of this rank was overtaken: when it may begin another */
     int excluded;
@@ -148,7 +149,7 @@ static int is_settled(agreement *a) {
     for (int r = 0; r < a->nranks; r++) {
         if (r == a->rank || a->peers[r].lost || a->peers[r].heard > 0)
             continue;
-        if (a->now < a->entered + (is_suspected(a, r) ? GRACE : a->t->timeout))
+        if (a->now < (is_suspected(a, r) ? a->entered + GRACE : a->wait_until))
             return 0;
     }
     return 1;
@@ -461,7 +462,7 @@ static int fail_excluded(void) {
 }
 
 static int agree(agreement *a) {
-    int64_t end = a->entered + 2 * a->t->timeout + 10 * silence(a);
+    int64_t end = a->wait_until + a->t->timeout + 10 * silence(a);
     while (!a->decided) {
         move_messages(a);
         answer_proposals(a);
@@ -517,6 +518,7 @@ static int set_up(agreement *a, tw_transport *t, const tw__intent *intent) {
         most = decided->decided_nranks;
     *a = (agreement){.t = t, .rank = t->rank, .nranks = t->nranks, .entered = tw__clock()};
     a->now = a->entered;
+    a->wait_until = a->entered + t->timeout + (int64_t)(intent->late * (double)TW__SECOND);
     a->capacity = sizeof(head) + 8 * SETS * words_of(most);
     a->peers = calloc(ranks, sizeof *a->peers);
     a->self = calloc(3 * ranks + 2, a->capacity);

@@ -139,6 +139,7 @@ typedef struct process {
     way fate;
     double when;   /* of its fate */
     double resume; /* of a stopped one; 0: it runs */
+    double gone;   /* when it ended */
     int64_t done;  /* steps until it went on */
     int was_member, counted;
 } process;

@@ -24,6 +24,27 @@ job_counts counts;
 static ledger *book;
 static double last_step;
 
+/* What every process was doing when something went wrong. */
+static void print_processes(void) {
+    static const char *const phase_names[] = {
+#define PHASE_NAME(name) #name,
+        PHASES(PHASE_NAME)
+#undef PHASE_NAME
+    };
+    for (int i = 0; i < j->nlives; i++) {
+        const life *l = &j->lives[i];
+        if (ended[i] >= 0 && seconds_now() - processes[i].gone > 90)
+            continue;
+        printf("  process %d: fate %d %.3f s ago, in %s, %lld steps begun, %lld done", i,
+               processes[i].fate, seconds_now() - processes[i].when, phase_names[l->phase],
+               (long long)l->begun, (long long)l->done);
+        if (ended[i] >= 0)
+            printf(", ended with %d %.3f s ago: %s", ended[i], seconds_now() - processes[i].gone,
+                   l->text);
+        printf("\n");
+    }
+}
+
 void violation(const char *format, ...) {
     va_list arguments;
     printf("VIOLATION: %s, %s, step %lld: ", j->exchange, j->tcp ? "tcp" : "sockets",
@@ -32,7 +53,8 @@ void violation(const char *format, ...) {
     vprintf(format, arguments);
     va_end(arguments);
     printf("\n");
-    counts.violations++;
+    if (counts.violations++ == 0)
+        print_processes();
 }
 
 /* ---- begin */
@@ -146,6 +168,7 @@ static void note_end(int number, int status) {
     process *p = &processes[number];
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     ended[number] = code;
+    p->gone = seconds_now();
     p->resume = 0;
     counts.leaves += code == LEFT;
     counts.refused += code == NOT_ADMITTED;

@@ -256,17 +256,19 @@ static int check_sums(ledger *l, const step_members *m, const record *first, cha
     return 0;
 }
 
-int ledger_next(ledger *l, step_members *m, char *text, size_t size) {
+int ledger_next(ledger *l, step_members *members, char *text, size_t size) {
+    step_members
+        m; /* of the next step: the caller keeps those of the last one until it is complete */
     const record *first = first_record(l);
-    if (first == NULL || !find_members(l, first, m))
+    if (first == NULL || !find_members(l, first, &m))
         return 0;
-    settle_gone(l, m);
-    if (check_members(l, m, first, text, size) < 0 || take_residuals(l, m, first, text, size) < 0 ||
-        check_sums(l, m, first, text, size) < 0)
+    settle_gone(l, &m);
+    if (check_members(l, &m, first, text, size) < 0 ||
+        take_residuals(l, &m, first, text, size) < 0 || check_sums(l, &m, first, text, size) < 0)
         return -1;
-    for (int r = 0; r < m->nranks; r++)
-        l->counts[m->lives[r]]++;
-    l->last = *m;
+    for (int r = 0; r < m.nranks; r++)
+        l->counts[m.lives[r]]++;
+    l->last = *members = m;
     j->chains[first->step % RING] = first->chain;
     j->checked++;
     return 1;

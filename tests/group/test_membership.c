@@ -415,6 +415,33 @@ static void test_slow(void **state) {
     job_close(&j);
 }
 
+/* Some are still in a meeting with newcomers when others have ended it. */
+static int agree_after_meeting(ranks *r, int rank, void *context) {
+    const tw__intent intent = {.late = 20};
+    job *j = context;
+    tw__membership m;
+    nap(j->late[rank]);
+    r->transports[rank]->timeout = TW__SECOND / 4;
+    int error = tw__transport_agree_members(r->transports[rank], &intent, &m);
+    j->members[rank].nranks = error == TW_OK ? m.nranks : 0;
+    free(m.ranks);
+    return error;
+}
+
+static void test_late_from_meeting(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 5, &params, &n, 1);
+    j.late[0] = j.late[2] = j.late[4] = 1;
+    ranks_run(&j.r, agree_after_meeting, &j);
+    ranks_ok(&j.r);
+    for (int rank = 0; rank < 5; rank++)
+        check_int("ranks", j.members[rank].nranks, 5);
+    job_close(&j);
+}
+
 /* ---- one after the other */
 
 static void test_down_to_one(void **state) {
@@ -698,12 +725,19 @@ static void test_refused(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_repeated),    cmocka_unit_test(test_doubt),
-        cmocka_unit_test(test_split),       cmocka_unit_test(test_broken_pair),
-        cmocka_unit_test(test_silent),      cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_down_to_one), cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_background),  cmocka_unit_test(test_lost_at_open),
-        cmocka_unit_test(test_leave),       cmocka_unit_test(test_leave_refused),
+        cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_doubt),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_broken_pair),
+        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_late_from_meeting),
+        cmocka_unit_test(test_down_to_one),
+        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_background),
+        cmocka_unit_test(test_lost_at_open),
+        cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_leave_refused),
         cmocka_unit_test(test_refused),
     };
     on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
