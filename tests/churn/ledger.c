@@ -256,7 +256,7 @@ static int check_sums(ledger *l, const step_members *m, const record *first, cha
     return 0;
 }
 
-int ledger_next(ledger *l, step_members *members, char *text, size_t size) {
+int ledger_next(ledger *l, step_members *complete, char *text, size_t size) {
     step_members
         m; /* of the next step: the caller keeps those of the last one until it is complete */
     const record *first = first_record(l);
@@ -268,7 +268,7 @@ int ledger_next(ledger *l, step_members *members, char *text, size_t size) {
         return -1;
     for (int r = 0; r < m.nranks; r++)
         l->counts[m.lives[r]]++;
-    l->last = *members = m;
+    l->last = *complete = m;
     j->chains[first->step % RING] = first->chain;
     j->checked++;
     return 1;
