@@ -257,8 +257,7 @@ static int check_sums(ledger *l, const step_members *m, const record *first, cha
 }
 
 int ledger_next(ledger *l, step_members *complete, char *text, size_t size) {
-    step_members
-        m; /* of the next step: the caller keeps those of the last one until it is complete */
+    step_members m; /* those of the last step stay in *complete until this one is */
     const record *first = first_record(l);
     if (first == NULL || !find_members(l, first, &m))
         return 0;
