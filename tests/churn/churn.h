@@ -82,7 +82,7 @@ typedef struct life {
 typedef struct job {
     const char *exchange;
     int tcp;
-    char meet[32], folder[32];
+    char meet[256], folder[32];
     int nlives; /* so far */
     int faults; /* processes die at given calls, save and load */
     double timeout;
@@ -163,7 +163,8 @@ extern int ended[LIVES]; /* exit codes; -1: runs */
 extern step_members members;
 extern job_counts counts;
 
-void jobs_open(void);
+/* hosts: of scripts/netlab-hosts; the prefix of their namespaces. NULL: all run on this one. */
+void jobs_open(const char *hosts);
 /* Before processes are started. */
 void job_begin(const char *exchange, int tcp, double timeout);
 /* The first processes of the job, with what j->lives tells them. */

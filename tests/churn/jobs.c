@@ -3,7 +3,9 @@
 
 #include "oracle.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,6 +25,8 @@ step_members members;
 job_counts counts;
 static ledger *book;
 static double last_step;
+static const char *hosts;
+enum { HOSTS = 8 };
 
 /* What every process was doing when something went wrong. */
 static void print_processes(void) {
@@ -59,11 +63,31 @@ void violation(const char *format, ...) {
 
 /* ---- begin */
 
-void jobs_open(void) {
+void jobs_open(const char *prefix) {
+    hosts = prefix;
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j == MAP_FAILED)
         abort();
+}
+
+/* Any host can be the meeting point. */
+static void name_hosts(char *meet, size_t size) {
+    size_t used = 0;
+    for (int h = 0; h < HOSTS; h++)
+        used += (size_t)snprintf(meet + used, size - used, "%s10.91.0.%d:7000", h > 0 ? "," : "",
+                                 h + 1);
+}
+
+static void enter_host(int number) {
+    char path[128];
+    snprintf(path, sizeof path, "/run/netns/%s-%d", hosts, number % HOSTS);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) {
+        perror(path);
+        abort();
+    }
+    (void)close(fd);
 }
 
 static void choose_port(char *meet, size_t size) {
@@ -86,7 +110,9 @@ void job_begin(const char *exchange, int tcp, double timeout) {
     j->tcp = tcp;
     j->timeout = timeout;
     j->stop_at = INT64_MAX;
-    if (tcp)
+    if (hosts != NULL)
+        name_hosts(j->meet, sizeof j->meet);
+    else if (tcp)
         choose_port(j->meet, sizeof j->meet);
     book = ledger_open();
     if (book == NULL)
@@ -123,6 +149,8 @@ static void start_process(int number) {
         abort();
     if (pid > 0)
         return;
+    if (hosts != NULL)
+        enter_host(number);
     (void)signal(SIGUSR1, exit_0);
     (void)signal(SIGUSR2, exit_1);
     close_sockets(j->lives[number].joins ? -1 : j->lives[number].rank);

@@ -1,6 +1,7 @@
 /* test_churn.c - processes step in an elastic group while they are killed, leave and join at random
  *
- *   test_churn [SECONDS [SEED]]    5 seconds, unless given
+ *   test_churn [SECONDS [SEED [PREFIX]]]    5 seconds, unless given; with PREFIX on the hosts that
+ *                                           `NETLAB_PREFIX=PREFIX scripts/netlab-hosts up` has made
  *
  * Up to MOST processes. Every 0.5 to 2 seconds (in a run of less than 30 s: 0.1 to 0.4) one is killed in
  * one of the six WAYS, or leaves. Over tcp others join. Each job has one exchange and one transport; many
@@ -23,6 +24,7 @@ static const char *const way_names[] = {"exit 0",  "exit 1",  "abort",
 static const int signals[WAYS] = {SIGUSR1, SIGUSR2, SIGABRT, SIGKILL, SIGTERM, SIGSTOP};
 
 static oracle_rng rng;
+static int over_hosts;
 static int is_short; /* less than 30 s: more often, and nobody is stopped for long */
 
 /* ---- the table */
@@ -100,7 +102,8 @@ static void strike_any(void) {
 static void run_job(int number, double seconds) {
     double end = seconds_now() + seconds, next = 0;
     int sound = 1;
-    job_begin(check_exchange(number / 2 % check_exchanges()), number % 2, is_short ? 3 : 5);
+    job_begin(check_exchange(number / 2 % check_exchanges()), over_hosts || number % 2,
+              is_short ? 3 : 5);
     job_start(FIRST);
     while (sound && seconds_now() < end && j->nlives < LIVES) {
         sound = job_poll(STALLED);
@@ -119,7 +122,8 @@ int main(int argc, char **argv) {
     double share = seconds / 16 > 60 ? 60 : seconds / 16 < 2.5 ? 2.5 : seconds / 16;
     is_short = seconds < 30;
     rng.key = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    jobs_open();
+    over_hosts = argc > 3;
+    jobs_open(over_hosts ? argv[3] : NULL);
     for (int n = 0; seconds_now() - begin < seconds && counts.violations == 0; n++)
         run_job(n, share);
     print_table(seconds_now() - begin);

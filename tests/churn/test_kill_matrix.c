@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     is_quick = argc < 2;
     if (mkdtemp(folder) == NULL)
         abort();
-    jobs_open();
+    jobs_open(NULL);
     for (int e = 0; e < check_exchanges(); e++)
         for (int tcp = 0; tcp <= 1; tcp++)
             for (int s = 0; s < SCRIPTS; s++)
