@@ -75,7 +75,7 @@ static void run_launch(tw_group *g, int64_t launch) {
     }
 }
 
-/* A GPU is waited for by short sleeps, to which Linux adds up to 50 us if it is not told. */
+/* A device is waited for by short sleeps, to which Linux adds up to 50 us if it is not told. */
 static void sleep_precisely(void) {
 #ifdef __linux__
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* ns */

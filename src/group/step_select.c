@@ -79,7 +79,7 @@ static int fold_all(tw__step *s) {
     return TW_OK;
 }
 
-/* Selections that a call of the backend gets at once: on a GPU as many share a launch. */
+/* Selections that a call of the backend gets at once; a device runs them together. */
 enum { AT_ONCE = 64 };
 
 /* What has come of member i's selection. */

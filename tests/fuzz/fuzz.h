@@ -33,6 +33,11 @@ void fuzz_write_seeds(int argc, char **argv);
         }                                                                                          \
     } while (0)
 
+/* ---- time: fuzz_clock.c, for targets whose line in CMakeLists.txt says CLOCK */
+
+/* Nanoseconds of the library's clock, 100 more after each look at it. 0: real time. */
+extern int64_t fuzz_now;
+
 /* ---- files: fuzz_files.c */
 
 /* A file in memory that holds data[size]. There are FUZZ_FILES of them; returns the path of this

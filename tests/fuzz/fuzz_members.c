@@ -9,7 +9,6 @@
  * Nothing waits: time is that of a clock, which idling advances. Each call must end before its deadline
  * on that clock with TW_OK or a typed error, leave no request behind, and change the ranks to some that
  * can be. Sanitizers see to memory. */
-#include <time.h>
 
 #include "fuzz.h"
 #include "transport/transport_internal.h"
@@ -31,21 +30,6 @@ enum {
     W_DECIDED
 };
 #define TIMEOUT (TW__SECOND / 10)
-
-/* ---- time */
-
-static int64_t now; /* 0: real time */
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
-int __real_clock_gettime(clockid_t clock, struct timespec *time);
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
-    if (now == 0 || clock != CLOCK_MONOTONIC)
-        return __real_clock_gettime(clock, time);
-    now += 100;
-    *time = (struct timespec){(time_t)(now / TW__SECOND), (long)(now % TW__SECOND)};
-    return 0;
-}
 
 /* ---- peers */
 
@@ -203,7 +187,7 @@ static void forget(request *r) {
 static int end_test(void *context, void *handle, size_t *bytes) {
     (void)context;
     request *r = handle;
-    now += TW__SECOND / 200; /* as if the system were slow: fewer looks until a deadline */
+    fuzz_now += TW__SECOND / 200; /* as if the system were slow: fewer looks until a deadline */
     *bytes = r->bytes;
     const int done = r->sending ? ARRIVES : receive(r, bytes);
     if (done != LATE)
@@ -219,7 +203,7 @@ static void end_cancel(void *context, void *handle) {
 static void end_idle(void *context, int64_t microseconds) {
     (void)context;
     REQUIRE(microseconds > 0);
-    now += 1000 * microseconds;
+    fuzz_now += 1000 * microseconds;
 }
 
 static void end_close(void *context) {
@@ -275,7 +259,7 @@ static const tw__member_calls member_calls = {members_begin, members_keep, membe
 static int in_time(int status, int64_t begin) {
     REQUIRE(status <= TW_OK && status >= TW_ERR_EXCLUDED);
     REQUIRE(status == TW_OK || tw_last_error()[0] != '\0');
-    REQUIRE(now - begin < 60 * TW__SECOND);
+    REQUIRE(fuzz_now - begin < 60 * TW__SECOND);
     REQUIRE(j->requests == 0);
     return status;
 }
@@ -299,7 +283,8 @@ static int agree(tw_transport *t) {
     tw__membership m;
     if ((bytes & 7) == 2)
         meet_newcomers(t, intent.joining = 1 + (int)(bytes >> 6));
-    const int status = in_time(tw__transport_agree_members(t, &intent, &m), now);
+    const int64_t begin = fuzz_now;
+    const int status = in_time(tw__transport_agree_members(t, &intent, &m), begin);
     REQUIRE(t->new_sockets == NULL);
     if (status != TW_OK || intent.leaving) {
         REQUIRE(t->nranks == before && t->rank == rank && t->version == version);
@@ -324,7 +309,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     j->in = &in;
     const int nranks = 2 + (int)(take(&in, 1) % (MOST_RANKS - 1));
     const uint32_t rank = take(&in, 1), joins = rank & 128;
-    now = TW__SECOND;
+    fuzz_now = TW__SECOND;
     REQUIRE(tw_transport_custom(&t, &calls, new_context(nranks), (int)(rank % 128) % nranks,
                                 nranks) == TW_OK);
     t->member_calls = &member_calls;
@@ -332,11 +317,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!joins)
         for (int i = 0; i < CHANGES && agree(t); i++)
             ;
-    else if (in_time(tw__transport_await_members(t, take(&in, 1), 0.1), now) == TW_OK)
+    else if (in_time(tw__transport_await_members(t, take(&in, 1), 0.1), TW__SECOND) == TW_OK)
         REQUIRE(t->rank >= 0 && t->rank < t->nranks && t->nranks <= nranks);
     tw_transport_free(t);
     REQUIRE(j->contexts == 0 && j->requests == 0);
-    now = 0;
+    fuzz_now = 0;
     return 0;
 }
 
