@@ -37,8 +37,8 @@
 #define PERIOD (TW__SECOND / 20) /* in which each rank repeats its state */
 #define SILENCE TW__SECOND       /* after which a rank that had answered counts as gone, at least */
 #define GRACE (TW__SECOND / 5)   /* for ranks that did not answer in the step already */
-#define FAREWELL (3 * TW__SECOND / 10) /* to tell the others of the decision */
-#define NAMED 16                       /* ranks in a text */
+#define TELL (3 * TW__SECOND / 10) /* the others of the decision */
+#define NAMED 16                   /* ranks in a text */
 /* Ranks by which a peer's membership may be larger than this rank's. */
 #define MORE_RANKS 64
 
@@ -484,8 +484,8 @@ static int agree(agreement *a) {
 }
 
 /* Whoever does not know the decision hears of it before this rank goes on. */
-static void say_farewell(agreement *a) {
-    int64_t end = tw__clock() + FAREWELL;
+static void tell_decision(agreement *a) {
+    int64_t end = tw__clock() + TELL;
     int left = 1;
     for (int r = 0; r < a->nranks; r++)
         a->peers[r].due = 1;
@@ -634,7 +634,7 @@ static int install(tw_transport *t, tw__membership *m) {
 static void welcome(agreement *a, int joined) {
     tw_transport *t = a->t;
     void *requests[TW__MOST_NEW] = {NULL};
-    int64_t end = tw__clock() + FAREWELL;
+    int64_t end = tw__clock() + TELL;
     int left = joined;
     size_t bytes = bytes_of(a->self);
     for (int i = 0; i < joined; i++)
@@ -680,7 +680,7 @@ int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__m
     tell_all(&a);
     error = agree(&a);
     if (error == TW_OK) {
-        say_farewell(&a);
+        tell_decision(&a);
         error = list_members(&a, m);
         const head *heir = intent->leaving ? state_of(&a, intent->heir) : NULL;
         m->inherited = heir != NULL && heir->inherits;
@@ -710,6 +710,13 @@ typedef struct waiting {
     size_t capacity;
 } waiting;
 
+/* Whether a state tells of the decision with which this rank joins, behind those before it. */
+static int welcomes(const tw_transport *t, const head *h, uint32_t version) {
+    return h->decided_version == (uint64_t)version + 1 && h->decided_nranks >= 1 &&
+           h->decided_nranks <= (uint64_t)t->rank &&
+           h->decided_joining == (uint64_t)t->nranks - h->decided_nranks;
+}
+
 /* The decision of the ranks before this one; NULL: it has not come. *lost: ranks that are gone. */
 static head *look_for_welcome(tw_transport *t, waiting *w, uint32_t version, int *lost) {
     *lost = 0;
@@ -725,9 +732,7 @@ static head *look_for_welcome(tw_transport *t, waiting *w, uint32_t version, int
         if (done == 0)
             continue;
         w->requests[r] = NULL;
-        if (done > 0 && is_whole(&limits, h, bytes) &&
-            h->decided_version == (uint64_t)version + 1 &&
-            h->decided_nranks + h->decided_joining == (uint64_t)t->nranks)
+        if (done > 0 && is_whole(&limits, h, bytes) && welcomes(t, h, version))
             return h;
     }
     return NULL;

@@ -350,6 +350,8 @@ size_t fuzz_seed(int number, uint8_t *data, size_t room) {
     case 1: /* rank 0 proposes that all stay, or has decided it */
         put(&out, 1, 1);
         put(&out, 0, 1);
+        for (uint32_t peer = 1; peer < nranks; peer++)
+            put(&out, 0, 1); /* none answers before it was asked */
         if (variant < 2) {
             put_patch(&out, W_BALLOT, 252);
             put(&out, 0, 1);
@@ -368,8 +370,10 @@ size_t fuzz_seed(int number, uint8_t *data, size_t room) {
         put_patch(&out, W_NRANKS, nranks - 1);
         put_patch(&out, W_DECIDED_NRANKS, nranks - 1);
         put_patch(&out, W_DECIDED, (1u << (nranks - 1)) - 1 - (variant & 1));
+        if (variant == 3) /* none stays, and this rank is none that joins */
+            put_patch(&out, W_DECIDED_NRANKS, nranks);
         put_patch(&out, W_DECIDED_VERSION, 8);
-        put_patch(&out, W_DECIDED_JOINING, 1);
+        put_patch(&out, W_DECIDED_JOINING, variant < 3);
     }
     return out.size;
 }
