@@ -77,13 +77,13 @@ static uint64_t word_of_input(void) {
 /* The answer of a peer that agrees, with its patches. */
 static size_t echo(const request *r, uint64_t *words) {
     const heard *p = &j->peers[r->peer];
-    const size_t bytes = p->bytes > 0 ? p->bytes : 8 * (HEAD + SETS);
     memset(words, 0, ROOM);
     memcpy(words, p->words, p->bytes);
     for (int i = 0; i < j->npatches; i++)
         if (j->patches[i].peer == r->peer)
             words[j->patches[i].word] = j->patches[i].value;
-    return bytes;
+    return 8 *
+           (HEAD + SETS - (words[W_DECIDED_NRANKS] == 0)); /* the last set comes with a decision */
 }
 
 static void add_patch(int peer) {
