@@ -20,6 +20,7 @@
  *   k   entries selected per step      e     residual
  *   P   ranks (nranks)                 acc   g + e
  *   density: k / n
+ *   moments: what momentum, or AdamW before selection, keeps of each element
  *
  * One rank of a training loop, over a transport of section 4, without error handling:
  *
@@ -30,27 +31,27 @@
  *     tw_group_create(&group, transport, &params);
  *     tw_group_add(group, n, NULL, NULL);                // tensor 0
  *     tw_group_open(group);
- *     while (tw_allreduce(group, 0, grad, grad) == TW_OK)
- *         ;                                              // grad becomes the mean of what is applied
+ *     for (int i = 0; i < steps; i++)                    // the backward pass fills grad[n]
+ *         tw_allreduce(group, 0, grad, grad);            // grad becomes the mean
  *     tw_group_free(group);
  *
  * Rules for every call
  *   - Status. A call returns TW_OK (0) or a negative tw_error. tw_last_error() explains the error.
  *     A failed call has changed nothing, unless its comment says otherwise.
  *   - The library never prints, exits or aborts.
- *   - Reserved fields are 0 in what the library returns. The caller sets them to 0, or NULL, in what
- *     it passes.
+ *   - Reserved fields are 0 in what the library returns. The caller sets them to 0, or NULL, in
+ *     what it passes.
  *   - Threads. One thread at a time may use a handle. A group and its transport count as one
- *     handle: while a step is in progress, call no function of the transport except
- *     tw_transport_info. Other handles are independent.
- *   - Fork. The child of a fork() has copies of selectors on the CPU and may use them. It must not
- *     use groups, transports and whatever is on a GPU, nor free them: their threads, connections and
- *     GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
+ *     handle. While a step is in progress (from tw_allreduce_start to tw_allreduce_wait), call no
+ *     function of the transport except tw_transport_info. Other handles are independent.
+ *   - Fork. The child of a fork() has copies of selectors on the CPU and may use them. It must
+ *     neither use nor free groups, transports and whatever is on a GPU: their threads, connections
+ *     and GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
- *     the same on all ranks, with two exceptions. If the group breaks (section 6), a rank that has already
- *     finished the call returns TW_OK and gets the error from its next call. Errors "of this rank
- *     alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT. Calls without
- *     the mark do not wait for other ranks.
+ *     the same on all ranks, with two exceptions. If the group breaks (section 6), a rank that has
+ *     already finished the call returns TW_OK and gets the error from its next call. Errors "of
+ *     this rank alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT.
+ *     Calls without the mark do not wait for other ranks.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Machines. Sizes are computed in size_t, which must have 64 bits: 32-bit machines are refused
  *     when the library is built.
@@ -60,11 +61,13 @@
  *     threads and the instruction set do not change it.
  *
  * Caveats
- *   - Conservation (applied + new residuals = gradients + old residuals) is exact, with two
- *     exceptions: g + e is rounded to float32, and wire formats q8, q4 and q2 round remainders.
+ *   - Conservation (applied + new residuals = gradients + old residuals, summed over all ranks) is
+ *     exact, with two exceptions: g + e is rounded to float32, and wire formats q8, q4 and q2 round
+ *     what they leave in residuals.
  *     With clip_norm, momentum or AdamW, it holds for clipped gradients, velocities or updates
- *     instead of gradients. Without feedback, what is not applied is dropped. With decay, what the
- *     residuals lose is counted: applied + new residuals + decayed = gradients + old residuals.
+ *     instead of gradients. Without feedback, what is not applied is dropped. With decay, residuals
+ *     lose something in each step, and the library counts it:
+ *     applied + new residuals + decayed = gradients + old residuals.
  *   - All threads of the library compute in the caller's floating-point environment. With
  *     flush-to-zero, subnormal sums become 0. Call tw_selector_undo in the environment in which the
  *     step ran.
@@ -93,9 +96,9 @@ extern "C" {
 #define TW_VERSION_MINOR 2
 #define TW_VERSION_PATCH 0
 
-/* Until 1.0 a new minor version may change what sources must say: find_package(thinwire 0.2) accepts
- * 0.2.x alone. Linked programs run with every library of the same soname, libthinwire.so.0.1, whatever
- * its version. */
+/* Until 1.0 a new minor version may require changes in your sources: so find_package(thinwire 0.2)
+ * accepts 0.2.x only. A program that is already linked runs with every library of the same soname,
+ * libthinwire.so.0.1, whatever its version. */
 
 /* The version of the loaded library, for instance "0.2.0". */
 TW_API const char *tw_version(void);
@@ -141,7 +144,8 @@ TW_API const char *tw_last_error(void);
 
 /* ---- 3. Parameters ------------------------------------------------------------------------ */
 
-/* Names that parameters take. A scheme is a method with an exchange: "oktopk" is the default.
+/* Names that parameters take. A scheme is a selection method with an exchange. "oktopk" is the
+ * default.
  *
  *     method     how a rank selects    exact reuse gaussian dgc random redsync gaussian_published
  *     exchange   how ranks sum         dense allgather dsa gtopk oktopk fulltopk butterfly twolevel
@@ -194,8 +198,8 @@ typedef enum {
  * density, of which exactly one must be set. A value that the library does not know is refused,
  * never replaced. */
 typedef struct tw_select_params {
-    const char *method; /* NULL: the group's, else the scheme's; in a selector alone "exact".
-                           Names: tw_select_method() */
+    const char *method; /* Names: tw_select_method(). NULL: in tw_selector_create "exact"; in a
+                           group that of tw_group_params.select, if NULL too the scheme's */
     int64_t k;          /* entries per step, 1 .. n; 0: use density */
     double density;     /* k / n, in (0, 1]; k is rounded to nearest, at least 1 */
     int type;           /* tw_type of the gradient */
@@ -203,14 +207,15 @@ typedef struct tw_select_params {
     int threads;        /* 0: tw_default_threads(); at most 256 */
     uint64_t seed;      /* method "random": ranks with equal seeds select equal indices */
 
-    /* With TW_CUDA, gradients, results and outputs are memory of one GPU, aligned to their element
-     * type. Selections equal the CPU's bit for bit. A selector queues its work on `stream`. A group
-     * has a stream of its own: its steps begin after the work that was in `stream` when
-     * tw_allreduce or tw_allreduce_start was called. A step of a group is complete when
-     * tw_allreduce or tw_allreduce_wait returns. A stream that is being captured into a CUDA graph
-     * cannot be used: steps fail with TW_ERR_DEVICE and the capture is spoilt, because the host
-     * takes part in every step. Calls leave the CUDA device of the calling thread as it is, and
-     * create a context on GPU `ordinal` only. */
+    /* With TW_CUDA, gradients, outputs and results lie in the memory of one GPU, aligned to their
+     * element type. Selections equal the CPU's bit for bit.
+     * Order of work: a selector queues its work on `stream`. A group has a stream of its own. Its
+     * steps begin after the work that was in `stream` when tw_allreduce or tw_allreduce_start was
+     * called. They are complete when tw_allreduce or tw_allreduce_wait returns.
+     * CUDA graphs: the host takes part in every step. So a step on a stream that is being captured
+     * fails with TW_ERR_DEVICE, and the capture is spoilt.
+     * Calls leave the CUDA device of the calling thread as it is, and create a context on GPU
+     * `ordinal` only. */
     int device;   /* tw_device */
     int ordinal;  /* number of the GPU, as in CUDA */
     void *stream; /* cudaStream_t; NULL: the default stream */
@@ -226,25 +231,26 @@ typedef struct tw_select_params {
      * its own gradients. The residual accumulates
      *     u = rate * m' / (sqrt(v') + eps)
      * where m' and v' are m and v corrected for their start at zero. With TW_MEAN, subtract the
-     * result from the weights. Weight decay is the caller's: multiply the weights by
-     * 1 - rate * decay. A gradient that makes v overflow is refused as infinity is. AdamW needs
-     * feedback and excludes momentum. Without it leave beta1, beta2, eps and rate 0. */
+     * result from the weights. The caller does the weight decay: multiply the weights by
+     * 1 - rate * weight_decay. A gradient that makes v overflow is refused as infinity is. AdamW
+     * needs feedback and excludes momentum. Without AdamW leave beta1, beta2, eps and rate 0. */
     int before;          /* tw_before */
     double beta1, beta2; /* decay of m and of v, in [0, 1). Both 0: 0.9 and 0.999. If one is set, a
                             0 in the other means 0 */
     double eps;          /* > 0; 0: 1e-8 */
-    double rate;         /* learning rate until tw_group_set_rate; > 0; 0: 0.001 */
+    double rate;         /* learning rate until tw_group_set_rate changes it; > 0; 0: 0.001 */
 
     /* Warm-up: in the first steps density falls from warmup_density to density. It never rises: if
      * warmup_density is not the larger one, there is no warm-up. Transformers need about a fifth of
      * the run (docs/recipes.md). */
     int warmup;            /* tw_warmup */
     int32_t warmup_steps;  /* 0: none. TW_WARMUP_CALLER needs 0 */
-    double warmup_density; /* of the first step, and the most that the caller may set; 0: 0.25 */
+    double warmup_density; /* density of the first step, and the highest that
+                              tw_group_set_density may set; 0: 0.25 */
 
     /* Method "reuse" (Ok-Topk, Li and Hoefler, 2022) keeps a threshold and corrects it in small
-     * steps. count: entries that pass it. If count leaves k/4 .. 4k, an exact threshold is computed
-     * at once. */
+     * steps. `count` is the number of entries that pass it. If count leaves k/4 .. 4k, an exact
+     * threshold is computed at once. */
     int32_t reuse_period; /* steps from one exact threshold to the next; 0: 32 */
     float reuse_low;      /* lower the threshold if count < reuse_low * k; 0: 2/3 */
     float reuse_high;     /* raise it if count > reuse_high * k; 0: 5/4 */
@@ -256,10 +262,10 @@ typedef struct tw_select_params {
     int32_t gaussian_rounds;
     double dgc_sample; /* method "dgc": fraction sampled, 2048 elements at least; 0: 0.01 */
 
-    /* Decay of the residual, as local steps need it (docs/local_steps.md): before the next gradient
-     * is added, e becomes decay * e, each element rounded to float32. It happens at the end of a
-     * step, in one more pass over the residual (on a GPU three); a refused or undone step does not
-     * decay. tw_select_info and tw_step_info count what is lost. Needs feedback. */
+    /* Decay of the residual, as local steps need it (docs/local_steps.md). At the end of a step e
+     * becomes decay * e, each element rounded to float32. This takes one more pass over the
+     * residual, on a GPU three. A refused or undone step does not decay. tw_select_info.decayed and
+     * tw_step_info.decayed tell what was lost. Needs feedback. */
     float decay; /* in (0, 1]; 0: 1, none */
 
     uint32_t reserved[7]; /* zero */
@@ -273,8 +279,8 @@ typedef struct tw_select_params {
     { 0 }
 #endif
 
-/* Bytes of a selector or a group. tw_selector_create or tw_group_open allocates all of them. A step
- * allocates nothing.
+/* Memory of a selector or a group, in bytes. tw_selector_create or tw_group_open allocates all of
+ * it. A step allocates nothing.
  *
  * undo: memory that is needed to restore the residual after a refused step. On the CPU it is about
  * 5.2 * n bytes of address space. A step touches 0.2 * n to 0.5 * n of them, and more if gradients
@@ -303,14 +309,14 @@ typedef struct tw_memory {
 
 /* What connects one rank to the others. A transport moves bytes and counts them. It knows nothing
  * about gradients. It serves one group at a time and must outlive that group. The caller frees it
- * with tw_transport_free. */
+ * with tw_transport_free. On error, a call that creates one transport sets *transport to NULL. */
 typedef struct tw_transport tw_transport;
 
 /* For a job of one rank.
  * Errors: TW_ERR_NULL; TW_ERR_MEMORY. */
 TW_API int tw_transport_self(tw_transport **transport);
 
-/* Ranks as threads of this process.
+/* Ranks as threads of this process. One thread makes this call, for all ranks.
  *   transports [nranks] gets one for each rank. The thread of a rank uses and frees its own. If a
  *              rank frees its transport while others wait for it, they get TW_ERR_TRANSPORT within
  *              50 ms.
@@ -326,19 +332,19 @@ TW_API int tw_transport_threads(tw_transport **transports, int nranks);
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY. */
 TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, int rank, int nranks);
 
-/* Ranks as processes that know an address and nothing else of each other. A process that can listen
- * on one of the addresses of `meet` is the meeting point; it may have any rank. The others register
- * there, and every two ranks are connected. IPv4 and IPv6.
+/* Ranks as processes that find each other over TCP, IPv4 or IPv6. All name the same address. A
+ * process that can listen on it is the meeting point; it may have any rank. The others register
+ * there, and get the addresses of all ranks. Then every two ranks connect.
  *
- * With a secret both ends of every connection prove that they know it (HMAC-SHA-256 of two nonces);
- * it is never sent. It must be random, 16 bytes or more: anybody who reaches the port can try to guess
- * it from a proof. Without one, anybody who reaches the port may join. Messages are not encrypted
- * and carry no keyed digest: whoever can change packets on the way can change gradients. Use a network
- * that you trust, or a tunnel. */
+ * A secret keeps other processes out. Both ends of every connection prove that they know it
+ * (HMAC-SHA-256 of two nonces); it is never sent. Take 16 random bytes or more: who reaches the
+ * port can test guesses of the secret against a proof. Without a secret, whoever reaches the port
+ * may join. Messages are neither encrypted nor signed: who can change packets on the way can change
+ * gradients. Use a network that you trust, or a tunnel. */
 typedef struct tw_tcp_params {
-    const char *meet; /* "host:port", or several with commas: the first that answers is used. An
+    const char *meet;   /* "host:port", or several with commas: the first that answers is used. An
                          IPv6 address stands in brackets */
-    int rank, nranks;
+    int rank, nranks;   /* of this process: 0 .. nranks-1; and how many there are, 1 .. 65536 */
     const void *secret; /* [secret_bytes], the same on all ranks; NULL: none */
     size_t secret_bytes;
     const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
@@ -346,18 +352,22 @@ typedef struct tw_tcp_params {
     uint32_t reserved[8];
 } tw_tcp_params;
 
-/* Collective. A process that is refused gets the error; the others go on waiting for its rank.
- * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_MISMATCH for another secret, number of
- * ranks or version, and for a rank that another process has; TW_ERR_TRANSPORT if another program
- * listens there; TW_ERR_TIMEOUT, naming the ranks that did not come. */
+/* Collective. params is copied. A process that is refused gets TW_ERR_MISMATCH; the others go on
+ * waiting for a process of that rank.
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_MISMATCH if this process has another
+ * secret, number of ranks or version than the meeting point, or a rank that another process has;
+ * TW_ERR_TRANSPORT if another program listens at `meet`; TW_ERR_TIMEOUT, naming the ranks that did
+ * not come. */
 TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params);
 
-/* Join a job that runs over tw_transport_tcp. Waits until its ranks call tw_group_grow, `timeout` at
- * most. Then create a group like theirs, elastic, with the same tensors, and open it: tw_group_open
- * takes part in their tw_group_grow. The residuals of this rank are zero; it takes over the step
- * counters. It has the last rank: tw_transport_info tells.
- *   params  those of the job, with rank 0 and nranks 0
- * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this process. */
+/* Join a job that runs over tw_transport_tcp, with an elastic group (section 7). The call waits
+ * until the ranks of the job call tw_group_grow, `timeout` at most.
+ *   params  those of the job, with rank 0 and nranks 0; copied.
+ * Then create an elastic group with the parameters and tensors of theirs, and call tw_group_open at
+ * once: the ranks wait for it in tw_group_grow. New ranks have the highest numbers:
+ * tw_transport_info tells this one's. Its residuals are zero; it takes over the step counters.
+ * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this
+ * process. */
 TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *params);
 
 /* The functions of a custom transport: implement them to run Thinwire over your own network. One
@@ -366,8 +376,8 @@ TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *para
  *
  * Order: messages from one rank to another with the same tag arrive in the order in which they were
  * sent. Receives match them in the order in which they were started. A send may complete before its
- * receive was started. A message may be empty. It arrives as it was sent: the library checks the form
- * of messages, but not every bit. If your network may damage them, let a checksum find it.
+ * receive was started. A message may be empty. Messages must arrive unchanged: the library checks
+ * their form, not every bit. If your network can damage them, add a checksum of your own.
  *
  * Status: send and recv return 0, or a negative number on failure. The library reports every
  * failure as TW_ERR_TRANSPORT, with the text that tw_transport_explain has set. */
@@ -423,20 +433,21 @@ typedef struct tw_device_message {
     size_t reserved[2];
 } tw_device_message;
 
-/* The functions that move GPU memory between ranks. One thread at a time calls them: a thread of the
- * library, whose current CUDA device is the group's GPU, or the thread that called the library, with
- * the device that this has. They return a negative number on failure, after tw_transport_explain. */
+/* The functions that move GPU memory between ranks. One thread at a time calls them. It is a thread
+ * of the library, whose current CUDA device is the group's GPU, or the thread that called the
+ * library, whose CUDA device is left as it is. On failure call tw_transport_explain and return a
+ * negative number. */
 typedef struct tw_device_calls {
-    /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one is
-     * complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0.
+    /* Queue messages[count] on a cudaStream_t, all at once: no message may wait until another one
+     * is complete. The peers queue theirs at the same time. Do not wait for the stream. Return 0.
      * messages is valid during the call only. The data of the messages stay valid until the stream
      * has sent and received them. */
     int (*exchange)(void *context, const tw_device_message *messages, int count, void *stream);
-    /* Asked again and again until the stream has done the exchange. 0: it is queued. 1: not yet;
-     * the library goes on asking, up to its deadline. NULL: `exchange` queues it before it returns,
-     * and a failure of it ends the stream. */
+    /* Whether the exchange is queued completely. The library asks until the stream has done it, up
+     * to its deadline. Return 0: yes. 1: not yet. NULL: it always is when `exchange` returns, and
+     * if it fails later, the stream ends. */
     int (*progress)(void *context);
-    /* 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
+    /* Return 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
     int (*check)(void *context, int ordinal);
     void (*reserved[4])(void); /* NULL */
 } tw_device_calls;
@@ -470,8 +481,8 @@ typedef struct tw_traffic {
 } tw_traffic;
 
 /* The name, rank, number of ranks and traffic of a transport. Each pointer except the first may be
- * NULL. Any thread may ask at any time: during a step the traffic is what has been sent and received
- * so far.
+ * NULL. name belongs to the transport. Any thread may ask at any time: during a step the traffic is
+ * what has been sent and received so far.
  * Errors: TW_ERR_NULL. */
 TW_API int tw_transport_info(const tw_transport *transport, const char **name, int *rank,
                              int *nranks, tw_traffic *traffic);
@@ -482,12 +493,13 @@ TW_API int tw_transport_info(const tw_transport *transport, const char **name, i
  * tensors, open, any number of steps, free. */
 typedef struct tw_group tw_group;
 
+/* What a step gives the caller. If ranks have weights (tw_group_set_weight), both means divide by
+ * the sum of the weights instead of the number of ranks. */
 typedef enum {
-    TW_MEAN = 0, /* the sum over ranks divided by P, or by the sum of their weights: see
-                    tw_group_set_weight */
+    TW_MEAN = 0, /* the sum over ranks divided by P */
     TW_SUM = 1,
-    /* The sum divided by the number of ranks that sent the entry, or by the sum of their weights.
-     * With exchange "allgather", and with "dense", where every rank sends every entry. */
+    /* The sum divided by the number of ranks that sent the entry. Only with exchange "allgather",
+     * and with "dense", where every rank sends every entry. */
     TW_MEAN_OF_SENDERS = 2,
 } tw_result;
 
@@ -508,35 +520,35 @@ typedef enum {
      * oktopk, gtopk, butterfly, twolevel and fulltopk: each rank selects k, and k of the sums are
      * applied. */
     TW_COUNT_OF_SCHEME = 0,
-    /* k sets the bytes: as many as allgather sends with this k (see tw_exchange_cost). The library
-     * computes the k of the exchange from it: for oktopk k(P-1)/3. So schemes can be
-     * compared at equal bytes. dsa keeps k, dense ignores it, and butterfly in place of oktopk
-     * (k < 8P) may send more. tw_step_info.k tells the new k. Not with "auto". */
+    /* To compare schemes at equal bytes: k sets the bytes, as many as allgather sends with this k
+     * (see tw_exchange_cost). The library computes from it the k that the exchange works with, for
+     * oktopk k(P-1)/3. tw_step_info.k tells it. dsa keeps k, dense ignores it, and butterfly in
+     * place of oktopk (k < 8P) may send more. Not with "auto". */
     TW_COUNT_PER_RANK = 1,
 } tw_count;
 
-/* Whether messages between processes, over sockets and MPI, carry a checksum of their contents
- * (CRC-32C). If bits were changed on the way the step fails with TW_ERR_TRANSPORT on all ranks; the
- * text names the rank that the message came from. Without it such a step may return a wrong result,
- * or different ones on different ranks. It takes 0.3 % of a sparse step, see docs/exchange.md.
- * Messages that stay in a process, and those of NCCL, have none. */
+/* Whether messages between processes, over sockets, TCP and MPI, carry a checksum of their contents
+ * (CRC-32C). If bits were changed on the way, the step fails with TW_ERR_TRANSPORT on all ranks;
+ * the text names the rank that the message came from. Without a checksum such a step may return a
+ * wrong result, or different results on different ranks. It takes 0.3 % of the time of a sparse
+ * step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none. */
 typedef enum {
     TW_CHECKSUM_ON = 0,
     TW_CHECKSUM_OFF = 1,
 } tw_checksum;
 
-/* Whether the ranks of a group can change: see section 7. */
+/* Whether the ranks of a group can change. A group whose ranks can is elastic: see section 7. */
 typedef enum {
     TW_MEMBERSHIP_FIXED = 0,
-    /* Each step has one more round of short messages: no rank applies a result before all have
-     * theirs. Not with TW_COUNT_PER_RANK. Over transports of threads, sockets and tcp. */
+    /* Needs a transport of threads, sockets or tcp. Not with TW_COUNT_PER_RANK. Each step takes one
+     * more round of short messages: no rank applies a result before all ranks have theirs. */
     TW_MEMBERSHIP_ELASTIC = 1,
 } tw_membership;
 
 /* How a group works. Start from TW_GROUP_PARAMS_INIT: zero means default in every field.
  * Exception: set k or density of `select`, unless every tensor brings its own or the scheme is
- * "dense". All fields must be equal on all ranks, except timeout and, in select, threads, seed, ordinal and
- * stream. */
+ * "dense". All fields must be equal on all ranks, except timeout and, in select, threads, seed,
+ * ordinal and stream. */
 typedef struct tw_group_params {
     const char *scheme;      /* NULL: "oktopk". Names: tw_scheme(). "auto": see tw_choice */
     const char *exchange;    /* NULL: the scheme's. Names: tw_exchange(), and "auto" */
@@ -548,13 +560,13 @@ typedef struct tw_group_params {
     int global;              /* tw_global */
     int count;               /* tw_count */
     int checksum;            /* tw_checksum */
-    double timeout;          /* seconds that one wait for messages may take, 0: 300. In the last
-                                half of it, 2 s at most, the other ranks are asked whether they are
-                                there. So a rank that falls silent is an error after this time,
-                                not later. A step has several waits (oktopk: 9 or more): a rank
-                                that is late in each, but not by so much, is no error. On a GPU
-                                a rank waits for `stream` and for its own work, each for `timeout`
-                                less this last part, and is the rank at fault after that */
+    double timeout;          /* seconds that one wait for messages may take; 0: 300. A wait that
+                                takes longer is an error, which names the silent ranks: in the last
+                                part of the time (half of it, 2 s at most) all ranks are asked
+                                whether they are there. A step has several waits (oktopk: 9 or
+                                more), so it may take longer than `timeout` without an error. On a
+                                GPU a rank also waits for `stream`, and for its own work: each for
+                                `timeout` less that last part. After that it is the rank at fault */
     int64_t bucket;          /* tw_allreduce_start merges tensors into buckets of up to this many
                                 elements; 0: 4 Mi, with "auto" what suits the network; 1: each
                                 tensor alone. Results do not depend on it, with one exception: if
@@ -579,8 +591,8 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
 /* Add a tensor of n elements, before tw_group_open.
- *   select  as in tw_selector_create; NULL: the group's. If its method is NULL: the group's.
- *           Exchange "dense" uses only type, threads, device, ordinal and stream. It refuses AdamW.
+ *   select  as in tw_selector_create, and copied; NULL: that of tw_group_params. Exchange "dense"
+ *           uses only type, threads, device, ordinal and stream. It refuses AdamW.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
  * this order. Some tensors may lie on the CPU and others on a GPU, but a group uses one GPU at
@@ -589,18 +601,18 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
  * tw_selector_create. */
 TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *select, int *tensor);
 
-/* Add a tensor whose gradient lies in pieces, for instance one for each parameter of a model: what
- * is selected are the k largest values of all pieces, and no gradient needs to be copied.
- *   sizes [npieces] elements of each piece. The tensor's n is their sum; its elements are those of
- *         piece 0, then those of piece 1, and so on. Results, residuals and states are as if they lay
- *         in one vector. Pieces are this rank's own matter: other ranks may have others.
- * Steps are started with tw_allreduce_start_pieces. Not with exchange "dense" or "auto".
+/* Add a tensor whose gradient lies in pieces, for instance one for each parameter of a model. The k
+ * values are selected from all pieces together, and no gradient needs to be copied.
+ *   sizes [npieces] elements of each piece, copied. The tensor's n is their sum; its elements are
+ *         those of piece 0, then those of piece 1, and so on. Results, residuals and states are as
+ *         if they lay in one vector. Other ranks may have other pieces; n must be the same.
+ * Start its steps with tw_allreduce_start_pieces. Not with exchange "dense" or "auto".
  * Errors: those of tw_group_add; TW_ERR_SIZE with the piece; TW_ERR_PARAM for npieces, "dense" or
  * "auto"; TW_ERR_MEMORY. */
 TW_API int tw_group_add_pieces(tw_group *group, const int64_t *sizes, int npieces,
                                const tw_select_params *select, int *tensor);
 
-/* Bytes that tw_group_open will allocate or has allocated. Before opening, with "auto", the most
+/* Bytes that tw_group_open will allocate or has allocated. With "auto", before opening: the most
  * that it may allocate. Residuals, moments and undo logs are the sums over all tensors.
  * Workspace:
  *
@@ -618,26 +630,29 @@ TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group has no tensor or is open; TW_ERR_MISMATCH with the
  * rank and the field that differs; TW_ERR_MEMORY with the rank that has too little; TW_ERR_DEVICE;
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. TW_ERR_NULL and TW_ERR_STATE are of this rank
- * alone and change nothing. After any other error the group can only be freed. */
+ * alone and change nothing. After any other error the group can only be freed. Exception: if a rank
+ * was lost while an elastic group opened, tw_group_shrink opens it with the others. */
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
- * abandoned: the other ranks' groups break, and the transport can only be freed. If the GPU is still
- * at work on a step that has failed (see tw_allreduce), or functions of tw_transport_set_device had
- * not queued all of it yet, the group's GPU memory and pinned memory are not freed until the process
- * ends: abort that work first. CUDA itself lets memory be freed only when
- * no other stream of the GPU is at work: a stuck stream that has nothing to do with the group
- * holds this call. */
+ * abandoned: the other ranks' groups break, and the transport can only be freed.
+ *
+ * On a GPU, first abort the work of a failed step (see tw_allreduce). If the GPU is still at work
+ * on it, or functions of tw_transport_set_device have not queued all of it, the group's GPU memory
+ * and pinned memory stay allocated until the process ends. CUDA frees memory only when no stream of
+ * the GPU is at work: so this call waits even for a stuck stream that has nothing to do with the
+ * group.
+ */
 TW_API void tw_group_free(tw_group *group);
 
 /* ---- 6. Allreduce ------------------------------------------------------------------------- */
 
 /* Sum the gradient of one tensor over all ranks. Collective.
  *   grad [n] of the tensor's type. Do not change it during the call.
- *   out  [n] floats: the mean (or the sum) of the applied entries, 0 elsewhere. It must be grad
- *        itself, if its type is f32, or must not overlap with grad. Nor may it overlap with grad or
- *        out of another tensor in progress; this is not checked. NULL: the result is read with
- *        tw_group_result; "dense" and "auto" do not accept NULL.
+ *   out  [n] floats: the mean (or the sum) of the applied entries, 0 elsewhere. out is either grad
+ *        itself, if the type is f32, or does not overlap with it. Nor may it overlap with grad or
+ *        out of another tensor in progress; this is not checked. NULL: read the result with
+ *        tw_group_result. "dense" and "auto" do not accept NULL.
  * All ranks get bitwise the same result. The residuals keep what was not applied. Sums are taken in
  * the order of ranks; gtopk, butterfly and twolevel sum in the order of their trees.
  *
@@ -667,17 +682,18 @@ TW_API void tw_group_free(tw_group *group);
  * the next step returns the error again, the group is broken.
  *
  * On a GPU a step may fail while work is stuck: in `stream`, or in functions of
- * tw_transport_set_device, for instance NCCL. Then the call returns at its deadline, but the GPU may
- * read grad, and write out, whenever that work goes on, even after tw_group_free. So grad and out
- * belong to the library until the GPU has ended it: after ncclCommAbort, or once `stream` has come
- * to its end. Until then the group cannot be asked for residuals nor saved (TW_ERR_TIMEOUT).
+ * tw_transport_set_device, for instance NCCL. Then the call returns at its deadline, but the GPU
+ * may read grad, and write out, whenever that work goes on, even after tw_group_free. So grad and
+ * out belong to the library until the GPU has ended that work: after ncclCommAbort, or once
+ * `stream` is idle. Until then residuals can neither be read nor saved (TW_ERR_TIMEOUT).
  *
- * The ranks of a broken group may differ by one step of a tensor: a rank may have completed the step
- * in which the others failed. They never differ by more, because a step ends nowhere before all
- * ranks have begun it. tw_step_info.step tells how many a rank has completed. To go on together,
- * call tw_group_shrink (section 7), or restart from a state that all ranks have saved. In an elastic
- * group the last step may be in doubt until tw_group_shrink: then residuals cannot be asked for nor
- * saved (TW_ERR_STATE).
+ * The ranks of a broken group may differ by one step of a tensor: a rank may have completed the
+ * step in which the others failed. They never differ by more, because no rank ends a step before
+ * all ranks have begun it. tw_step_info.step tells how many steps a rank has completed. To go on
+ * together, restart from a state that all ranks have saved or, in an elastic group, call
+ * tw_group_shrink (section 7). In an elastic group a rank may have the result of the failed step
+ * without knowing whether others have applied it. Until tw_group_shrink decides that, its residuals
+ * can neither be read nor saved (TW_ERR_STATE).
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
  * TW_ERR_STATE if the group is not open or a background step is in progress. */
@@ -691,9 +707,9 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  * Tensors are merged into buckets in the order in which they were added, whatever the order of
  * starting. Buckets are exchanged in order. A bucket begins when all its tensors were started and
  * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at
- * once, with those of their tensors that were started. If one tensor of a bucket fails, all of that
- * bucket fail. Other buckets do not: their tensors are applied, and their out is valid. To learn
- * which, wait for each tensor, or compare tw_step_info.step.
+ * once, with those of their tensors that were started. If one tensor of a bucket fails, the whole
+ * bucket fails. Other buckets do not: their tensors are applied, and their out is valid. To learn
+ * which failed, wait for each tensor, or compare tw_step_info.step.
  * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
  * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
  * group.
@@ -707,35 +723,35 @@ TW_API int tw_allreduce_wait(tw_group *group, int tensor);
 /* tw_allreduce_start of a tensor in pieces.
  *   grads [npieces] the pieces of the gradient, as grad of tw_allreduce. Each may have an alignment
  *         of its own, on a GPU that of its elements.
- *   outs  [npieces] the pieces of out; NULL: the result is read with tw_group_result or taken with
- *         tw_group_subtract. Each must be the same piece of grads, if that is f32, or must not
- *         overlap with it.
+ *   outs  [npieces] the pieces of out. Each is either the same piece of grads, if the type is f32,
+ *         or does not overlap with it. NULL: read the result with tw_group_result, or take it with
+ *         tw_group_subtract.
  * The arrays of pointers are copied. An error names the piece, and the element in it.
- * Errors: those of tw_allreduce_start; TW_ERR_NULL for grads; TW_ERR_PARAM if the tensor has another
- * number of pieces. A tensor of tw_group_add has one. */
+ * Errors: those of tw_allreduce_start; TW_ERR_NULL for grads; TW_ERR_PARAM if the tensor has
+ * another number of pieces. A tensor of tw_group_add has one. */
 TW_API int tw_allreduce_start_pieces(tw_group *group, int tensor, const void *const *grads,
                                      float *const *outs, int npieces);
 
-/* Set the learning rate of AdamW for all further steps; 0 is accepted and means 0. Does not wait,
- * but all ranks must set the same before the same step, or that step returns TW_ERR_MISMATCH.
+/* Set the learning rate of AdamW for all further steps. Here 0 means 0. The call does not wait, but
+ * all ranks must set the same rate before the same step, or that step returns TW_ERR_MISMATCH.
  *   tensor  or TW_ALL: all that have AdamW; at least one must, and none may be in progress.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_PARAM if rate is negative, NaN or infinite, or the
  * tensor has no AdamW; TW_ERR_STATE if the group is not open or the tensor is in progress; the
  * error that broke the group. */
 TW_API int tw_group_set_rate(tw_group *group, int tensor, double rate);
 
-/* Set the density of all further steps, with TW_WARMUP_CALLER. Call it before the first step:
- * without it, the first step has warmup_density and the others `density`. All ranks must set the
- * same before the same step, or that step returns TW_ERR_MISMATCH.
- *   tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
+/* Set the density of all further steps, with TW_WARMUP_CALLER. If it is never called, the first
+ * step has warmup_density and the others have `density`: so call it before the first step. All
+ * ranks must set the same before the same step, or that step returns TW_ERR_MISMATCH. Does not
+ *   wait. tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
  *   density  from `density` (or k / n) to `warmup_density` of the tensor's tw_select_params.
  * Errors: as tw_group_set_rate; TW_ERR_DENSITY if density is outside of that range. */
 TW_API int tw_group_set_density(tw_group *group, int tensor, double density);
 
-/* Set the weight of this rank in all further steps, for instance the samples that it has seen since
- * the last one. Multiply the gradient by it: TW_MEAN divides the sum by the sum of the weights of all
- * ranks, TW_MEAN_OF_SENDERS by that of the senders, TW_SUM by nothing. Every rank sets its own; it is
- * 1 until then. Does not wait.
+/* Set the weight of this rank in all further steps, for instance the number of samples in its
+ * batch. The caller multiplies its gradient by the weight. TW_MEAN then divides the sum by the
+ * weights of all ranks, TW_MEAN_OF_SENDERS by those of the senders; TW_SUM does not divide. Every
+ * rank sets its own weight; it is 1 until then. Does not wait.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM if weight is outside 1e-30 .. 1e30; TW_ERR_STATE if
  * the group is not open or a tensor is in progress; the error that broke the group. */
 TW_API int tw_group_set_weight(tw_group *group, double weight);
@@ -755,9 +771,10 @@ typedef struct tw_sparse {
  * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
 
-/* Subtract the last result of a tensor from params, as an optimizer does: only the entries of the
+/* Subtract the last result of a tensor from params, as an optimiser does. Only the elements of the
  * result are read and written. Not collective.
- *   params [npieces] floats, as many as the tensor has: pieces as large as those of its gradient.
+ *   params [npieces] pointers to floats, one for each piece of the gradient and as large as that. A
+ *          tensor of tw_group_add has one piece.
  * On a GPU this is queued on the tensor's stream, and the next step of the tensor waits for it.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM for npieces; those of tw_group_result; TW_ERR_DEVICE if a piece
  * is not memory of the GPU. */
@@ -770,14 +787,14 @@ typedef struct tw_step_info {
     int64_t k;            /* entries asked for */
     int64_t selected;     /* entries that this rank selected */
     int64_t applied;      /* entries of the result */
-    const char *exchange; /* the exchange used; oktopk and fulltopk leave k < 8P to butterfly */
+    const char *exchange; /* the exchange used: for k < 8P butterfly, not oktopk or fulltopk */
     const char *wire;     /* the wire format used */
     int tensors;          /* tensors in the bucket */
     tw_traffic traffic;   /* of this rank in this step */
     double began;         /* when it began, in seconds of CLOCK_MONOTONIC or of the simulated clock;
                              the four stages below follow in this order */
     double select_seconds;
-    double agree_seconds; /* waiting for the slowest rank */
+    double agree_seconds; /* mostly waiting for the slowest rank */
     double exchange_seconds;
     double apply_seconds;
     double decayed; /* the sum of what this rank's residual of the tensor lost to decay */
@@ -837,135 +854,160 @@ typedef struct tw_choice {
  * or its exchange is fixed. */
 TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
-/* ---- 7. Ranks that are lost, leave or join ---------------------------------------------------- */
+/* ---- 7. Ranks that are lost, leave or join ------------------------------------------------ */
 
-/* A job goes on when a rank dies, if its group was created with TW_MEMBERSHIP_ELASTIC:
+/* The ranks of an elastic group (TW_MEMBERSHIP_ELASTIC) can change. Its members are the ranks that
+ * it has at a time. If a rank dies, the others go on without it:
  *
- *     while ((error = tw_allreduce(group, 0, grad, out)) == TW_ERR_TIMEOUT ||
- *            error == TW_ERR_TRANSPORT)
- *         if ((error = tw_group_shrink(group, NULL)) != TW_OK)
- *             break;                                     // too few are left, or not this one
+ *     int error = tw_allreduce(group, 0, grad, out);
+ *     while (error == TW_ERR_TIMEOUT || error == TW_ERR_TRANSPORT) {
+ *         error = tw_group_shrink(group, NULL);
+ *         if (error == TW_OK)
+ *             error = tw_allreduce(group, 0, grad, out);     // repeat what failed
+ *     }                                                      // other errors: give up
  *
- * Ranks are numbered anew, in the order that they had. docs/membership.md describes how they agree. */
+ * After a change the members are numbered anew, in the order that they had; new ones come last.
+ * docs/membership.md describes how they agree. */
 
 /* A rank that is not a member any more. */
 typedef struct tw_lost_rank {
-    int rank; /* its number before */
-    int heir; /* the rank that took over its residuals, by its number now; -1: they are lost */
-    double
-        norm; /* the last known 2-norm of its residuals, which are lost; -1: not known. Every rank
-                     tells its own every 64 steps */
+    int rank;     /* its number before */
+    int heir;     /* the rank that took over its residuals, by its number now; -1: they are lost */
+    double norm;  /* 2-norm of its residuals, which each rank tells every 64 steps; -1: not known */
     int64_t step; /* after which this was its norm */
     int64_t reserved[2];
 } tw_lost_rank;
 
 /* The ranks after a change. The arrays belong to the group and are valid until its next change. */
 typedef struct tw_members {
-    int64_t version;  /* changes so far */
-    int rank, nranks; /* now; so does tw_transport_info tell */
-    int rank_before, nranks_before;
-    const int *before;        /* [nranks] the number that each rank had; -1: it is new */
-    const tw_lost_rank *lost; /* [nlost] */
+    int64_t version;                /* changes so far */
+    int rank, nranks;               /* of this rank now, as tw_transport_info tells them */
+    int rank_before, nranks_before; /* the same before the change */
+    const int *before;              /* [nranks] the number that each rank had; -1: it is new */
+    const tw_lost_rank *lost;       /* [nlost] */
     int nlost;
-    int completed;  /* 1: the step that failed was completed on this rank too */
-    int64_t step;   /* steps of any tensor or bucket that all members have completed */
+    int completed;  /* 1: tw_group_shrink has completed the failed step: see there */
+    int64_t step;   /* exchanges that all members have completed; a bucket takes one */
     double seconds; /* that the call took */
     int64_t reserved[8];
 } tw_members;
 
-/* Go on with the ranks that are left, after a call has failed with TW_ERR_TIMEOUT, TW_ERR_TRANSPORT or
- * another error that broke the group. All of them must call it. It agrees on who they are, changes the
- * transport and the group to these, and the group is whole again.
+/* Go on with the ranks that are left, after an error that broke the group, such as TW_ERR_TIMEOUT
+ * or TW_ERR_TRANSPORT. All ranks that are left must call this. They agree on who they are.
+ * Transport and group then have these ranks, and the group is whole again.
  *   members  gets the new ranks; may be NULL.
  *
  * Who goes on: more than half of the ranks of the last membership, or half of them with its rank 0.
- * So of a job that falls apart one part at most goes on. A rank whose connection is closed is lost at
- * once. One that does not answer is waited for, `timeout` at most, or 0.2 s if it did not answer in the
- * step already. If two ranks cannot reach each other, the lower one stays.
+ * So if a job falls apart, one part at most goes on. A rank whose connection is closed is lost at
+ * once. A rank that does not answer is waited for: `timeout` at most, or 0.2 s if it did not answer
+ * in the failed step either. If two ranks cannot reach each other, the lower one stays.
  *
- * The step that failed: then repeat, with the same arguments, every call that returned the error, or
- * whose wait did. If all members have their results of the step, it is completed on all: the repeated call
- * returns TW_OK at once, and out is as if the call had not failed. Otherwise the step begins anew among
- * the new ranks, bit for bit as in a fresh group with their residuals, moments and step counters
- * ("auto" measures and chooses anew). Only the residuals of lost ranks are lost. Until this call
- * returns, grad and out of the failed calls belong to the library: do not free or change them. With
- * "dense" let out be other memory than grad: what a failed step has overwritten cannot be sent again.
+ * The failed step: repeat every failed call with the same arguments. If it was a tw_allreduce_wait,
+ * start its tensors again and wait again.
+ *   - If all members have their results of the step, it is completed on all of them. The repeated
+ *     call returns TW_OK at once, and out is as if the call had not failed.
+ *   - Otherwise the step is undone on all members. The repeated call makes it anew among the new
+ *     ranks, bit for bit as a fresh group with the same residuals, moments and step counters would
+ *     ("auto" measures and chooses anew).
+ * Only the residuals of lost ranks are lost. Until this call returns, grad and out of the failed
+ * calls belong to the library: neither free nor change them. With "dense", out should not be grad:
+ * a failed step may have overwritten it, and the gradient cannot be sent again.
+ *
+ * If tw_group_open failed because a rank was lost, this call opens the group.
  *
  * Errors after which this rank cannot go on. Its residuals are as before the step:
  *   TW_ERR_QUORUM    too few are left; the text names the missing ranks and the rule
- *   TW_ERR_EXCLUDED  the others go on without this rank: it was silent for too long
- * Errors after which the call may be repeated: TW_ERR_TIMEOUT; TW_ERR_TRANSPORT, if another rank was
- * lost meanwhile. Also TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
- * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if the group is not open, not elastic or not
- * broken, if tensors are in progress (tw_allreduce_wait first; it returns the error), or if the step
- * failed on this rank's device after others had completed it, or tw_group_open for want of memory.
- * After a tw_group_open that failed because a rank was lost this call opens the group. */
+ *   TW_ERR_EXCLUDED  the others go on without this rank, because it was silent for too long; or
+ *                    this rank had not joined yet: free all, and join again
+ * Errors after which the call may be repeated: TW_ERR_TIMEOUT and TW_ERR_TRANSPORT, if another rank
+ * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
+ * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if
+ *   - the group is not open, not elastic or not broken;
+ *   - tensors are in progress: call tw_allreduce_wait first, which returns the error;
+ *   - the step failed on this rank's device after others had completed it;
+ *   - tw_group_open failed for want of memory. */
 TW_API int tw_group_shrink(tw_group *group, tw_members *members);
 
-/* Ranks may leave and join between steps. All ranks must call one of these at the same point: those that
- * leave tw_group_leave, all others tw_group_grow. If nobody leaves or waits to join, it costs one round
- * of short messages, and nothing changes.
+/* Let ranks leave and join between steps. Collective: all ranks must make one of these calls at the
+ * same point. Those that leave call tw_group_leave, all others tw_group_grow. If nobody leaves or
+ * joins, this costs one round of short messages, and nothing changes.
  *
- * Processes join with tw_transport_join and tw_group_open, 16 at a time. A rank that can listen at an
- * address of tw_tcp_params.meet does so between these calls; if it is lost, another does. The new ranks
- * stand behind the others. Then give them the parameters, and call tw_group_verify.
+ * Joining: a process calls tw_transport_join, then tw_group_open. Up to 16 processes join at a
+ * time. Between these calls a rank listens for them at an address of tw_tcp_params.meet. It is any
+ * rank that can; if it is lost, another one takes its place. The library does not send the
+ * parameters of the model to new ranks: do so yourself, then call tw_group_verify on all ranks.
  *
- * A rank that leaves hands its residuals and moments to its heir, by the rules of tw_group_load: nothing
- * is lost. After TW_OK it can only free its group and its transport. The others go on as after
- * tw_group_shrink, with the same rules for numbers, and for what is learned anew.
- *   heir     a rank that stays; TW_ANY_RANK: the library chooses
- *   members  gets the ranks; may be NULL. If nobody has left or joined, nranks is nranks_before.
- * Errors that all ranks get, and that change nothing: TW_ERR_PARAM for an heir that is no rank or leaves
- * too, or if nobody stays; TW_ERR_NUMBER if a sum overflows; TW_ERR_MEMORY.
- * TW_ERR_MISMATCH: the group of a newcomer differs. The text names it and the field, and the group goes
- * on without it: `members` tells.
- * Errors after which the group is broken: those of tw_allreduce. Then nobody has left: call
- * tw_group_shrink, and go on with the next step. Do not repeat the failed call at once: other ranks may
- * have completed it. Leave it out also after a step that tw_group_shrink has completed
- * (tw_members.completed), and after tw_group_open if that has failed: others may have failed in this
- * call. So all ranks go on with the same step. But if a rank was lost at the last moment,
- * tw_group_leave may return TW_ERR_TRANSPORT because the heir does not have the residuals, while its rank
- * is no member any more: then tw_group_shrink returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the others have
- * ended. TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
- * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or a
- * tensor is in progress. */
+ * Leaving: the rank hands its residuals and moments to its heir, which adds them to its own by the
+ * rules of tw_group_load. Nothing is lost. After TW_OK it can only free its group and its
+ * transport.
+ *
+ * Members are numbered anew, and "auto" chooses anew, as after tw_group_shrink.
+ *   heir     a rank that stays; TW_ANY_RANK: the library chooses one.
+ *   members  gets the ranks; may be NULL. If nobody has left or joined, version is the same as
+ *            before the call.
+ *
+ * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
+ * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
+ * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
+ * group goes on without that rank, as `members` tells.
+ * Errors after which the group is broken: those of tw_allreduce. Nobody has left. Call
+ * tw_group_shrink, then go on with the next step. Do not repeat the failed call at once: other
+ * ranks may have completed it.
+ * TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
+ * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or
+ * a tensor is in progress.
+ *
+ * After a loss all ranks must go on with the same step. Some may have failed in tw_group_grow or
+ * tw_group_leave, and do not repeat it. Others may have failed just before. These skip the call,
+ * once,
+ *   - if tw_group_shrink has completed the step before it (tw_members.completed is 1);
+ *   - if tw_group_open has failed before it, and tw_group_shrink has opened the group.
+ *
+ * A rank may be lost at the last moment of a leave. Then tw_group_leave can return
+ * TW_ERR_TRANSPORT, because the heir does not have the residuals, although this rank is not a
+ * member any more. A call of tw_group_shrink then returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the
+ * others have ended. */
 #define TW_ANY_RANK (-1)
 TW_API int tw_group_leave(tw_group *group, int heir);
 TW_API int tw_group_grow(tw_group *group, tw_members *members);
 
-/* Compare a hash of the parameters, or of whatever must be alike, before the first step with new ranks.
+/* Compare a hash of the parameters, or of whatever else must be equal on all ranks. Call it before
+ * the first step with new ranks. Ranks whose hash differs from that of rank 0 are removed.
  * Collective.
- *   hash     [bytes] at most 64, of the caller's own making
- *   members  gets the ranks if some are refused; may be NULL
- * Errors: TW_ERR_MISMATCH names the first rank whose hash is not that of rank 0. All that differ are no
- * members any more, and can only free their groups. The others go on: for them the group is whole.
- * TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
+ *   hash     [bytes] of the caller's own making; bytes is 1 .. 64.
+ *   members  gets the ranks if some were removed; may be NULL.
+ * Errors: TW_ERR_MISMATCH on all ranks if a hash differs; the text names the first such rank. A
+ * rank that was removed can only free its group and its transport. For the others the group is
+ * whole and goes on. TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
 TW_API int tw_group_verify(tw_group *group, const void *hash, size_t bytes, tw_members *members);
 
 /* ---- 8. State of a group ------------------------------------------------------------------ */
 
-/* Copy the residual of a tensor to residual[n] on the host. Zeros without feedback.
+/* Copy the residual of a tensor to residual[n] on the host. Zeros without feedback. Works on a
+ * broken group too, with the exceptions that tw_allreduce names.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if the group is not open or a step is in
  * progress; TW_ERR_DEVICE. */
 TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
-/* Write this rank's state to a file: residuals, moments, thresholds and step counters. An
- * existing file of that name is replaced only when the new one is complete and on disk; a directory,
- * pipe or device is an error. A process that is killed meanwhile may leave PATH.part-..., which is
- * not used again. Not collective, but all ranks must save after the same step, or the files cannot
- * be loaded together. Works on a broken group too; but there some ranks may be one step ahead:
- * compare tw_step_info.step.
+/* Write this rank's state to a file of its own: residuals, moments, thresholds and step counters.
+ * Not collective, but all ranks must save after the same step, or the files cannot be loaded
+ * together. An existing file of that name is replaced only when the new one is complete and on
+ * disk; a directory, pipe or device is an error. A process that is killed meanwhile may leave a
+ * file PATH.part-..., which is not used again and may be deleted.
+ * Works on a broken group too, with the exceptions that tw_allreduce names. There some ranks may be
+ * one step ahead: compare tw_step_info.step.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in progress;
  * TW_ERR_FILE; TW_ERR_MEMORY; TW_ERR_DEVICE. */
 TW_API int tw_group_save(tw_group *group, const char *path);
 
 /* Continue from saved states. Collective.
  *   paths [npaths] the files that this rank takes; npaths may be 0.
- * Each file of the saved run must be taken by exactly one rank. With as many ranks as before, each
- * with its own file, the run continues bit for bit ("auto" chooses anew). With another number of
- * ranks, a rank that takes several files adds up their residuals and velocities and takes the mean
- * of AdamW's moments; one that takes none starts with zeros. Rates and densities are not saved:
- * load keeps those of this group. Set them as in the saved run.
+ * The group must be open, and have the tensors of the saved run. Each file of the saved run must be
+ * taken by exactly one rank. With as many ranks as before, each with its own file, the run
+ * continues bit for bit ("auto" chooses anew). With another number of ranks, a rank that takes
+ * several files adds up their residuals and velocities and takes the mean of AdamW's moments; one
+ * that takes none starts with zeros. Rates and densities that the caller has set are not saved: set
+ * them again.
  * Errors that all ranks get. Nothing has changed on any of them:
  *   TW_ERR_FILE      also for a directory, pipe or device
  *   TW_ERR_DAMAGED, TW_ERR_MEMORY
@@ -1026,8 +1068,9 @@ TW_API void tw_selector_free(tw_selector *selector);
 TW_API int tw_selector_run(tw_selector *selector, const void *grad, tw_sparse *sparse);
 
 /* Wait for a step on a GPU. On a GPU tw_selector_run returns as soon as the step is queued on the
- * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. It has
- * no deadline: it waits for the stream as cudaStreamSynchronize does. On the CPU it returns at once.
+ * stream: idx and val are GPU memory, and count is -1. tw_selector_wait waits and sets count. It
+ * has no deadline: it waits for the stream as cudaStreamSynchronize does. On the CPU it returns at
+ * once.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open; TW_ERR_NUMBER as in tw_selector_run, after
  * which the step is no longer open; TW_ERR_DEVICE if the stream failed. */
 TW_API int tw_selector_wait(tw_selector *selector, tw_sparse *sparse);
@@ -1041,8 +1084,8 @@ TW_API int tw_selector_set_density(tw_selector *selector, double density);
 /* End the step. The sent entries leave the residual, and their velocity becomes 0. All others stay,
  * and so do m and v of AdamW.
  *   idx [count] the indices that were sent, ascending, a subset of the selection; on a GPU in its
- *       memory. NULL with count 0: the whole selection. To commit nothing, pass count 0 and an idx
- *       that is not NULL.
+ *       memory. idx NULL and count 0: the whole selection. To commit nothing, pass count 0 and an
+ *       idx that is not NULL.
  * On a GPU the whole selection may be committed without tw_selector_wait. If the step is then
  * refused, nothing but the step counter has changed. With decay this call waits for the step.
  * Errors: TW_ERR_NULL; TW_ERR_STATE if no step is open (never without feedback); TW_ERR_INDEX if
@@ -1076,9 +1119,8 @@ typedef struct tw_select_info {
     int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
     float threshold;    /* smallest selected magnitude; 0 if none */
     int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
-    int64_t
-        refused; /* steps refused so far; on a GPU this includes steps that were already committed */
-    double decayed; /* the sum of what the residual lost to decay when the step was committed */
+    int64_t refused;    /* steps refused so far; on a GPU also those already committed */
+    double decayed;     /* the sum of what the residual lost to decay when the step was committed */
     int64_t reserved[1];
 } tw_select_info;
 
@@ -1106,9 +1148,9 @@ TW_API int tw_wire(int position, const char **name, const char **description);
 /* Transports: name, description. */
 TW_API int tw_transport_kind(int position, const char **name, const char **description);
 
-/* The theoretical cost of an exchange, from its paper where there is one: payload words that a rank sends per step, at least and at
- * most. It receives as many. A word is 4 bytes; an entry is two words.
- *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected
+/* The theoretical cost of an exchange, from its paper where there is one: payload words that a rank
+ * sends per step, at least and at most. It receives as many. A word is 4 bytes; an entry is two
+ *   words. oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected
  *           indices are spread evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that
  *           of butterfly.
  *   gtopk   `most` counts the path of an entry up the tree and down again. A rank sends at most
@@ -1117,7 +1159,7 @@ TW_API int tw_transport_kind(int position, const char **name, const char **descr
 typedef struct tw_cost {
     double least;
     double most;
-    double latencies; /* as the papers count them: a rank sends one message after the other */
+    double latencies; /* as the papers count them: messages that a rank sends one after the other */
     double reserved[3];
 } tw_cost;
 TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nranks, tw_cost *cost);
@@ -1125,16 +1167,16 @@ TW_API int tw_exchange_cost(const char *exchange, int64_t n, int64_t k, int nran
 /* Selection methods: name, description. */
 TW_API int tw_select_method(int position, const char **name, const char **description);
 
-/* The kernels in use: "avx512", "avx2", "neon", "plain" or "ref". The fastest that this CPU runs, or
- * what the environment variable THINWIRE_KERNELS names. If that name is not usable, this returns the
- * fastest all the same, but creating a selector fails. */
+/* The kernels in use: "avx512", "avx2", "neon", "plain" or "ref". These are the fastest that this
+ * CPU runs, or those that the environment variable THINWIRE_KERNELS names. If it names kernels that
+ * cannot be used here, this returns the fastest all the same, but creating a selector fails. */
 TW_API const char *tw_kernels(void);
 
 /* The kernels of this build: name, and 1 if this CPU runs them. A table like those above. */
 TW_API int tw_kernels_at(int position, const char **name, int *usable);
 
-/* The number of threads if a parameter says 0: the environment variable THINWIRE_THREADS, or the
- * cores that this process may use. */
+/* The number of threads that a parameter of 0 means: what the environment variable THINWIRE_THREADS
+ * says, else the number of cores that this process may use. */
 TW_API int tw_default_threads(void);
 
 /* The bare pass sum[i] += add[i], with the kernels and threads of selection. Error feedback needs

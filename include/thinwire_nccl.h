@@ -11,8 +11,8 @@
  *
  * Failures. If a rank dies while NCCL work is queued, NCCL on the other GPUs waits for it for ever.
  * The step returns an error at its deadline all the same: TW_ERR_TIMEOUT, which names the rank, or
- * TW_ERR_TRANSPORT as soon as ncclCommGetAsyncError tells of a failure. The group is broken, and GPU
- * memory is still in use: see tw_allreduce. Then call ncclCommAbort, tw_group_free and
+ * TW_ERR_TRANSPORT as soon as ncclCommGetAsyncError tells of a failure. The group is broken, and
+ * GPU memory is still in use: see tw_allreduce. Then call ncclCommAbort, tw_group_free and
  * tw_transport_free, in this order. Do not call ncclCommAbort during a step: the step asks comm for
  * errors meanwhile.
  *
@@ -48,9 +48,9 @@ extern "C" {
  * comm has another size or rank; TW_ERR_TRANSPORT with NCCL's text, also if comm is NULL. */
 TW_API int tw_transport_nccl(tw_transport *transport, ncclComm_t comm);
 
-/* `exchange` of the tw_device_calls that tw_transport_nccl sets: all messages as one group of NCCL sends
- * and receives. context is an ncclComm_t. If that does not block, ncclCommGetAsyncError tells when
- * they are queued. */
+/* `exchange` of the tw_device_calls that tw_transport_nccl sets: all messages as one group of NCCL
+ * sends and receives. context is an ncclComm_t. If that does not block, ncclCommGetAsyncError tells
+ * when they are queued. */
 TW_API int tw_nccl_exchange(void *context, const tw_device_message *messages, int count,
                             void *stream);
 
