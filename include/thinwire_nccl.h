@@ -17,10 +17,11 @@
  * errors meanwhile.
  *
  * Connecting. NCCL connects two ranks when they first exchange something. With a blocking
- * communicator, NCCL's default, this happens inside a call of NCCL, which knows no deadline of this
- * library: a rank that dies before it has connected holds the others as long as NCCL lets it. With
- * a communicator made with config.blocking = 0 the deadline counts from the first message on. Such
- * a communicator must be ready (ncclCommGetAsyncError says ncclSuccess) when it is given.
+ * communicator, NCCL's default, this happens inside a call of NCCL, and the deadlines of this
+ * library do not hold there: if a rank dies before it has connected, the others wait as long as
+ * NCCL lets them. With a communicator that does not block (config.blocking = 0), deadlines hold
+ * from the first message on. Such a communicator must be ready when it is given:
+ * ncclCommGetAsyncError says ncclSuccess.
  *
  * Other communicators. NCCL's kernels wait on the GPU for those of the other ranks. If another
  * communicator works on the same GPUs during a step, and its kernels and those of the step begin in
@@ -48,9 +49,9 @@ extern "C" {
  * comm has another size or rank; TW_ERR_TRANSPORT with NCCL's text, also if comm is NULL. */
 TW_API int tw_transport_nccl(tw_transport *transport, ncclComm_t comm);
 
-/* `exchange` of the tw_device_calls that tw_transport_nccl sets: all messages as one group of NCCL
- * sends and receives. context is an ncclComm_t. If that does not block, ncclCommGetAsyncError tells
- * when they are queued. */
+/* What tw_transport_nccl sets as `exchange` of tw_device_calls, for callers that set calls of their
+ * own. It queues all messages as one group of NCCL sends and receives. context is an ncclComm_t. If
+ * that does not block, ncclCommGetAsyncError tells when they are queued. */
 TW_API int tw_nccl_exchange(void *context, const tw_device_message *messages, int count,
                             void *stream);
 
