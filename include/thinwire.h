@@ -364,8 +364,10 @@ TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *param
  * until the ranks of the job call tw_group_grow, `timeout` at most.
  *   params  those of the job, with rank 0 and nranks 0; copied.
  * Then create an elastic group with the parameters and tensors of theirs, and call tw_group_open at
- * once: the ranks wait for it in tw_group_grow. New ranks have the highest numbers:
- * tw_transport_info tells this one's. Its residuals are zero; it takes over the step counters.
+ * once: the ranks wait for it in tw_group_grow. After that make the calls that they make after
+ * tw_group_grow: tw_group_verify, then the next step. New ranks have the highest numbers:
+ * tw_transport_info tells this one's. Its residuals are zero; it takes over the step counters,
+ * which tw_group_info tells.
  * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this
  * process. */
 TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *params);
@@ -943,8 +945,9 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  *
  * Members are numbered anew, and "auto" chooses anew, as after tw_group_shrink.
  *   heir     a rank that stays; TW_ANY_RANK: the library chooses one.
- *   members  gets the ranks; may be NULL. If nobody has left or joined, version is the same as
- *            before the call.
+ *   members  gets the ranks; may be NULL. If nobody has left or joined, nranks is nranks_before,
+ *            and the arrays must not be read. If ranks leave and others join in the same call,
+ *            `members` describes the second change only.
  *
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
  * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
