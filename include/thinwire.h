@@ -198,8 +198,9 @@ typedef enum {
  * density, of which exactly one must be set. A value that the library does not know is refused,
  * never replaced. */
 typedef struct tw_select_params {
-    const char *method; /* Names: tw_select_method(). NULL: in tw_selector_create "exact"; in a
-                           group that of tw_group_params.select, if NULL too the scheme's */
+    const char *method; /* Names: tw_select_method(). NULL: "exact" in tw_selector_create; in a
+                           group the method of tw_group_params.select or, if that is NULL too, of
+                           the scheme */
     int64_t k;          /* entries per step, 1 .. n; 0: use density */
     double density;     /* k / n, in (0, 1]; k is rounded to nearest, at least 1 */
     int type;           /* tw_type of the gradient */
@@ -342,9 +343,9 @@ TW_API int tw_transport_sockets(tw_transport **transport, const int *sockets, in
  * may join. Messages are neither encrypted nor signed: who can change packets on the way can change
  * gradients. Use a network that you trust, or a tunnel. */
 typedef struct tw_tcp_params {
-    const char *meet;   /* "host:port", or several with commas: the first that answers is used. An
-                         IPv6 address stands in brackets */
-    int rank, nranks;   /* of this process: 0 .. nranks-1; and how many there are, 1 .. 65536 */
+    const char *meet;   /* "host:port", or several with commas: the first that answers is used.
+                           An IPv6 address stands in brackets */
+    int rank, nranks;   /* this rank, 0 .. nranks-1, and the number of ranks, 1 .. 65536 */
     const void *secret; /* [secret_bytes], the same on all ranks; NULL: none */
     size_t secret_bytes;
     const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
@@ -533,7 +534,8 @@ typedef enum {
  * (CRC-32C). If bits were changed on the way, the step fails with TW_ERR_TRANSPORT on all ranks;
  * the text names the rank that the message came from. Without a checksum such a step may return a
  * wrong result, or different results on different ranks. It takes 0.3 % of the time of a sparse
- * step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none. */
+ * step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none. A
+ * custom transport may have one of its own. */
 typedef enum {
     TW_CHECKSUM_ON = 0,
     TW_CHECKSUM_OFF = 1,
@@ -557,7 +559,7 @@ typedef struct tw_group_params {
     const char *wire;        /* wire format of entries; NULL: "raw", with "auto" "raw" or "bf16".
                                 Names: tw_wire(). The rank that rounds a value keeps the difference
                                 in its residual. dense is always raw */
-    tw_select_params select; /* of tensors that are added without one; method NULL: the scheme's */
+    tw_select_params select; /* for tensors that are added without one; method NULL: the scheme's */
     int result;              /* tw_result */
     int global;              /* tw_global */
     int count;               /* tw_count */
@@ -642,9 +644,7 @@ TW_API int tw_group_open(tw_group *group);
  * On a GPU, first abort the work of a failed step (see tw_allreduce). If the GPU is still at work
  * on it, or functions of tw_transport_set_device have not queued all of it, the group's GPU memory
  * and pinned memory stay allocated until the process ends. CUDA frees memory only when no stream of
- * the GPU is at work: so this call waits even for a stuck stream that has nothing to do with the
- * group.
- */
+ * the GPU is at work: so this call waits even for a stuck stream of somebody else. */
 TW_API void tw_group_free(tw_group *group);
 
 /* ---- 6. Allreduce ------------------------------------------------------------------------- */
@@ -743,17 +743,18 @@ TW_API int tw_allreduce_start_pieces(tw_group *group, int tensor, const void *co
 TW_API int tw_group_set_rate(tw_group *group, int tensor, double rate);
 
 /* Set the density of all further steps, with TW_WARMUP_CALLER. If it is never called, the first
- * step has warmup_density and the others have `density`: so call it before the first step. All
- * ranks must set the same before the same step, or that step returns TW_ERR_MISMATCH. Does not
- *   wait. tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
+ * step has warmup_density and the others have `density`: so call it before the first step. The call
+ * does not wait, but all ranks must set the same density before the same step, or that step returns
+ * TW_ERR_MISMATCH.
+ *   tensor   or TW_ALL: all that have TW_WARMUP_CALLER.
  *   density  from `density` (or k / n) to `warmup_density` of the tensor's tw_select_params.
  * Errors: as tw_group_set_rate; TW_ERR_DENSITY if density is outside of that range. */
 TW_API int tw_group_set_density(tw_group *group, int tensor, double density);
 
 /* Set the weight of this rank in all further steps, for instance the number of samples in its
- * batch. The caller multiplies its gradient by the weight. TW_MEAN then divides the sum by the
- * weights of all ranks, TW_MEAN_OF_SENDERS by those of the senders; TW_SUM does not divide. Every
- * rank sets its own weight; it is 1 until then. Does not wait.
+ * batch. The caller multiplies its gradient by the weight. TW_MEAN then divides the sum by
+ * the sum of all weights, TW_MEAN_OF_SENDERS by the sum of the senders' weights; TW_SUM does not
+ * divide. Every rank sets its own weight; it is 1 until then. Does not wait.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM if weight is outside 1e-30 .. 1e30; TW_ERR_STATE if
  * the group is not open or a tensor is in progress; the error that broke the group. */
 TW_API int tw_group_set_weight(tw_group *group, double weight);
@@ -789,7 +790,7 @@ typedef struct tw_step_info {
     int64_t k;            /* entries asked for */
     int64_t selected;     /* entries that this rank selected */
     int64_t applied;      /* entries of the result */
-    const char *exchange; /* the exchange used: for k < 8P butterfly, not oktopk or fulltopk */
+    const char *exchange; /* the one used; if k < 8P, butterfly in place of oktopk and fulltopk */
     const char *wire;     /* the wire format used */
     int tensors;          /* tensors in the bucket */
     tw_traffic traffic;   /* of this rank in this step */
@@ -883,13 +884,13 @@ typedef struct tw_lost_rank {
 /* The ranks after a change. The arrays belong to the group and are valid until its next change. */
 typedef struct tw_members {
     int64_t version;                /* changes so far */
-    int rank, nranks;               /* of this rank now, as tw_transport_info tells them */
+    int rank, nranks;               /* this rank, and the number of ranks, now */
     int rank_before, nranks_before; /* the same before the change */
     const int *before;              /* [nranks] the number that each rank had; -1: it is new */
     const tw_lost_rank *lost;       /* [nlost] */
     int nlost;
     int completed;  /* 1: tw_group_shrink has completed the failed step: see there */
-    int64_t step;   /* exchanges that all members have completed; a bucket takes one */
+    int64_t step;   /* steps that all members have completed; each bucket counts as one */
     double seconds; /* that the call took */
     int64_t reserved[8];
 } tw_members;
@@ -934,10 +935,11 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * same point. Those that leave call tw_group_leave, all others tw_group_grow. If nobody leaves or
  * joins, this costs one round of short messages, and nothing changes.
  *
- * Joining: a process calls tw_transport_join, then tw_group_open. Up to 16 processes join at a
- * time. Between these calls a rank listens for them at an address of tw_tcp_params.meet. It is any
- * rank that can; if it is lost, another one takes its place. The library does not send the
- * parameters of the model to new ranks: do so yourself, then call tw_group_verify on all ranks.
+ * Joining: a process calls tw_transport_join, then tw_group_open. Up to 16 processes join in one
+ * call of tw_group_grow. Between two such calls a rank listens for them at an address of
+ * tw_tcp_params.meet. It is any rank that can; if it is lost, another one takes its place. The
+ * library does not send the parameters of the model to new ranks: do so yourself, then call
+ * tw_group_verify on all ranks.
  *
  * Leaving: the rank hands its residuals and moments to its heir, which adds them to its own by the
  * rules of tw_group_load. Nothing is lost. After TW_OK it can only free its group and its
@@ -960,11 +962,10 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or
  * a tensor is in progress.
  *
- * After a loss all ranks must go on with the same step. Some may have failed in tw_group_grow or
- * tw_group_leave, and do not repeat it. Others may have failed just before. These skip the call,
- * once,
- *   - if tw_group_shrink has completed the step before it (tw_members.completed is 1);
- *   - if tw_group_open has failed before it, and tw_group_shrink has opened the group.
+ * After a loss all ranks must go on with the same step. Ranks that failed in tw_group_grow or
+ * tw_group_leave do not repeat the call. Ranks that failed before it skip it, once, in two cases:
+ *   - tw_group_shrink has completed the step before the call (tw_members.completed is 1);
+ *   - tw_group_open failed, and tw_group_shrink has opened the group.
  *
  * A rank may be lost at the last moment of a leave. Then tw_group_leave can return
  * TW_ERR_TRANSPORT, because the heir does not have the residuals, although this rank is not a
@@ -1045,8 +1046,8 @@ typedef struct tw_selector tw_selector;
 TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory);
 
 /* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
- * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both or neither are given;
- * TW_ERR_NAME for a method that is unknown or not there on this device, or if THINWIRE_KERNELS
+ * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both k and density are given,
+ * or neither; TW_ERR_NAME for a method that is unknown or not there on this device, or if THINWIRE_KERNELS
  * names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE if the GPU
  * cannot be used. On error *selector is NULL. */
 TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params);
