@@ -1047,9 +1047,9 @@ TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memo
 
 /* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both k and density are given,
- * or neither; TW_ERR_NAME for a method that is unknown or not there on this device, or if THINWIRE_KERNELS
- * names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_DEVICE if the GPU
- * cannot be used. On error *selector is NULL. */
+ * or neither; TW_ERR_NAME for a method that is unknown or not there on this device, or if
+ * THINWIRE_KERNELS names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY;
+ * TW_ERR_DEVICE if the GPU cannot be used. On error *selector is NULL. */
 TW_API int tw_selector_create(tw_selector **selector, int64_t n, const tw_select_params *params);
 
 /* Free everything. NULL is fine. */
