@@ -788,11 +788,12 @@ int tw__transport_await_members(tw_transport *t, uint32_t version, double second
 int tw__transport_check_elastic(const tw_transport *t) {
     if (t->member_calls != NULL)
         return TW_OK;
-    return tw__fail(TW_ERR_TRANSPORT,
-                    "membership: %s transport: its ranks cannot change. Those of threads, sockets "
-                    "and tcp can; those of MPI need a library with MPIX_Comm_shrink, which this "
-                    "build does not use",
-                    t->name);
+    return tw__fail(
+        TW_ERR_TRANSPORT,
+        "membership: %s transport: its ranks cannot change. Those of threads, sockets "
+        "and tcp can. MPI, also one with MPIX_Comm_shrink, cannot take back the messages "
+        "of a step that has failed",
+        t->name);
 }
 
 void tw__members_free(tw_transport *t) {
