@@ -106,6 +106,16 @@ static void tell_members(const tw_group *g, const tw__membership *m, tw_members 
     (void)tw_transport_info(g->transport, NULL, &members->rank, &members->nranks, NULL);
 }
 
+/* The arrays are those of an earlier change: nobody is to read them. */
+static void tell_unchanged(const tw_group *g, tw_members *members) {
+    const tw__membership same = {.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks};
+    tell_members(g, &same, members);
+    if (members != NULL) {
+        members->before = NULL;
+        members->lost = NULL;
+    }
+}
+
 /* ---- shrink */
 
 static int check_shrink(tw_group *g) {
@@ -387,9 +397,7 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
     int error = share_change(g, heir, &p);
     if (error == TW_OK)
-        tell_members(
-            g, &(tw__membership){.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks},
-            members);
+        tell_unchanged(g, members);
     if (error == TW_OK && p.leaving > 0)
         error = leave_or_stay(g, heirs, &h, &p.host, members);
     if (error == TW_OK && heir == STAYS && p.joining > 0)

@@ -689,6 +689,31 @@ static void test_leave_refused(void **state) {
     job_close(&j);
 }
 
+static int grow_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    return j->lost[rank] ? TW_OK : tw_group_grow(r->groups[rank], &j->members[rank]);
+}
+
+/* Nobody leaves or joins: nothing is told of the change before. */
+static void test_unchanged(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 4, &params, &n, 1);
+    lose_rank(&j, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    check_int("lost", j.members[0].nlost, 1);
+    ranks_run(&j.r, grow_rank, &j);
+    ranks_ok(&j.r);
+    check_int("ranks", j.members[0].nranks, 3);
+    check_int("ranks before", j.members[0].nranks_before, 3);
+    check_int("lost", j.members[0].nlost, 0);
+    check_true(j.members[0].before == NULL && j.members[0].lost == NULL);
+    job_close(&j);
+}
+
 /* ---- refused */
 
 static void test_refused(void **state) {
@@ -736,6 +761,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_background),
         cmocka_unit_test(test_lost_at_open),
+        cmocka_unit_test(test_unchanged),
         cmocka_unit_test(test_leave),
         cmocka_unit_test(test_leave_refused),
         cmocka_unit_test(test_refused),
