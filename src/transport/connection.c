@@ -446,8 +446,8 @@ tw__connection *tw__connection_create(tw__slab *requests, struct pollfd *poll) {
 void tw__connection_free(tw__connection *c) {
     if (c == NULL)
         return;
-    for (tw__request *r = c->sends.first; r != NULL; r = r->next)
-        free(r->copy);
+    while (c->sends.first != NULL)
+        finish(c, pop(&c->sends), TW__FAILED);
     for (int tag = 0; tag < TW__FRAME_TAGS; tag++)
         for (unexpected *u = c->unexpected[tag].first, *next = NULL; u != NULL; u = next) {
             next = u->next;

@@ -211,6 +211,17 @@ static void wait_for_notices(tw_transport *t) {
     }
 }
 
+/* A peer that has changed its ranks already may send notices of the next membership: they wait until this
+ * rank has changed too. */
+void tw__liveness_suspend(tw_transport *t) {
+    for (int i = 0; t->liveness.started && i < t->nranks; i++) {
+        tw__liveness_peer *peer = &t->liveness.peers[i];
+        if (is_active(t, &peer->receive))
+            t->calls.cancel(t->context, peer->receive);
+        peer->receive = NULL;
+    }
+}
+
 static void cancel_all(tw_transport *t) {
     for (int i = 0; t->liveness.started && i < t->nranks; i++) {
         tw__liveness_peer *peer = &t->liveness.peers[i];

@@ -3,7 +3,7 @@
  *   transport.c            the table of transports; create, free, ask
  *   messages.c             send, receive, test, wait until a deadline
  *   liveness.c             which ranks are alive when a deadline is near; abort notices
- *   members.c              which ranks go on after a loss
+ *   members.c              the ranks change to those that go on; paxos.c: they agree on who does
  *   collectives.c          alltoall, allgather, sums of counts
  *   transport_self.c       the only rank of a job of one
  *   transport_threads.c    ranks are threads of one process

@@ -9,7 +9,7 @@
 
 #define TW__TAG_DATA 0
 #define TW__TAG_LIVENESS 1
-#define TW__TAG_MEMBERS 2 /* who is left: members.c */
+#define TW__TAG_MEMBERS 2 /* who is left: paxos.c */
 /* How often a waiting rank looks for queries and abort notices, at least. */
 #define TW__LIVENESS_PERIOD (TW__SECOND / 20)
 
@@ -109,6 +109,8 @@ int tw__liveness_fail(tw_transport *t, const tw__message *awaited);
 /* Send all ranks an abort notice with this status and tw_last_error(). Only the first call does. */
 void tw__liveness_abort(tw_transport *t, int status);
 
+/* The ranks are about to change: receive no notices until they have. */
+void tw__liveness_suspend(tw_transport *t);
 /* The ranks change: cancel and forget all notices. */
 void tw__liveness_stop(tw_transport *t);
 
