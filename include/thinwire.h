@@ -903,7 +903,8 @@ typedef struct tw_members {
  * Who goes on: more than half of the ranks of the last membership, or half of them with its rank 0.
  * So if a job falls apart, one part at most goes on. A rank whose connection is closed is lost at
  * once. A rank that does not answer is waited for: `timeout` at most, or 0.2 s if it did not answer
- * in the failed step either. If two ranks cannot reach each other, the lower one stays.
+ * in the failed step either. If two ranks cannot reach each other, the lower one stays. To agree
+ * takes 2 * timeout and 20 s at most. Then the group opens; each wait in that ends after `timeout`.
  *
  * The failed step: repeat every failed call with the same arguments. If it was a tw_allreduce_wait,
  * start its tensors again and wait again.
@@ -936,7 +937,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * joins, this costs one round of short messages, and nothing changes.
  *
  * Joining: a process calls tw_transport_join, then tw_group_open. Up to 16 processes join in one
- * call of tw_group_grow. Between two such calls a rank listens for them at an address of
+ * call of tw_group_grow, and no more than there are ranks that stay: these can go on if all new
+ * ones fail. Between two such calls a rank listens for them at an address of
  * tw_tcp_params.meet. It is any rank that can; if it is lost, another one takes its place. The
  * library does not send the parameters of the model to new ranks: do so yourself, then call
  * tw_group_verify on all ranks.
@@ -968,8 +970,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  *   - tw_group_open failed, and tw_group_shrink has opened the group.
  *
  * A rank may be lost at the last moment of a leave. Then tw_group_leave can return
- * TW_ERR_TRANSPORT, because the heir does not have the residuals, although this rank is not a
- * member any more. A call of tw_group_shrink then returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the
+ * TW_ERR_TRANSPORT, because the heir does not have the residuals, or because another rank with the
+ * same heir has stayed, although this rank is not a member any more. A call of tw_group_shrink then returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the
  * others have ended. */
 #define TW_ANY_RANK (-1)
 TW_API int tw_group_leave(tw_group *group, int heir);

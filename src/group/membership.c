@@ -59,6 +59,17 @@ static int number_now(const tw__membership *m, int rank) {
     return -1;
 }
 
+/* Whether an heir has all that it was given. If a rank was lost, one that was to leave may be in
+ * tw_group_shrink instead, and stay with what it has handed over. The heir then keeps none of it: it has
+ * only the sum.
+ *   heirs  [nbefore] to whom each rank hands over; -1: it stays */
+static int inherits(const tw__membership *m, const int *heirs, int heir) {
+    int all = number_now(m, heir) >= 0;
+    for (int r = 0; r < m->nbefore; r++)
+        all &= heirs[r] != heir || number_now(m, r) < 0;
+    return all;
+}
+
 /* Norms are renumbered, those of lost ranks kept for the caller.
  *   heirs  [nbefore] of those that have left; NULL: none has */
 static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
@@ -73,11 +84,13 @@ static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
     }
     for (int r = 0; r < m->nbefore; r++)
         if (number_now(m, r) < 0)
-            lost[nlost++] = (tw_lost_rank){
-                .rank = r,
-                .heir = heirs != NULL && heirs[r] >= 0 ? number_now(m, heirs[r]) : -1,
-                .norm = e->norms[r].norm,
-                .step = e->norms[r].step};
+            lost[nlost++] = (tw_lost_rank){.rank = r,
+                                           .heir = heirs != NULL && heirs[r] >= 0 &&
+                                                           inherits(m, heirs, heirs[r])
+                                                       ? number_now(m, heirs[r])
+                                                       : -1,
+                                           .norm = e->norms[r].norm,
+                                           .step = e->norms[r].step};
     for (int r = 0; r < m->nranks; r++) {
         int is_new = m->ranks[r] >= m->nbefore;
         norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
@@ -158,10 +171,19 @@ static int end_here(tw_group *g, int error) {
     return error;
 }
 
+/* The transport has changed already: if the group cannot, it is broken. */
 static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_members *members) {
-    TW_TRY(settle_step(g, m->step));
-    TW_TRY(note_members(g, m, heirs));
-    TW_TRY(tw__group_reopen(g, m->joined));
+    int error = settle_step(g, m->step);
+    if (error == TW_OK)
+        error = note_members(g, m, heirs);
+    if (error != TW_OK)
+        g->elastic.damaged = 1; /* its arrays are those of the ranks before */
+    else
+        error = tw__group_reopen(g, m->joined);
+    if (error != TW_OK) {
+        tw__group_break(g, error);
+        return error;
+    }
     tell_members(g, m, members);
     for (int t = 0; members != NULL && t < g->ntensors; t++)
         members->completed |=
@@ -181,9 +203,7 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     TW_TRY(error);
     error = change_ranks(g, &m, NULL, members);
     free(m.ranks);
-    if (error != TW_OK)
-        tw__group_break(g, error);
-    else if (members != NULL)
+    if (error == TW_OK && members != NULL)
         members->seconds = tw__seconds() - begin;
     return error;
 }
@@ -205,7 +225,7 @@ typedef struct plan {
     int leaving; /* ranks that leave */
     int *heirs;  /* [nranks] to whom; -1: it stays */
     int host;    /* the rank that newcomers have asked */
-    int joining; /* how many; 0: none */
+    int joining; /* how many; 0: none. No more than stay: if all of them fail, these are a quorum */
 } plan;
 
 static int check_change(tw_group *g) {
@@ -267,13 +287,16 @@ static int share_change(tw_group *g, int64_t heir, plan *p) {
             p->joining = (int)records[r].newcomers;
         }
     }
+    if (p->joining > g->nranks - p->leaving)
+        p->joining = g->nranks - p->leaving;
     return p->leaving > 0 ? choose_heirs(g, records, p->heirs) : TW_OK;
 }
 
 /* This rank has left: nothing but freeing is possible. */
-static int end_membership(tw_group *g, const tw__membership *m, int heir) {
+static int end_membership(tw_group *g, const tw__membership *m, const int *heirs) {
+    int heir = heirs[g->rank];
     /* If a rank was lost the heir may be in tw_group_shrink instead. */
-    if (number_now(m, heir) < 0 || !m->inherited)
+    if (!inherits(m, heirs, heir) || !m->inherited)
         return end_here(g,
                         tw__fail(TW_ERR_TRANSPORT,
                                  "a rank was lost meanwhile: rank %d, the heir, may not have this "
@@ -284,9 +307,21 @@ static int end_membership(tw_group *g, const tw__membership *m, int heir) {
     return TW_OK;
 }
 
-/* *host: the number of this rank becomes what it is afterwards. */
-static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, int *host,
-                         tw_members *members) {
+/* A rank that stays: what it was given becomes its own. */
+static int stay(tw_group *g, tw__membership *m, const int *heirs, tw__handover *h,
+                tw_members *members) {
+    int error = inherits(m, heirs, g->rank) ? tw__handover_apply(g, h) : TW_OK;
+    if (error != TW_OK) {
+        g->elastic.damaged = 1;
+        tw__group_break(g, error);
+        return error;
+    }
+    return change_ranks(g, m, heirs, members);
+}
+
+/* The number of the plan's host becomes what it is afterwards. */
+static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *members) {
+    const int *heirs = p->heirs;
     const tw__intent intent = {.step = g->elastic.step,
                                .leaving = heirs[g->rank] >= 0,
                                .heir = heirs[g->rank] >= 0 ? heirs[g->rank] : 0,
@@ -296,18 +331,17 @@ static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, int *ho
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
-    *host = number_now(&m, *host);
-    if (intent.leaving)
-        error = end_membership(g, &m, heirs[g->rank]);
-    else if ((error = tw__handover_apply(g, h)) == TW_OK)
-        error = change_ranks(g, &m, heirs, members);
+    p->host = number_now(&m, p->host);
+    p->joining = p->host >= 0 && p->joining <= m.nranks ? p->joining : 0;
+    error = intent.leaving ? end_membership(g, &m, heirs) : stay(g, &m, heirs, h, members);
     free(m.ranks);
     return error;
 }
 
 /* ---- join */
 
-/* Seconds that the meeting with newcomers may take: if one falls silent, all wait for so long. */
+/* Seconds that the meeting with newcomers may take: if one falls silent, all wait for so long. Half of the
+ * timeout at most: a rank whose meeting fails at once waits for the others no longer than the timeout. */
 #define MEETING 10.0
 
 typedef struct invitation_record {
@@ -327,12 +361,12 @@ static int refuse_newcomers(tw_group *g, int joined, tw_members *members) {
 }
 
 static int admit(tw_group *g, const plan *p, tw_members *members) {
-    double timeout = g->params.timeout < MEETING ? g->params.timeout : MEETING;
-    /* A newcomer that dies half connected keeps some in the meeting after others have ended it. */
-    tw__intent intent = {.step = g->elastic.step, .late = timeout};
+    double timeout = g->params.timeout / 2 < MEETING ? g->params.timeout / 2 : MEETING;
+    tw__intent intent = {.step = g->elastic.step};
     invitation_record own = {0};
     const invitation_record *all = NULL;
     tw__membership m;
+    assert(p->host >= 0 && p->host < g->nranks && p->joining > 0 && p->joining <= g->nranks);
     if (g->rank == p->host)
         own.error = tw__transport_invite(g->transport, p->joining, timeout, own.id);
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&all));
@@ -399,7 +433,7 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
     if (error == TW_OK)
         tell_unchanged(g, members);
     if (error == TW_OK && p.leaving > 0)
-        error = leave_or_stay(g, heirs, &h, &p.host, members);
+        error = leave_or_stay(g, &p, &h, members);
     if (error == TW_OK && heir == STAYS && p.joining > 0)
         error = admit(g, &p, members);
     tw__handover_free(&h);

@@ -101,7 +101,7 @@ static int is_settled(agreement *a) {
     for (int r = 0; r < a->nranks; r++) {
         if (r == a->rank || a->peers[r].lost || a->peers[r].heard > 0)
             continue;
-        if (a->now < a->entered + (is_suspected(a, r) ? GRACE : a->t->timeout + a->late))
+        if (a->now < a->entered + (is_suspected(a, r) ? GRACE : a->t->timeout))
             return 0;
     }
     return 1;
@@ -426,7 +426,7 @@ int tw__fail_excluded(void) {
 }
 
 static int agree(agreement *a) {
-    int64_t end = a->entered + 2 * a->t->timeout + a->late + 10 * silence(a);
+    int64_t end = a->entered + 2 * a->t->timeout + 10 * silence(a);
     while (!a->decided) {
         move_messages(a);
         answer_proposals(a);
@@ -519,7 +519,6 @@ int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity,
                    .capacity = capacity,
                    .self = self,
                    .entered = tw__clock(),
-                   .late = (int64_t)(intent->late * (double)TW__SECOND),
                    .decided = self->decided_version == (uint64_t)t->version + 1};
     assert(self->version == t->version && self->nranks == (uint64_t)t->nranks);
     assert(self->promised >= self->accepted);

@@ -89,7 +89,6 @@ typedef struct tw__intent {
     int heir;     /* of a rank that leaves */
     int inherits; /* it has what those that leave hand over */
     int joining;  /* ranks that it is connected to, and that may join */
-    double late;  /* seconds by which others may come later than this rank */
 } tw__intent;
 
 /* Errors: TW_ERR_TRANSPORT if the ranks of this transport cannot change. */

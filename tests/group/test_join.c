@@ -234,6 +234,22 @@ static void test_other_group(void **state) {
     check_refused(all, TW_ERR_MISMATCH, "k: rank 2 has 65, rank 0 has 64");
 }
 
+/* They are more than the ranks that they ask: those go on all the same. */
+static void test_many_other_groups(void **state) {
+    (void)state;
+    process all[4];
+    begin(all, 1, 4, "oktopk");
+    for (int i = 1; i < 4; i++)
+        all[i].k = K + 1;
+    all[0].until = 0; /* makes all its steps */
+    run(all, 4);
+    for (int i = 1; i < 4; i++)
+        check_process(&all[i], TW_ERR_MISMATCH, "k: rank 1 has 65, rank 0 has 64");
+    check_process(&all[0], TW_OK, NULL);
+    check_int("refused", all[0].refused, 3);
+    check_int("ranks that stay", all[0].nranks, 1);
+}
+
 static void test_other_secret(void **state) {
     (void)state;
     process all[3];
@@ -279,8 +295,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join),           cmocka_unit_test(test_several_join),
         cmocka_unit_test(test_leave_and_join), cmocka_unit_test(test_other_parameters),
-        cmocka_unit_test(test_other_group),    cmocka_unit_test(test_other_secret),
-        cmocka_unit_test(test_other_job),      cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_other_group),    cmocka_unit_test(test_many_other_groups),
+        cmocka_unit_test(test_other_secret),   cmocka_unit_test(test_other_job),
+        cmocka_unit_test(test_wrong_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
