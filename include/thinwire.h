@@ -997,7 +997,8 @@ TW_API int tw_group_get_residual(tw_group *group, int tensor, float *residual);
 
 /* Write this rank's state to a file of its own: residuals, moments, thresholds and step counters.
  * Not collective, but all ranks must save after the same step, or the files cannot be loaded
- * together. An existing file of that name is replaced only when the new one is complete and on
+ * together; nor can files of two groups, or of one before and after tw_group_load or a change of
+ * its ranks. An existing file of that name is replaced only when the new one is complete and on
  * disk; a directory, pipe or device is an error. A process that is killed meanwhile may leave a
  * file PATH.part-..., which is not used again and may be deleted.
  * Works on a broken group too, with the exceptions that tw_allreduce names. There some ranks may be
@@ -1017,8 +1018,8 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * Errors that all ranks get. Nothing has changed on any of them:
  *   TW_ERR_FILE      also for a directory, pipe or device
  *   TW_ERR_DAMAGED, TW_ERR_MEMORY
- *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), or with the saved rank
- *                    that nobody took or that several ranks took
+ *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), with the saved rank that
+ *                    nobody took or that several ranks took, or for files of two runs or steps
  *   TW_ERR_NUMBER    a sum of residuals, velocities or moments that a rank takes overflows
  *   TW_ERR_NULL      a path is NULL
  *   TW_ERR_PARAM     npaths is negative

@@ -25,9 +25,11 @@ static const field group_fields[] = {
     {"wire", WIRE},      {"result", INTEGER},   {"global", INTEGER},
     {"count", INTEGER},  {"checksum", INTEGER}, {"membership", INTEGER},
     {"bucket", INTEGER}, {"tensors", INTEGER},  {"tw_transport_set_device", INTEGER},
+    {"key", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
-#define FORMAT_NOW 0x54570007 /* "TW", version 7; another byte order reads differently */
+#define KEY (GROUP_FIELDS - 1)
+#define FORMAT_NOW 0x54570008 /* "TW", version 8; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -68,6 +70,7 @@ static void fill_group(const tw_group *g, int64_t *values) {
         g->params.bucket,
         g->ntensors,
         tw__transport_lent(g->transport) != NULL,
+        (int64_t)g->key,
     };
     memcpy(values, all, sizeof all);
 }
@@ -146,11 +149,21 @@ static int compare(const tw_group *g, const int64_t *rows, const field *fields, 
     return TW_OK;
 }
 
+/* Rank 0's is everyone's. It changes with the ranks: states of before and after do not go together. */
+static void take_key(tw_group *g, int64_t *rows) {
+    g->key = tw__mix((uint64_t)rows[KEY], tw__transport_version(g->transport));
+    g->run = 0;
+    tw__group_renew_run(g);
+    for (int r = 1; r < g->nranks; r++)
+        rows[r * GROUP_FIELDS + KEY] = rows[KEY];
+}
+
 /* Tensors are compared once their number is known to be the same. */
 static int compare_all(tw_group *g, int64_t *group, int64_t *tensors) {
     int width = g->ntensors * TENSOR_FIELDS;
     fill_group(g, group + g->rank * GROUP_FIELDS);
     TW_TRY(tw__allgather(g->transport, group, sizeof *group * GROUP_FIELDS, g->agree));
+    take_key(g, group);
     TW_TRY(compare(g, group, group_fields, GROUP_FIELDS, 1, ""));
     for (int t = 0; t < g->ntensors; t++)
         fill_tensor(&g->tensors[t], tensors + (int64_t)g->rank * width + t * TENSOR_FIELDS);

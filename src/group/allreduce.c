@@ -50,6 +50,8 @@ static int finish(tw__step *s) {
     }
     publish(s);
     s->g->elastic.step++;
+    if (s->g->is_loaded)
+        tw__group_renew_run(s->g); /* whoever made this step before may have got another result */
     if (tw__group_is_elastic(s->g))
         tw__group_note_norm(s->g);
     return TW_OK;

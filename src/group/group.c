@@ -2,12 +2,14 @@
  *
  * Everything here is local: ranks meet in open.c. */
 #include "group/step.h"
+#include "base/clock.h"
 #include "base/pool.h"
 #include "select/methods.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 #define DEFAULT_TIMEOUT 300.0
 #define DEFAULT_BUCKET ((int64_t)4 << 20)
@@ -112,6 +114,14 @@ static int create_broken(tw_group *g) {
     return complete ? TW_OK : tw__fail(TW_ERR_MEMORY, "no memory for a group");
 }
 
+/* Another for each group. Not secret: without the system's random numbers a clock and an address do. */
+static uint64_t choose_key(const tw_group *g) {
+    uint64_t key = 0;
+    if (getrandom(&key, sizeof key, GRND_NONBLOCK) == sizeof key)
+        return key;
+    return tw__mix((uint64_t)tw__clock(), (uint64_t)(uintptr_t)g);
+}
+
 int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_params *params) {
     TW_REQUIRE(group, "group");
     *group = NULL;
@@ -122,6 +132,7 @@ int tw_group_create(tw_group **group, tw_transport *transport, const tw_group_pa
         return tw__fail(TW_ERR_MEMORY, "no memory for a group");
     g->transport = transport;
     g->weight = 1.0;
+    g->key = choose_key(g);
     (void)tw_transport_info(transport, NULL, &g->rank, &g->nranks, NULL);
     int error = resolve(g, params);
     if (error == TW_OK && (g->agree = tw__reserve(tw__agree_memory(g->nranks))) == NULL)

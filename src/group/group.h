@@ -15,6 +15,7 @@
 #include "backend/backend.h"
 #include "backend/extent.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "exchange/exchange.h"
 #include "group/auto.h"
 #include "select/selector.h"
@@ -172,6 +173,9 @@ struct tw_group {
     int rank;
     int nranks;
     double weight; /* of this rank */
+    uint64_t key;  /* a random number, the same on all ranks */
+    uint32_t run;  /* what saved states carry: they belong together if it is the same */
+    int is_loaded; /* the state is one that was loaded, and `run` is its own */
 
     tw__tensor *tensors; /* [ntensors] */
     int ntensors;
@@ -277,6 +281,12 @@ int tw__group_check(const tw_group *g, int tensor);
 int tw__group_check_idle(tw_group *g, int tensor);
 /* Whether its exchange is dense and stays so. */
 int tw__group_is_dense(const tw_group *g);
+/* States that are saved from now on do not go with those before. */
+static inline void tw__group_renew_run(tw_group *g) {
+    uint64_t next = tw__mix(g->key, g->run);
+    g->run = (uint32_t)(next ^ next >> 32) | 1; /* 0 is that of files which have none */
+    g->is_loaded = 0;
+}
 /* The group cannot go on: all later calls fail with this error, and the other ranks are told. */
 void tw__group_break(tw_group *g, int error);
 /* The caller's pointers are as many as the tensor has pieces. Errors: TW_ERR_PARAM. */

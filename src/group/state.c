@@ -45,7 +45,9 @@ static int read_states(tw_group *g, const char *const *paths, int npaths, tw__st
 
 /* What every rank tells of its files: how many ranks saved, and per tensor what all share. */
 typedef struct common {
+    int64_t moves;   /* it does not take its own file alone; the rest is what all share */
     int64_t saved;   /* nranks of the job that saved; 0: takes none */
+    int64_t run;     /* of that job */
     int64_t pairs[]; /* [2 * ntensors]: steps and global threshold of each tensor */
 } common;
 
@@ -65,9 +67,14 @@ static int note_common(tw__tensor *t, const tw__state_head *head, const char *da
     return TW_OK;
 }
 
+static int differs(const tw_group *g, const common *a, const common *b) {
+    return memcmp(&a->saved, &b->saved, common_bytes(g) - offsetof(common, saved)) != 0;
+}
+
 static int other_job(int rank) {
     return tw__fail(TW_ERR_MISMATCH,
-                    "rank %d: its states are of another job or another step than those before them",
+                    "rank %d: its states are of another run or another step than those before "
+                    "them; give all ranks files of one checkpoint",
                     rank);
 }
 
@@ -78,10 +85,12 @@ static int fill_common(tw_group *g, const tw__state *states, int nstates, common
         common *to = i == 0 ? mine : another;
         int64_t *next = to->pairs;
         to->saved = states[i].nranks;
+        to->run = states[i].run;
         TW_TRY(tw__state_each(g, &states[i], note_common, &next));
-        if (memcmp(to, mine, common_bytes(g)) != 0)
+        if (differs(g, to, mine))
             return other_job(g->rank);
     }
+    mine->moves = nstates != 1 || states[0].rank != g->rank || states[0].nranks != g->nranks;
     return TW_OK;
 }
 
@@ -138,7 +147,7 @@ static int compare_common(const tw_group *g, void *all, const common **chosen) {
             continue;
         if (*chosen == NULL)
             *chosen = c;
-        if (memcmp(c, *chosen, common_bytes(g)) != 0)
+        if (differs(g, c, *chosen))
             return other_job(r);
     }
     return TW_OK;
@@ -223,6 +232,9 @@ static int set_tensor(tw__tensor *t, const tw__state_head *head, const char *dat
 /* The first of this rank's states is by now the sum of all. Errors: TW_ERR_DEVICE. */
 static int apply(tw_group *g, const tw__state *states, int nstates, const common *chosen) {
     int learned = nstates == 1 && chosen->saved == g->nranks;
+    g->run = (uint32_t)chosen->run;
+    g->key = tw__mix(g->key, 1); /* or two that go on from the same state would be taken for one */
+    g->is_loaded = 1;
     for (int t = 0; t < g->ntensors; t++)
         TW_TRY(reset_tensor(g, t, chosen->pairs[2 * t], (uint32_t)chosen->pairs[2 * t + 1]));
     return nstates > 0 ? tw__state_each(g, states, set_tensor, &learned) : TW_OK;
@@ -275,7 +287,10 @@ static int settle(tw_group *g, int npaths, loading *l) {
     TW_TRY(check_common(g, chosen));
     TW_TRY(check_cover(g, l->states, npaths, chosen->saved));
     int error = tw__agree_error(g, apply(g, l->states, npaths, chosen));
-    if (error != TW_OK) /* it is neither the old state nor the new one */
+    for (int r = 0; r < g->nranks; r++)
+        if (g->is_loaded && common_at(g, l->all, r)->moves)
+            tw__group_renew_run(g); /* saved now, these are other files than those */
+    if (error != TW_OK)             /* it is neither the old state nor the new one */
         tw__group_break(g, error);
     return error;
 }

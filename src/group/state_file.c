@@ -21,7 +21,7 @@ typedef struct header {
     uint32_t rank;
     uint32_t nranks;
     uint32_t ntensors;
-    uint32_t zero;
+    uint32_t run;   /* the same in all files that belong together; 0: of an earlier version */
     uint64_t bytes; /* of the file */
 } header;
 
@@ -107,7 +107,8 @@ static header header_of(const tw_group *g) {
                 .byte_order = BYTE_ORDER_MARK,
                 .rank = (uint32_t)g->rank,
                 .nranks = (uint32_t)g->nranks,
-                .ntensors = (uint32_t)g->ntensors};
+                .ntensors = (uint32_t)g->ntensors,
+                .run = g->run};
     h.bytes = sizeof h + sizeof(uint64_t);
     for (int t = 0; t < g->ntensors; t++) {
         tw__state_head head = head_of(&g->tensors[t]);
@@ -162,6 +163,7 @@ static int check_header(tw__state *state) {
     state->rank = (int)h.rank;
     state->nranks = (int)h.nranks;
     state->ntensors = (int)h.ntensors;
+    state->run = h.run;
     return TW_OK;
 }
 

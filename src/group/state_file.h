@@ -35,6 +35,7 @@ typedef struct tw__state {
     char *bytes; /* the caller frees them, also after an error */
     size_t size;
     int rank, nranks, ntensors; /* of the group that was saved */
+    uint32_t run;
 } tw__state;
 
 /* Write the group's state, whole or not at all.

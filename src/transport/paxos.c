@@ -62,7 +62,6 @@ typedef struct agreement {
     uint64_t *scratch; /* a set */
     peer *peers;       /* [nranks] */
     int64_t entered, now, last_told;
-    int64_t late;         /* by which others may come later than this rank */
     int64_t ballot_since; /* when `promised` became what it is */
     int64_t retry;        /* a ballot of this rank was overtaken: when it may begin another */
     int excluded;

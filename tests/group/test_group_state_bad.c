@@ -331,6 +331,49 @@ static void test_files_of_other_ranks(void **state) {
 }
 
 /* Two residuals of 3e38, whose sum overflows on the rank that loads both. */
+/* Two runs with the same parameters and as many steps. */
+static void test_files_of_other_runs(void **state) {
+    (void)state;
+    ranks a, b;
+    const tw_group_params params = state_params("topka");
+    ranks_open(&a, 2, &params, state_sizes, STATE_TENSORS);
+    ranks_open(&b, 2, &params, state_sizes, STATE_TENSORS);
+    state_steps(&a, 0, 3);
+    state_steps(&b, 0, 3);
+    state_save_all(&a, "a");
+    state_save_all(&b, "b");
+    state_files mixed = {.paths = {{state_path("a", 0)}, {state_path("b", 1)}}, .count = {1, 1}};
+    check_scene("files of two runs");
+    refuse_files(&a, &mixed, TW_ERR_MISMATCH);
+    ranks_say(&a, "rank 1: its states are of another run");
+    state_files one = {.paths = {{state_path("a", 0), state_path("b", 1)}}, .count = {2, 0}};
+    check_scene("one rank takes files of two runs");
+    refuse_files(&a, &one, TW_ERR_MISMATCH);
+    ranks_say(&a, "another run");
+    check_scene("a run that went back to a checkpoint, and has done a step again");
+    state_steps(&a, 3, 4);
+    state_save_all(&a, "before");
+    state_load_all(&a, "a");
+    ranks_ok(&a);
+    state_steps(&a, 3, 4);
+    state_save_all(&a, "after");
+    state_files back = {.paths = {{state_path("before", 0)}, {state_path("after", 1)}},
+                        .count = {1, 1}};
+    refuse_files(&a, &back, TW_ERR_MISMATCH);
+    state_load_all(&a, "after");
+    ranks_ok(&a);
+    check_scene("ranks that have exchanged their files");
+    state_files crossed = {.paths = {{state_path("a", 1)}, {state_path("a", 0)}}, .count = {1, 1}};
+    ranks_run(&a, state_load, &crossed);
+    ranks_ok(&a);
+    state_save_all(&a, "crossed");
+    state_files twice = {.paths = {{state_path("crossed", 0)}, {state_path("a", 1)}},
+                         .count = {1, 1}};
+    refuse_files(&a, &twice, TW_ERR_MISMATCH);
+    ranks_close(&a);
+    ranks_close(&b);
+}
+
 static void test_sums_that_overflow(void **state) {
     (void)state;
     ranks r;
@@ -609,6 +652,7 @@ int main(void) {
         cmocka_unit_test(test_forged_second_moment),
         cmocka_unit_test(test_other_groups),
         cmocka_unit_test(test_files_of_other_ranks),
+        cmocka_unit_test(test_files_of_other_runs),
         cmocka_unit_test(test_sums_that_overflow),
         cmocka_unit_test(test_missing_file),
         cmocka_unit_test(test_unwritable),
