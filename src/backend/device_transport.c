@@ -194,9 +194,13 @@ static int transfer_lent(void *context, tw__transfer *transfers, int count) {
     tw__transport_clear_error();
     int error =
         lent->calls.exchange(lent->context, d->grouped, many, d->backend->stream_native(d->stream));
-    if (error < 0)
-        return tw__fail(TW_ERR_TRANSPORT, "the exchange between devices failed: %s",
-                        tw__transport_error_text(error));
+    if (error < 0) {
+        error = tw__fail(TW_ERR_TRANSPORT, "the exchange between devices failed: %s",
+                         tw__transport_error_text(error));
+        /* a part may be queued, and wait for a peer for ever */
+        d->backend->stream_give_up(d->stream, lent->calls.progress != NULL);
+        return tw__transport_abort(d->transport, error);
+    }
     return await_lent(d, lent, d->grouped[0].peer);
 }
 
@@ -311,6 +315,14 @@ static int progress(tw__device_transport *d, int direction, int64_t many,
     return TW_OK;
 }
 
+/* A copy is awaited. If it has not ended in time, nothing waits for it again. */
+static int check_copy(tw__device_transport *d, tw__deadline *copying) {
+    int error = tw__transport_check_device(d->transport, copying, 0);
+    if (error != TW_OK)
+        d->backend->stream_give_up(d->stream, 0);
+    return error;
+}
+
 static int move_chunks(tw__device_transport *d, int64_t sends, int64_t receives) {
     tw__deadline deadline = {0}, copying = {0};
     int64_t next = 0;
@@ -325,7 +337,7 @@ static int move_chunks(tw__device_transport *d, int64_t sends, int64_t receives)
         if (next == sends) /* no copy is awaited, so nothing is lost by sleeping */
             TW_TRY(tw__transport_pause(d->transport, &deadline, pending));
         else if (next == before)
-            TW_TRY(tw__transport_check_device(d->transport, &copying, 0));
+            TW_TRY(check_copy(d, &copying));
         else
             copying = (tw__deadline){0};
     }

@@ -25,6 +25,8 @@ struct tw__stream {
     int given_up;   /* 1: while it is at work, 2: for good */
     int unfinished; /* times that the caller's functions are still to say "not yet"; < 0: always */
     int fails;      /* they fail instead */
+    int refuses;    /* they queue nothing, and fail at once */
+    int waited;     /* times that a stream which never ends was waited for */
 };
 
 static int fake_copy(tw__stream *stream, void *to, const void *from, size_t bytes) {
@@ -34,7 +36,8 @@ static int fake_copy(tw__stream *stream, void *to, const void *from, size_t byte
 }
 
 static int fake_wait(tw__stream *stream) {
-    (void)stream;
+    if (stream != NULL)
+        stream->waited += stream->ends < 0.0 && !stream->given_up;
     return TW_OK;
 }
 
@@ -71,7 +74,8 @@ static void fake_free(tw__stream *stream, void *memory) {
 }
 
 static void fake_give_up(tw__stream *stream, int for_good) {
-    stream->given_up = 1 + for_good;
+    if (stream != NULL)
+        stream->given_up = 1 + for_good;
 }
 
 static const tw__backend fake_backend = {.stream_native = fake_native,
@@ -348,7 +352,9 @@ static void test_absent(void **state) {
 
 static int queue_nothing(void *context, const tw_device_message *messages, int count,
                          void *stream) {
-    (void)context, (void)messages, (void)count, (void)stream;
+    (void)messages, (void)count, (void)stream;
+    if (((const tw__stream *)context)->refuses)
+        return tw_transport_explain("the network is gone");
     return TW_OK;
 }
 
@@ -395,7 +401,7 @@ static void run_slowly(slow *s, const tw__stream *both, double timeout, int want
     }
     ranks_run(&r, swap_slowly, s);
     ranks_error(&r, want);
-    if (both->fails)
+    if (both->fails || both->refuses)
         ranks_say(&r, "the exchange between devices failed: the network is gone");
     ranks_close(&r);
 }
@@ -461,6 +467,29 @@ static void test_lent_fails_later(void **state) {
     run_slowly(&s, &(tw__stream){.ends = -1.0, .fails = 1}, RANKS_TIMEOUT, TW_ERR_TRANSPORT);
     check_took(&s, 0.0, 1.0);
     check_true(s.streams[0].given_up > 0 && s.streams[1].given_up > 0);
+    check_scene("a failure after a part may have been queued");
+    run_slowly(&s, &(tw__stream){.ends = -1.0, .refuses = 1}, RANKS_TIMEOUT, TW_ERR_TRANSPORT);
+    check_int("given up", s.streams[0].given_up, 2);
+    check_int("given up", s.streams[1].given_up, 2);
+}
+
+/* A copy to the host that never ends: the deadline is waited for once. */
+static void test_staged_is_stuck(void **state) {
+    (void)state;
+    slow s = {.timeout = 0.4, .began = check_seconds()};
+    ranks r;
+    open_ranks(&r, 2, STAGED);
+    for (int i = 0; i < 2; i++)
+        s.streams[i].ends = -1.0;
+    ranks_run(&r, swap_slowly, &s);
+    ranks_error(&r, TW_ERR_TIMEOUT);
+    ranks_say(&r, "is a stream stuck?");
+    check_took(&s, 0.0, 1.1 * 0.4 + 0.1);
+    for (int i = 0; i < 2; i++) {
+        check_int("given up", s.streams[i].given_up, 1);
+        check_int("waited for again", s.streams[i].waited, 0);
+    }
+    ranks_close(&r);
 }
 
 /* ---- waits for the own device, which does not end */
@@ -542,6 +571,7 @@ int main(void) {
         cmocka_unit_test(test_absent),
         cmocka_unit_test(test_lent_is_noticed),
         cmocka_unit_test(test_lent_is_stuck),
+        cmocka_unit_test(test_staged_is_stuck),
         cmocka_unit_test(test_lent_fails_later),
         cmocka_unit_test(test_lent_is_checked),
         cmocka_unit_test(test_own_device),
