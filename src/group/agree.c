@@ -274,16 +274,14 @@ static int explain(const step_record *record, int rank, const char *own) {
             "residual; skip this step or lower the loss scale",
             rank, record->tensor, piece, (long long)record->index);
     if (record->error == TW_ERR_NULL)
-        return tw__fail(
-            TW_ERR_NULL,
-            "rank %d, tensor %d: grad, or out with dense or auto, or a piece of either, "
-            "is NULL",
-            rank, record->tensor);
+        return tw__fail(TW_ERR_NULL,
+                        "rank %d, tensor %d: %sgrad, or out%s, is NULL; give memory for it", rank,
+                        record->tensor, piece, piece[0] == '\0' ? " with dense or auto" : "");
     if (record->error == TW_ERR_PARAM)
         return tw__fail(TW_ERR_PARAM,
-                        "rank %d, tensor %d: grad and out overlap; let out be grad itself, if that "
-                        "is f32, or memory apart from it",
-                        rank, record->tensor);
+                        "rank %d, tensor %d: %sgrad and out overlap; let out be grad itself, if "
+                        "that is f32, or memory apart from it",
+                        rank, record->tensor, piece);
     if (record->error == TW_ERR_TIMEOUT && own == NULL)
         return tw__fail(TW_ERR_TIMEOUT,
                         "rank %d, tensor %d: its device did not end in time what was queued before "
@@ -302,6 +300,8 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
                           .seconds = seconds,
                           .weight = s->g->weight};
     const tw__piece_table *table = s->g->tensors[s->error_tensor].table;
+    if (table != NULL)
+        record.piece = s->bad_piece;
     if (table != NULL && s->bad_index >= 0) {
         record.piece = tw__piece_of(&table->pieces, s->bad_index);
         record.index -= table->pieces.starts[record.piece];

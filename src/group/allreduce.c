@@ -103,7 +103,7 @@ static void begin(tw__step *s) {
     assert(s->count > 0 && s->count <= s->g->widest);
     s->plan = tw__auto_begin(s->g, s->members, s->count);
     s->before = tw__transport_traffic(s->g->transport);
-    s->bad_index = -1;
+    s->bad_index = s->bad_piece = -1;
     s->g->is_ending = 0;
     for (int i = 0; i < s->count; i++) {
         tw__tensor *t = tw__member(s, i);

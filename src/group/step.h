@@ -28,6 +28,7 @@ typedef struct tw__step {
     double agreed;        /* on the transport's clock: when all had selected */
     int error_tensor;     /* select failed: with this tensor, ... */
     int64_t bad_index;    /* ... at this element; -1: for another reason */
+    int bad_piece;        /* ... with this piece of grad or out; -1: with none of them */
     int refused;          /* all ranks know that the step cannot be: the group goes on */
     int clearing;         /* member whose out is being cleared */
 } tw__step;

@@ -30,14 +30,15 @@ static int check_piece(const tw__tensor *t, int piece) {
 
 /* What the caller gave can be used. The device's work from here on comes after what made the
  * gradient. */
-static int prepare(const tw__step *s, tw__tensor *t) {
+static int prepare(tw__step *s, tw__tensor *t) {
     const tw_group *g = s->g;
     const tw__backend *b = t->backend;
     int pieces = t->table != NULL ? t->table->pieces.count : 1;
     if ((tw__is_dense(s->plan) || g->automatic) && t->out == NULL)
         return TW_ERR_NULL;
-    for (int piece = 0; piece < pieces; piece++)
-        TW_TRY(check_piece(t, piece));
+    for (s->bad_piece = 0; s->bad_piece < pieces; s->bad_piece++)
+        TW_TRY(check_piece(t, s->bad_piece));
+    s->bad_piece = -1;
     if (t->marked != TW_OK)
         return tw__fail(t->marked, "stream: it cannot be followed; give a stream of device %d",
                         t->params.ordinal);

@@ -122,8 +122,10 @@ static void test_bad_calls(void **state) {
     check_error(tw_group_subtract(group, 0, outs, 3), TW_ERR_STATE);
     check_ok(tw_allreduce_start_pieces(group, 0, missing, NULL, 3));
     check_error(tw_allreduce_wait(group, 0), TW_ERR_NULL);
+    check_contains(tw_last_error(), "rank 0, tensor 0: piece 1, grad, or out, is NULL");
     check_ok(tw_allreduce_start_pieces(group, 0, grads, shifted, 3));
     check_error(tw_allreduce_wait(group, 0), TW_ERR_PARAM);
+    check_contains(tw_last_error(), "rank 0, tensor 0: piece 1, grad and out overlap");
     check_ok(tw_allreduce_start_pieces(group, 0, grads, outs, 3));
     check_error(tw_group_subtract(group, 0, outs, 3), TW_ERR_STATE);
     check_ok(tw_allreduce_wait(group, 0));
