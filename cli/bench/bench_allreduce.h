@@ -140,6 +140,7 @@ typedef struct allreduce_rank {
     float *residual;       /* [n] of this rank, after the step; the memory of all that follow */
     float *kept;           /* [n] sum over ranks of the residuals */
     float *before;         /* [end - begin] the same before the step */
+    int64_t units_before;  /* its largest residual then, of any rank; see find_slack */
     float *given;          /* [end - begin] sum over ranks of the gradients */
     float *gradient;       /* [end - begin] of one rank */
 } allreduce_rank;

@@ -24,6 +24,8 @@ notices sum "values are wrong" "$@" --scheme dense
 notices one-rank "values are wrong" "$@" --scheme dense
 notices sparse "values are wrong" "$@" --scheme topka
 notices residual "values are wrong" "$@" --scheme topka
+notices residual "values are wrong" bench allreduce --ranks 4 --n 20000 --k 200 --steps 40 --verify \
+    --scheme randomk --pattern oneregion --wire q8 --no-dense # whose remainders are rounded
 
 set -- bench select --n 10000 --k 100 --method exact --steps 2
 notices unsent "changed an entry that was not sent" "$@"
