@@ -1,6 +1,7 @@
 /* cpu_selector.h - a selector's state on the CPU, and the stages that work on it
  *
- *   backend_cpu.c   create, run, commit, undo, apply, free: the calls of the backend
+ *   backend_cpu.c   run, commit, undo, apply: the calls of the backend
+ *   cpu_memory.c    create and free; scratch
  *   select/         the methods: which candidates to send
  *   candidates.c    the candidates: too few, how many above a threshold, the choice in index order
  *   feedback.c      acc = g + e in one pass that also collects candidates; undo
@@ -83,6 +84,19 @@ typedef struct tw__cpu_selector {
     tw__work *work;      /* in scratch, valid within a call */
     tw__worker *workers; /* [threads], likewise */
 } tw__cpu_selector;
+
+/* ---- cpu_memory.c: see tw__backend */
+
+int tw__cpu_selector_memory(int64_t n, int pieces, const tw_select_params *params,
+                            const struct tw__method *method, tw_memory *memory, size_t *scratch);
+int tw__cpu_selector_create(void **state, const tw__pieces *pieces, const tw_select_params *params,
+                            const struct tw__method *method, tw__stream *stream,
+                            const tw__scratch *scratch);
+void tw__cpu_selector_free(void *state);
+/* A call that needs scratch begins: others may have used it since. */
+void tw__cpu_begin_call(tw__cpu_selector *s);
+/* The same for as many selectors as there is room for, one at least. Returns how many. */
+int tw__cpu_begin_batch(const tw__select_task *tasks, int most);
 
 /* ---- feedback.c */
 
