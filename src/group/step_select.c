@@ -80,7 +80,7 @@ static int fold_all(tw__step *s) {
     return TW_OK;
 }
 
-/* Selections that a call of the backend gets at once; a device runs them together. */
+/* Selections that a call of the backend gets at once: a device may run as many in one launch. */
 enum { AT_ONCE = 64 };
 
 /* What has come of member i's selection. */

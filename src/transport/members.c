@@ -173,7 +173,8 @@ int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__m
     if (error == TW_OK)
         error = prepare_self(t, intent);
     if (error == TW_OK)
-        error = tw__paxos_run(t, t->members->self, t->members->capacity, intent, &m->inherited);
+        error =
+            tw__paxos_run(t, t->members->self, t->members->capacity, intent->heir, &m->inherited);
     if (error == TW_OK)
         error = list_members(t, t->members->self, m);
     if (error == TW_OK && !intent->leaving)

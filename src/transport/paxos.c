@@ -38,8 +38,8 @@
 #define PERIOD (TW__SECOND / 20) /* in which each rank repeats its state */
 #define SILENCE TW__SECOND       /* after which a rank that had answered counts as gone, at least */
 #define GRACE (TW__SECOND / 5)   /* for ranks that did not answer in the step already */
-#define TELL (3 * TW__SECOND / 10) /* the others of the decision */
-#define NAMED 16                   /* ranks in a text */
+#define TELLING (3 * TW__SECOND / 10) /* to tell the others of the decision */
+#define NAMED 16                      /* ranks in a text */
 /* Ranks by which a peer's membership may be larger than this rank's. */
 #define MORE_RANKS 64
 
@@ -459,7 +459,7 @@ static int is_uninformed(agreement *a, int rank) {
 
 /* Whoever does not know the decision hears of it before this rank goes on. */
 static void tell_decision(agreement *a) {
-    int64_t end = tw__clock() + TELL;
+    int64_t end = tw__clock() + TELLING;
     int left = 1;
     assert(a->decided);
     for (int r = 0; r < a->nranks; r++)
@@ -510,8 +510,8 @@ static int set_up(agreement *a) {
     return TW_OK;
 }
 
-int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity,
-                  const tw__intent *intent, int *inherited) {
+int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity, int heir,
+                  int *inherited) {
     agreement a = {.t = t,
                    .rank = t->rank,
                    .nranks = t->nranks,
@@ -529,7 +529,7 @@ int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity,
     }
     if (error == TW_OK)
         tell_decision(&a);
-    const tw__member_state *of_heir = error == TW_OK ? state_of(&a, intent->heir) : NULL;
+    const tw__member_state *of_heir = error == TW_OK ? state_of(&a, heir) : NULL;
     *inherited = of_heir != NULL && of_heir->inherits;
     if (a.peers != NULL)
         cancel(&a);

@@ -116,6 +116,18 @@ static inline void fold_updates(const tw__kernels *kernels, const void *src,
     undo->far_count = log.far_count;
 }
 
+/* A fold of what lies behind the first `done` elements, a multiple of 8, by the reference. */
+static inline void fold_rest(const void *src, float *acc, int64_t len, int32_t base,
+                             const uint8_t *keep, tw__undo *undo, tw__collector *collector,
+                             int64_t done) {
+    tw__undo rest = *undo;
+    rest.lossy += done / 8;
+    tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done, base + (int32_t)done,
+                         keep + done / 8, &rest, collector);
+    undo->near_count = rest.near_count;
+    undo->far_count = rest.far_count;
+}
+
 static inline void add_moment(tw__moments *m, int lane, float value) {
     double x = value;
     m->sum[lane] += x;

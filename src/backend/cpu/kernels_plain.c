@@ -120,12 +120,7 @@ static void plain_fold(const void *src, float *acc, int64_t len, int32_t base, c
         undo->near_count += log_near(undo->near + undo->near_count, difference, m.lossy);
         collect(collector, acc + i, m.found, base + (int32_t)i);
     }
-    tw__undo rest = *undo;
-    rest.lossy += i / 8;
-    tw__kernels_ref.fold((const char *)src + 4 * i, acc + i, len - i, base + (int32_t)i,
-                         keep + i / 8, &rest, collector);
-    undo->near_count = rest.near_count;
-    undo->far_count = rest.far_count;
+    fold_rest(src, acc, len, base, keep, undo, collector, i);
 }
 
 static void plain_fold_update(const void *src, const tw__moment *moment, const tw__adamw *a,

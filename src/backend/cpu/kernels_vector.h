@@ -165,12 +165,7 @@ static ALWAYS_INLINE int64_t fold_words(const void *src, const tw__moment *momen
 static void vector_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
                         tw__undo *undo, tw__collector *collector) {
     int64_t done = fold_words(src, NULL, NULL, acc, len, base, keep, undo, collector);
-    tw__undo rest = *undo;
-    rest.lossy += done / 8;
-    tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done, base + (int32_t)done,
-                         keep + done / 8, &rest, collector);
-    undo->near_count = rest.near_count;
-    undo->far_count = rest.far_count;
+    fold_rest(src, acc, len, base, keep, undo, collector, done);
 }
 
 static void vector_fold_update(const void *src, const tw__moment *moment, const tw__adamw *a,
