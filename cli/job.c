@@ -104,8 +104,12 @@ const job_mpi *job_mpi_load(const char **cause) {
 #endif
 
 static int begin_tcp(job_handle *job, int64_t wanted, const job_tcp *tcp) {
-    if (tcp->rank < 0 || wanted == 0)
-        return error_usage("--meet needs --rank R and --ranks P");
+    if (tcp->join && tcp->rank >= 0)
+        return error_usage(
+            "--join and --rank: give one of them; the job gives a newcomer its rank");
+    if ((tcp->rank < 0 && !tcp->join) || wanted == 0)
+        return error_usage(tcp->join ? "--join needs --ranks P, as the job was started with"
+                                     : "--meet needs --rank R and --ranks P");
     if (tcp->rank >= wanted)
         return error_usage("--rank %" PRId64 ": accepted are 0 .. %" PRId64 ", of --ranks %" PRId64,
                            tcp->rank, wanted - 1, wanted);

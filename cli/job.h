@@ -24,6 +24,8 @@
 typedef struct job_tcp {
     const char *meet; /* NULL: not over TCP */
     int64_t rank;     /* -1: not given */
+    bool join;        /* a job that runs: the library gives the rank */
+    bool elastic;     /* one transport, whose ranks can change; no gather_transport */
     const char *secret_file;
     double timeout; /* seconds in which all must come; 0: the library's */
 } job_tcp;
@@ -44,7 +46,7 @@ typedef struct job_handle {
     const job_tcp *tcp; /* NULL: MPI, or threads */
     bool sockets;       /* between ranks that are threads */
     int nranks;
-    int first; /* lowest rank in this process */
+    int first; /* lowest rank in this process; -1: it joins, and the rank is not known yet */
 } job_handle;
 
 /* The job as one rank sees it. */

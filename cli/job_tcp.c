@@ -28,18 +28,30 @@ static int read_secret(const char *path, char *secret, size_t *bytes) {
     return STATUS_OK;
 }
 
+/* Waits until the ranks of the job look for newcomers. */
+static int join(job_rank *self, const tw_tcp_params *params) {
+    int error = tw_transport_join(&self->transport, params);
+    if (error == TW_OK)
+        (void)tw_transport_info(self->transport, NULL, &self->rank, &self->nranks, NULL);
+    return error_check("joining the job", error);
+}
+
 static int connect_rank(job_rank *self, const job_handle *job) {
     char secret[SECRET_MAX + 1];
-    tw_tcp_params params = {.meet = job->tcp->meet, .rank = self->rank, .nranks = self->nranks};
+    tw_tcp_params params = {.meet = job->tcp->meet};
     int status = read_secret(job->tcp->secret_file, secret, &params.secret_bytes);
     if (status != STATUS_OK)
         return status;
     params.secret = params.secret_bytes > 0 ? secret : NULL;
     params.timeout = job->tcp->timeout;
     params.job = "work";
+    if (job->tcp->join)
+        return join(self, &params);
+    params.rank = self->rank;
+    params.nranks = self->nranks;
     int error = tw_transport_tcp(&self->transport, &params);
     params.job = "gather";
-    if (error == TW_OK)
+    if (error == TW_OK && !job->tcp->elastic)
         error = tw_transport_tcp(&self->gather_transport, &params);
     return error_check("connecting the ranks", error);
 }
@@ -53,6 +65,8 @@ int job_tcp_run(const job_handle *job, job_work work, void *context) {
     error_capture_in(NULL);
     tw_transport_free(self.transport);
     tw_transport_free(self.gather_transport);
+    if (self.error.text[0] != '\0' && self.rank < 0)
+        return error_report("%s", self.error.text);
     if (self.error.text[0] != '\0')
         return error_report("rank %d: %s", self.rank, self.error.text);
     return status;

@@ -939,9 +939,9 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Joining: a process calls tw_transport_join, then tw_group_open. Up to 16 processes join in one
  * call of tw_group_grow, and no more than there are ranks that stay: these can go on if all new
  * ones fail. Between two such calls a rank listens for them at an address of
- * tw_tcp_params.meet. It is any rank that can; if it is lost, another one takes its place. The
- * library does not send the parameters of the model to new ranks: do so yourself, then call
- * tw_group_verify on all ranks.
+ * tw_tcp_params.meet. It is any rank that can; if it is lost, another one takes its place. Give the
+ * new ranks the parameters of the model (tw_group_broadcast), then call tw_group_verify on all
+ * ranks.
  *
  * Leaving: the rank hands its residuals and moments to its heir, which adds them to its own by the
  * rules of tw_group_load. Nothing is lost. After TW_OK it can only free its group and its
@@ -971,8 +971,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  *
  * A rank may be lost at the last moment of a leave. Then tw_group_leave can return
  * TW_ERR_TRANSPORT, because the heir does not have the residuals, or because another rank with the
- * same heir has stayed, although this rank is not a member any more. A call of tw_group_shrink then returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the
- * others have ended. */
+ * same heir has stayed, although this rank is not a member any more. A call of tw_group_shrink then
+ * returns TW_ERR_EXCLUDED, or TW_ERR_QUORUM if the others have ended. */
 #define TW_ANY_RANK (-1)
 TW_API int tw_group_leave(tw_group *group, int heir);
 TW_API int tw_group_grow(tw_group *group, tw_members *members);
@@ -986,6 +986,22 @@ TW_API int tw_group_grow(tw_group *group, tw_members *members);
  * rank that was removed can only free its group and its transport. For the others the group is
  * whole and goes on. TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
 TW_API int tw_group_verify(tw_group *group, const void *hash, size_t bytes, tw_members *members);
+
+/* What ranks tell each other besides gradients: losses, hashes, the parameters of newcomers. Collective,
+ * between steps, in any group; the bytes arrive as they are.
+ *
+ * Records of all ranks to all.
+ *   records  [nranks][bytes]; this rank has filled its own, and gets the others'
+ * The memory of rank `root` to the others.
+ *   data     [bytes]; NULL on a rank that has them already: it only waits
+ * Errors that all ranks get, and that change nothing: TW_ERR_MISMATCH for another root or number of bytes
+ * in a broadcast; TW_ERR_MEMORY.
+ * Errors after which the group is broken: those of tw_allreduce. Other ranks may have completed the call:
+ * after tw_group_shrink let the ranks tell each other who lacks what, before anything is sent again.
+ * Errors of this rank alone: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_STATE if the group is not open or a tensor
+ * is in progress. */
+TW_API int tw_group_allgather(tw_group *group, void *records, size_t bytes);
+TW_API int tw_group_broadcast(tw_group *group, int root, void *data, size_t bytes);
 
 /* ---- 8. State of a group ------------------------------------------------------------------ */
 

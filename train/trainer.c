@@ -31,10 +31,6 @@ static double lap(const worker *w, const char *stage, double *mark) {
     return *mark - before;
 }
 
-static int group_tensor(const worker *w, int tensor) {
-    return w->model->ntensors - 1 - tensor;
-}
-
 /* The gradient of a tensor is final: its exchange starts. */
 static void gradient_ready(void *context, int tensor) {
     worker *w = context;
@@ -43,9 +39,12 @@ static void gradient_ready(void *context, int tensor) {
         vector_add(t->grad, w->carry + t->offset, t->n);
     if (w->observed)
         vector_add(w->acc + t->offset, t->grad, t->n);
-    int error = tw_allreduce_start(w->group, group_tensor(w, tensor), t->grad, t->grad);
+    float *out = worker_is_elastic(w) ? w->means + t->offset : t->grad;
+    int error = tw_allreduce_start(w->group, worker_group_tensor(w, tensor), t->grad, out);
+    if (error == TW_OK && worker_is_elastic(w))
+        w->progress[tensor] = TENSOR_STARTED;
     if (error != TW_OK && w->failed == TW_OK)
-        w->failed = worker_check(w, "starting an allreduce", error);
+        w->failed = worker_is_elastic(w) ? error : worker_check(w, "starting an allreduce", error);
 }
 
 /* Local steps keep gradients to themselves. */
@@ -58,7 +57,7 @@ static int read_residuals(worker *w) {
     for (int t = 0; t < w->model->ntensors; t++) {
         float *to = w->acc + w->model->tensors[t].offset;
         TW_TRY(worker_check(w, "reading a residual",
-                            tw_group_get_residual(w->group, group_tensor(w, t), to)));
+                            tw_group_get_residual(w->group, worker_group_tensor(w, t), to)));
     }
     return TW_OK;
 }
@@ -70,7 +69,7 @@ static int collect(worker *w, bool *refused) {
     bool arrived = false;
     *refused = false;
     for (int t = m->ntensors - 1; t >= 0; t--) {
-        int error = tw_allreduce_wait(w->group, group_tensor(w, t));
+        int error = tw_allreduce_wait(w->group, worker_group_tensor(w, t));
         if (error != TW_OK && error != TW_ERR_NUMBER)
             return worker_check(w, "allreduce", error);
         if (error == TW_ERR_NUMBER)
@@ -78,9 +77,7 @@ static int collect(worker *w, bool *refused) {
         *refused = *refused || error == TW_ERR_NUMBER;
         arrived = arrived || error == TW_OK;
     }
-    w->carries = *refused && arrived && !optimizer_is_before(w->spec->optimizer.name);
-    if (w->carries)
-        memcpy(w->carry, m->grads, sizeof(float) * (size_t)m->n);
+    worker_carry(w, *refused && arrived);
     return TW_OK;
 }
 
@@ -136,6 +133,8 @@ static tw_traffic traffic_since(const worker *w, const tw_traffic *b) {
 /* Sums loss, count and correct over all ranks, in sums[]. The exchange would refuse NaN: a bad loss
  * travels as a flag, and *total is NaN then. */
 static int share_loss(worker *w, double loss, int64_t count, int64_t correct, double *total) {
+    if (worker_is_elastic(w))
+        return elastic_share_loss(w, loss, count, correct, 0, total);
     memset(w->sums, 0, sizeof w->sums);
     w->sums[SUM_LOSS] = isfinite(loss) ? (float)loss : 0.0f;
     w->sums[SUM_FLAG] = isfinite(loss) ? 0.0f : 1.0f;
@@ -184,7 +183,11 @@ static int exchange_round(worker *w, trainer_step *s, bool *refused) {
 static int compute(worker *w, trainer_step *s, model_result *result, bool *refused) {
     model_batch batch;
     double mark = tw__seconds();
-    TW_TRY(worker_batch(w, &w->train, s->epoch, s->step % w->steps_per_epoch, &batch));
+    int64_t at = s->step % w->steps_per_epoch;
+    if (worker_is_elastic(w))
+        at = elastic_block(w, s->step, &s->epoch);
+    TW_TRY(worker_batch(w, &w->train, s->epoch, at, &batch));
+    w->taken = s->step + 1;
     s->times.data = lap(w, "data", &mark);
     TW_TRY(worker_check(w, "forward", model_forward(w->model, &batch, result)));
     s->times.forward = lap(w, "forward", &mark);
@@ -192,13 +195,26 @@ static int compute(worker *w, trainer_step *s, model_result *result, bool *refus
     w->failed = TW_OK;
     TW_TRY(worker_check(w, "backward",
                         model_backward(w->model, local ? gradient_is_own : gradient_ready, w)));
-    TW_TRY(w->failed);
+    TW_TRY(worker_is_elastic(w) ? TW_OK : w->failed);
     s->times.backward = lap(w, "backward", &mark);
     if (local)
         return TW_OK;
-    int status = collect(w, refused);
+    int status = worker_is_elastic(w) ? elastic_collect(w, refused) : collect(w, refused);
     s->times.exposed = lap(w, "wait for exchange", &mark);
     return status;
+}
+
+/* A rank that is lost now takes the sums of this step along: the log has null. */
+static int share_losses(worker *w, const model_result *result, trainer_step *s) {
+    double begin = tw__seconds();
+    int status = share_loss(w, result->loss, result->count, result->correct, &s->loss);
+    s->loss /= w->nranks;
+    s->accuracy =
+        w->sums[SUM_COUNT] > 0.0f ? (double)(w->sums[SUM_CORRECT] / w->sums[SUM_COUNT]) : 0.0;
+    if (status == TW_OK || !worker_is_elastic(w))
+        return status;
+    s->loss = s->accuracy = NAN;
+    return elastic_recover(w, status, begin);
 }
 
 static int train_step(worker *w) {
@@ -220,10 +236,7 @@ static int train_step(worker *w) {
     TW_TRY(round ? exchange_round(w, &s, &refused) : TW_OK);
     w->elapsed += tw__seconds() - begin;
     s.traffic = traffic_since(w, &before);
-    TW_TRY(share_loss(w, result.loss, result.count, result.correct, &s.loss));
-    s.loss /= w->nranks;
-    s.accuracy =
-        w->sums[SUM_COUNT] > 0.0f ? (double)(w->sums[SUM_CORRECT] / w->sums[SUM_COUNT]) : 0.0;
+    TW_TRY(share_losses(w, &result, &s));
     bool exchanged = !refused && (round || w->spec->local_steps == 0);
     TW_TRY(exchanged ? note_exchange(w, &s) : TW_OK);
     s.elapsed = w->elapsed;
@@ -236,6 +249,7 @@ static int train_step(worker *w) {
         w->watch->snapshot(w->watch->context, &snapshot);
     }
     w->step++;
+    w->exchanged = false;
     return TW_OK;
 }
 
@@ -244,6 +258,8 @@ static int average_state(worker *w) {
     model *m = w->model;
     if (m->nstate == 0)
         return TW_OK;
+    if (worker_is_elastic(w))
+        return elastic_average_state(w);
     TW_TRY(worker_check(w, "averaging running statistics",
                         tw_allreduce(w->metrics, METRICS_STATE, m->state, m->state)));
     for (int64_t i = 0; i < m->nstate; i++)
@@ -251,8 +267,19 @@ static int average_state(worker *w) {
     return TW_OK;
 }
 
-static int evaluate(worker *w, trainer_end *end) {
+static void tell_evaluation(worker *w) {
+    trainer_evaluation e = {w->step, w->step / w->steps_per_epoch, w->end->loss, w->end->accuracy,
+                            w->elapsed};
+    if (worker_is_elastic(w))
+        (void)elastic_block(w, w->step, &e.epoch);
+    if (w->watch->evaluation != NULL && w->evaluated != w->step)
+        w->watch->evaluation(w->watch->context, &e);
+    w->evaluated = w->step;
+}
+
+int evaluate_once(worker *w) {
     model_result sum = {0}; /* of this rank's share of the test data; its loss is not divided */
+    trainer_end *end = w->end;
     int64_t batches = 0;
     TW_TRY(average_state(w));
     TW_TRY(worker_check(w, "", dataset_steps(w->data, &w->test, &batches)));
@@ -267,32 +294,49 @@ static int evaluate(worker *w, trainer_end *end) {
         sum.count += result.count;
         sum.correct += result.correct;
     }
-    TW_TRY(share_loss(w, sum.loss, sum.count, sum.correct, &end->loss));
+    if (worker_is_elastic(w)) {
+        end->hash = hash_words(0, w->model->values, sizeof(float) * (size_t)w->model->n);
+        TW_TRY(elastic_share_loss(w, sum.loss, sum.count, sum.correct, end->hash, &end->loss));
+    } else
+        TW_TRY(share_loss(w, sum.loss, sum.count, sum.correct, &end->loss));
     double count = fmax(1.0, (double)w->sums[SUM_COUNT]);
     end->loss /= count;
     end->accuracy = (double)w->sums[SUM_CORRECT] / count;
-    trainer_evaluation e = {w->step, w->step / w->steps_per_epoch, end->loss, end->accuracy,
-                            w->elapsed};
-    if (w->watch->evaluation != NULL)
-        w->watch->evaluation(w->watch->context, &e);
+    tell_evaluation(w);
     return TW_OK;
+}
+
+/* If a rank is lost meanwhile, all that are left evaluate once more, in elastic_recover. */
+static int evaluate(worker *w) {
+    double begin = tw__seconds();
+    w->evaluating = true;
+    int status = evaluate_once(w);
+    if (status != TW_OK && worker_is_elastic(w))
+        status = elastic_recover(w, status, begin);
+    w->evaluating = false;
+    return status;
 }
 
 static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-static int train(worker *w, trainer_end *end) {
+static int train(worker *w) {
     bool evaluated = false, checkpoints = w->spec->checkpoints != NULL;
     TW_TRY(checkpoints ? checkpoint_begin(w) : TW_OK);
     while (w->step < w->spec->steps) {
         TW_TRY(train_step(w));
         evaluated = due(w->spec->evaluate_every, w->step);
-        TW_TRY(evaluated ? evaluate(w, end) : TW_OK);
+        TW_TRY(evaluated ? evaluate(w) : TW_OK);
         if (checkpoints && due(w->spec->checkpoint_every, w->step))
             TW_TRY(checkpoint_save(w));
+        if (worker_is_elastic(w) && w->step < w->spec->steps)
+            TW_TRY(elastic_change(w));
+        if (w->end->left)
+            return TW_OK;
     }
-    return evaluated ? TW_OK : evaluate(w, end);
+    TW_TRY(evaluated ? TW_OK : evaluate(w));
+    return worker_is_elastic(w) ? elastic_finish(w) : TW_OK;
 }
 
 /* What auto chose, bucket by bucket: the tensors of a bucket follow each other. */
@@ -306,7 +350,7 @@ static void note_choices(const worker *w, trainer_end *end) {
             return; /* the scheme is fixed, or there was no step */
         c->tensors = info.tensors;
         for (int i = t; i < t + info.tensors; i++)
-            c->n += w->model->tensors[group_tensor(w, i)].n;
+            c->n += w->model->tensors[worker_group_tensor(w, i)].n;
         end->nchoices++;
     }
 }
@@ -315,13 +359,14 @@ int trainer_run(const trainer_spec *spec, const dataset *data, tw_transport *tra
                 tw_transport *metrics, const trainer_watch *watch, trainer_end *end,
                 trainer_error *error) {
     static const trainer_watch nobody;
-    worker w = {.spec = spec, .data = data, .error = error, .transport = transport};
+    worker w = {.spec = spec, .data = data, .error = error, .transport = transport, .end = end};
     w.watch = watch != NULL ? watch : &nobody;
+    w.evaluated = -1;
     error->text[0] = '\0';
     *end = (trainer_end){0};
     int status = worker_create(&w, transport, metrics);
     if (status == TW_OK)
-        status = train(&w, end);
+        status = train(&w);
     if (status == TW_OK) {
         end->hash = hash_words(0, w.model->values, sizeof(float) * (size_t)w.model->n);
         note_choices(&w, end);

@@ -10,9 +10,13 @@
  *
  * With local steps each rank applies its own gradients, and a round exchanges what changed; replicas
  * are equal after each round. A round with NaN or infinity on any rank is dropped on all of them.
+ *
+ * With an elastic group the ranks may change: see elastic.c.
  */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
+
+#include <signal.h>
 
 #include "data/dataset.h"
 #include "model.h"
@@ -25,7 +29,11 @@ typedef struct trainer_spec {
     model_spec model;
     optimizer_spec optimizer;
     schedule_spec schedule;
-    tw_group_params group;
+    tw_group_params
+        group;  /* elastic: without checkpoints, local steps and AdamW before selection */
+    bool joins; /* elastic: the transport is one of tw_transport_join */
+    const volatile sig_atomic_t
+        *leaves; /* elastic: not 0 when this rank is to leave; NULL: never */
     batch_form form;
     int batch;  /* samples a rank takes per step */
     int length; /* tokens in a sequence; 0 for images */
@@ -79,6 +87,17 @@ typedef struct trainer_snapshot {
     double contraction; /* |u - Top_k(u)|^2 / |u|^2 */
 } trainer_snapshot;
 
+/* The ranks have changed, or, on a rank that has just joined, are known. */
+typedef struct trainer_members {
+    int64_t step; /* the next one, or the one that is repeated */
+    int rank, nranks, nranks_before;
+    int joined;               /* new ranks: the last of them */
+    const tw_lost_rank *lost; /* [nlost], with an heir: it has left */
+    int nlost;
+    double seconds; /* in which no training went on */
+    double elapsed;
+} trainer_members;
+
 /* One stage of a step on the clock, for a timeline. */
 typedef struct trainer_span {
     const char *name; /* "forward", "exchange" ... */
@@ -94,6 +113,7 @@ typedef struct trainer_watch {
     void (*evaluation)(void *context, const trainer_evaluation *evaluation);
     void (*snapshot)(void *context, const trainer_snapshot *snapshot);
     void (*span)(void *context, const trainer_span *span);
+    void (*members)(void *context, const trainer_members *members);
     void (*note)(void *context, const char *text); /* worth a line: resumed, damaged checkpoint */
 } trainer_watch;
 
@@ -110,6 +130,8 @@ typedef struct trainer_end {
     double loss, accuracy; /* on the test data */
     double seconds;
     uint64_t hash; /* of the parameters */
+    bool same;     /* elastic: all ranks have this hash */
+    bool left;     /* elastic: this rank has left before the end */
     int nchoices;
     trainer_choice choices[TRAINER_CHOICES]; /* of the first buckets; none but with auto */
 } trainer_end;
@@ -125,7 +147,7 @@ typedef struct trainer_error {
 } trainer_error;
 
 /* Train one rank. `transport` is for gradients, `metrics` for losses and running statistics; both have
- * the same ranks. Collective. Returns TW_OK, or an error of tw_errors with words in *error. */
+ * the same ranks. With an elastic group `transport` is for both, and `metrics` NULL. Collective. Returns TW_OK, or an error of tw_errors with words in *error. */
 int trainer_run(const trainer_spec *spec, const dataset *data, tw_transport *transport,
                 tw_transport *metrics, const trainer_watch *watch, trainer_end *end,
                 trainer_error *error);

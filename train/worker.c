@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/memory.h"
 
@@ -40,6 +41,8 @@ static int open_group(worker *w, tw_transport *transport) {
         error = tw_group_add(w->group, w->model->tensors[t].n, NULL, NULL);
     if (error == TW_OK)
         error = tw_group_open(w->group);
+    if (worker_is_elastic(w) && w->group != NULL)
+        error = elastic_begin(w, error);
     return worker_check(w, "opening the group", error);
 }
 
@@ -88,7 +91,15 @@ static int specify_batches(worker *w) {
     w->test = w->train;
     w->test.split = DATASET_TEST;
     w->test.augment = false;
+    if (worker_is_elastic(w)) /* elastic_block */
+        w->train.worker = 0, w->train.workers = 1;
     return worker_check(w, "", dataset_steps(w->data, &w->train, &w->steps_per_epoch));
+}
+
+void worker_carry(worker *w, bool arrived) {
+    w->carries = arrived && !optimizer_is_before(w->spec->optimizer.name);
+    if (w->carries)
+        memcpy(w->carry, w->model->grads, sizeof(float) * (size_t)w->model->n);
 }
 
 /* The buffers of a batch as parts of one block. memory NULL: only counts. Returns its bytes. */
@@ -135,7 +146,7 @@ int worker_create(worker *w, tw_transport *transport, tw_transport *metrics) {
         return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the buffers of a worker");
     place_buffers(w, w->memory);
     TW_TRY(local_create(w));
-    TW_TRY(open_metrics(w, metrics));
+    TW_TRY(worker_is_elastic(w) ? elastic_create(w) : open_metrics(w, metrics));
     return open_group(w, transport);
 }
 
@@ -151,4 +162,7 @@ void worker_free(worker *w) {
     free(w->words);
     free(w->base);
     free(w->velocity);
+    free(w->means);
+    free(w->progress);
+    free(w->shared);
 }

@@ -4,6 +4,7 @@
  *   worker.c      set up and tear down: model, optimiser, groups, buffers
  *   checkpoint.c  save and resume; manifest.h is what makes files one checkpoint
  *   local.c       local steps: what a round exchanges and applies
+ *   elastic.c     ranks that are lost, leave or join
  *   snapshot.c    what a gradient looks like
  */
 #ifndef TRAIN_WORKER_H
@@ -18,6 +19,15 @@ enum { SUM_LOSS, SUM_COUNT, SUM_CORRECT, SUM_MEMORY, SUM_FLAG, SUMS };
 /* The tensors in which they do: sums[], pieces[], the model's state if it has one. */
 enum { METRICS_SUMS, METRICS_PIECES, METRICS_STATE };
 enum { WORDS = 2, PIECES = 4 * WORDS };
+
+/* Elastic: where the exchange of a tensor is. */
+enum { TENSOR_IDLE, TENSOR_STARTED, TENSOR_ARRIVED };
+
+/* Elastic: from a step on, nranks ranks take the blocks of `batch` examples that follow, one each. */
+typedef struct data_plan {
+    int64_t step, epoch, block;
+    int rank, nranks;
+} data_plan;
 
 typedef struct worker {
     const trainer_spec *spec;
@@ -51,7 +61,35 @@ typedef struct worker {
     int64_t skipped, skipped_in_row;
     double elapsed;
     int failed; /* first error of a start within the backward pass */
+    trainer_end *end;
+
+    /* Elastic groups. */
+    float *means;            /* [n]: apart from the gradients, which a repeated exchange needs */
+    unsigned char *progress; /* [ntensors]: TENSOR_ */
+    bool synced;             /* this rank has the parameters: false on one that joins */
+    bool exchanged;          /* the exchange of `step` is complete, or refused */
+    bool evaluating;         /* an evaluation is under way */
+    int64_t evaluated;       /* the step of the last evaluation that was told; -1: none */
+    bool completed;          /* the library has completed the step that had failed */
+    bool others_past;        /* another rank has completed the exchange of `step` */
+    bool leaving;            /* the others know that this rank is to leave */
+    bool change_due;         /* ranks may join or leave after this step */
+    double waiting;          /* since when this rank waits for the exchange */
+    double looked;           /* when ranks last looked for newcomers; of rank 0 */
+    int64_t taken;           /* the first step whose batch this rank has not taken; -1: it is new */
+    int64_t blocks;          /* of an epoch */
+    data_plan plan, next;    /* next holds from its step on */
+    void *shared;            /* records of all ranks */
 } worker;
+
+static inline bool worker_is_elastic(const worker *w) {
+    return w->spec->group.membership == TW_MEMBERSHIP_ELASTIC;
+}
+
+/* The group's number of the model's tensor, and the other way round. */
+static inline int worker_group_tensor(const worker *w, int tensor) {
+    return w->model->ntensors - 1 - tensor;
+}
 
 /* Keeps the text of the first error; returns the error. Not tw__fail: the library calls that follow on
  * this thread would overwrite it. */
@@ -66,6 +104,10 @@ void worker_free(worker *w);
 
 /* sums[] over all ranks. Collective. */
 int worker_allreduce_sums(worker *w);
+
+/* After a step that was refused: with `arrived` the gradients, which hold the means of other tensors,
+ * are carried to the next one. */
+void worker_carry(worker *w, bool arrived);
 
 /* Fills the buffers and makes a batch of them. */
 int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
@@ -88,6 +130,34 @@ bool local_ends_round(const worker *w);
 void local_difference(worker *w);
 /* The outer step with the mean in the gradients; refused: the round is dropped. Then values = base. */
 void local_apply(worker *w, bool refused);
+
+/* ---- trainer.c */
+
+/* One evaluation; fills w->end. Collective. */
+int evaluate_once(worker *w);
+
+/* ---- elastic.c */
+
+int elastic_create(worker *w);
+/* The ranks of an open group; a rank that joins gets the parameters. Collective. */
+int elastic_begin(worker *w, int status);
+/* After `status` of a call that began at `since`: TW_OK when the ranks that are left have agreed on
+ * where they are. Other errors than the loss of a rank are passed on. */
+int elastic_recover(worker *w, int status, double since);
+/* Waits for all tensors; as collect in trainer.c, but for lost ranks. */
+int elastic_collect(worker *w, bool *refused);
+/* Sums over ranks, as share_loss of trainer.c, and whether hashes are equal. Not repeated when a rank
+ * is lost: others may have the sums. */
+int elastic_share_loss(worker *w, double loss, int64_t count, int64_t correct, uint64_t hash,
+                       double *total);
+/* The mean over ranks of the model's state. */
+int elastic_average_state(worker *w);
+/* After a step: ranks may leave and join. */
+int elastic_change(worker *w);
+/* At the end: no rank goes before all have their results. */
+int elastic_finish(worker *w);
+/* Epoch of a step, and the block of examples that this rank takes. */
+int64_t elastic_block(const worker *w, int64_t step, int64_t *epoch);
 
 /* ---- snapshot.c */
 

@@ -24,7 +24,9 @@ static const char help_examples[] =
     "  thinwire train --model vgg16 --data cifar-10-batches-bin --ranks 8 --epochs 3\n"
     "  thinwire train --local-steps 30 --scheme topka --density 0.015625 --wire q2\n"
     "  thinwire train --checkpoint saved --every 100        then, after a crash, with --resume\n"
-    "  mpirun -n 4 thinwire train --scheme gtopk\n";
+    "  mpirun -n 4 thinwire train --scheme gtopk\n"
+    "  thinwire train --elastic --meet node1:7000 --secret-file key --ranks 4 --rank 0\n"
+    "  thinwire train --elastic --meet node1:7000 --secret-file key --ranks 4 --join\n";
 
 /* In the order of tw_warmup. */
 static const char *density_schedule_name(int position) {
@@ -58,6 +60,12 @@ static int parse(train_settings *s, int argc, char **argv) {
                       "how density falls (default exponential)."),
         OPTION_INTEGER("ranks", "N", &s->ranks, 1, 1e9, "workers as threads (default 4)"),
         JOB_TCP_OPTIONS(&s->tcp),
+        OPTION_FLAG(
+            "elastic", &s->tcp.elastic,
+            "with --meet: go on when ranks are lost, and let others join; on SIGTERM a rank "
+            "hands its residual to another one and leaves (docs/membership.md)"),
+        OPTION_FLAG("join", &s->tcp.join,
+                    "with --elastic, instead of --rank: join the job that runs"),
         OPTION_INTEGER("batch", "N", &s->batch, 1, 1e9,
                        "samples per worker and step (default 32; text 16)"),
         OPTION_INTEGER("epochs", "N", &s->epochs, 1, 1e9, "over the training data (default 1)"),
@@ -122,6 +130,33 @@ static int parse(train_settings *s, int argc, char **argv) {
                          .notes = help_notes, .examples = help_examples);
 }
 
+static int check_elastic(const train_settings *s, bool before) {
+    if (!s->tcp.elastic && s->tcp.join)
+        return error_usage(
+            "train: --join needs --elastic, which the job must have been started with");
+    if (!s->tcp.elastic)
+        return STATUS_OK;
+    if (s->tcp.meet == NULL)
+        return error_usage(
+            "train: --elastic needs --meet HOST:PORT; threads, and processes of mpirun, "
+            "cannot be lost or join one by one");
+    if (s->checkpoints != NULL)
+        return error_usage(
+            "train: --checkpoint saves the states of fixed ranks, and with --elastic "
+            "they change; leave one of them out");
+    if (s->local_steps > 0)
+        return error_usage("train: --local-steps needs fixed ranks: leave out --elastic");
+    if (s->per_rank)
+        return error_usage(
+            "train: --per-rank sets k by the number of ranks, and with --elastic that "
+            "changes; leave one of them out");
+    if (before)
+        return error_usage(
+            "train: --optimizer adamw-before keeps moments that a newcomer would not "
+            "have; with --elastic take adamw");
+    return STATUS_OK;
+}
+
 static int check(const train_settings *s) {
     if (s->epochs > 0 && s->steps > 0)
         return error_usage("train: give --epochs or --steps, not both");
@@ -143,6 +178,7 @@ static int check(const train_settings *s) {
     if (s->local_steps > 0 && s->checkpoints != NULL)
         return error_usage("train: --checkpoint saves one optimiser for all workers, and with "
                            "--local-steps each has its own; leave it out");
+    TW_TRY(check_elastic(s, before));
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");
     return STATUS_OK;
@@ -176,7 +212,7 @@ static int run_job(const job_handle *job, void *context) {
     const train_settings *settings = context;
     train_outcome outcome;
     TW_TRY(train_execute(settings, job, &outcome));
-    if (job_prints(job)) {
+    if (outcome.prints) {
         bool log_on_stdout = settings->log_path != NULL && settings->log_path[0] == '-';
         print_outcome(settings, &outcome, log_on_stdout ? stderr : stdout);
     }

@@ -23,7 +23,7 @@ typedef struct train_settings {
     double density;
     bool per_rank; /* density counts what a rank sends: tw_count */
     int64_t ranks;
-    job_tcp tcp;
+    job_tcp tcp; /* with elastic and join */
     int64_t batch;
     int64_t epochs, steps; /* one of them; both 0: one epoch */
     int64_t limit;         /* training examples; 0: all */
@@ -63,6 +63,7 @@ typedef struct train_settings {
 
 /* How a run ended, as rank 0 saw it. */
 typedef struct train_outcome {
+    bool prints; /* rank 0 is in this process; an elastic job may have got another one */
     trainer_end end;
     bool same; /* all replicas have bitwise the same parameters */
     int64_t parameters;
@@ -84,12 +85,14 @@ void train_log_run(jsonl *log, const train_settings *settings, const trainer_spe
 void train_log_step(jsonl *log, const trainer_step *step);
 void train_log_evaluation(jsonl *log, const trainer_evaluation *evaluation);
 void train_log_snapshot(jsonl *log, const trainer_snapshot *snapshot);
+void train_log_members(jsonl *log, const trainer_members *members);
 void train_log_end(jsonl *log, const trainer_end *end, bool same);
 
 /* ---- The timeline, which Chrome's tracing page and Perfetto open ---------------------------- */
 
 /* One row per rank for the training thread and one for the exchange under it. Spans of all ranks of
- * this process go to one file; under mpirun each further rank writes FILE.RANK. */
+ * this process go to one file; of several processes each further rank writes FILE.RANK, and one that
+ * joins FILE.new-PID. */
 typedef struct train_trace train_trace;
 
 /* path NULL: *out is NULL, which is fine to use. Returns a status; prints why not. */

@@ -74,6 +74,18 @@ void train_log_snapshot(jsonl *log, const trainer_snapshot *snapshot) {
     jsonl_write(log);
 }
 
+/* Ranks by the numbers that they had; those that joined by the numbers that they have. */
+void train_log_members(jsonl *log, const trainer_members *m) {
+    jsonl_set(log, J_TEXT("kind", "members"), J_INT("step", m->step), J_INT("nranks", m->nranks),
+              J_INT("nranks_before", m->nranks_before));
+    for (int i = 0; i < m->nlost; i++)
+        jsonl_append(log, J_INT(m->lost[i].heir >= 0 ? "left" : "lost", m->lost[i].rank));
+    for (int r = m->nranks - m->joined; r < m->nranks; r++)
+        jsonl_append(log, J_INT("joined", r));
+    jsonl_set(log, J_REAL("seconds", m->seconds), J_REAL("elapsed_s", m->elapsed));
+    jsonl_write(log);
+}
+
 void train_log_end(jsonl *log, const trainer_end *end, bool same) {
     jsonl_set(log, J_TEXT("kind", "end"), J_INT("steps", end->steps),
               J_REAL("seconds", end->seconds), J_REAL("loss", end->loss),
@@ -131,9 +143,11 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
     if (path == NULL)
         return STATUS_OK;
     train_trace *trace = calloc(1, sizeof *trace);
-    char suffix[16] = "";
+    char suffix[24] = "";
     if (job->first > 0)
         snprintf(suffix, sizeof suffix, ".%d", job->first);
+    if (job->first < 0)
+        snprintf(suffix, sizeof suffix, ".new-%d", (int)getpid());
     if (trace == NULL || asprintf(&trace->path, "%s%s", path, suffix) < 0) {
         free(trace);
         return error_report("not enough memory for a trace");
@@ -148,7 +162,7 @@ int train_trace_open(train_trace **out, const char *path, const job_handle *job)
     }
     pthread_mutex_init(&trace->mutex, NULL);
     for (int r = job->first; r < (job->processes ? job->first + 1 : job->nranks); r++)
-        append_names(trace, r);
+        append_names(trace, r < 0 ? job->nranks : r); /* a newcomer stands behind the others */
     *out = trace;
     return STATUS_OK;
 }

@@ -1,12 +1,14 @@
 /* train_run.c - one training run on all ranks: settings to specification, ranks, log
  *
  * Rank 0 writes the log and the lines for humans; all ranks write the timeline. At the end the
- * ranks compare the hashes of their parameters: replicas must be bitwise equal.
+ * ranks compare the hashes of their parameters: replicas must be bitwise equal. In an elastic job
+ * another process may become rank 0: it goes on with the log, if it was given one.
  */
 #include "train/train.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +64,7 @@ static tw_group_params group_of(const train_settings *s, const char *rule) {
         params.select.decay = (float)s->decay;
     params.timeout = s->timeout;
     params.checksum = s->checksum;
+    params.membership = s->tcp.elastic ? TW_MEMBERSHIP_ELASTIC : TW_MEMBERSHIP_FIXED;
     return params;
 }
 
@@ -85,6 +88,21 @@ static int count_steps(const train_settings *s, const dataset *data, trainer_spe
         spec->evaluate_every =
             (spec->evaluate_every + s->local_steps - 1) / s->local_steps * s->local_steps;
     return STATUS_OK;
+}
+
+/* SIGTERM came: an elastic trainer leaves its job after the next step. */
+static volatile sig_atomic_t is_terminated;
+
+static void note_termination(int signal) {
+    (void)signal;
+    is_terminated = 1;
+}
+
+/* A second SIGTERM ends the process. */
+static void leave_on_termination(void) {
+    struct sigaction action = {.sa_handler = note_termination,
+                               .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    (void)sigaction(SIGTERM, &action, NULL);
 }
 
 static int settle(const train_settings *s, const dataset *data, int nranks, trainer_spec *spec) {
@@ -113,6 +131,8 @@ static int settle(const train_settings *s, const dataset *data, int nranks, trai
                                     .warmup = s->warmup,
                                     .drop_factor = s->drop_factor},
                        .group = group_of(s, rule),
+                       .joins = s->tcp.join,
+                       .leaves = s->tcp.elastic ? &is_terminated : NULL,
                        .form = usual_for[kind->input].form,
                        .batch = batch,
                        .length = length,
@@ -156,6 +176,7 @@ static int open_data(const train_settings *s, dataset **data) {
 /* What all ranks of this process share; the outcome and the log are rank 0's. */
 typedef struct train_shared {
     const train_settings *settings;
+    const job_handle *job;
     const trainer_spec *spec;
     const dataset *data;
     jsonl *log;
@@ -164,8 +185,9 @@ typedef struct train_shared {
 } train_shared;
 
 typedef struct train_rank {
-    const train_shared *shared;
-    int rank;
+    train_shared *shared;
+    int rank; /* -1: not known yet, it joins */
+    int row;  /* in the timeline */
     int64_t steps;
     double bytes;
     trainer_times times; /* sums */
@@ -200,13 +222,14 @@ static void on_evaluation(void *context, const trainer_evaluation *e) {
 }
 
 static void on_snapshot(void *context, const trainer_snapshot *snapshot) {
-    const train_rank *self = context; /* of rank 0 */
-    train_log_snapshot(self->shared->log, snapshot);
+    const train_rank *self = context;
+    if (self->rank == 0)
+        train_log_snapshot(self->shared->log, snapshot);
 }
 
 static void on_span(void *context, const trainer_span *span) {
     train_rank *self = context;
-    train_trace_span(self->shared->trace, self->rank, span);
+    train_trace_span(self->shared->trace, self->row, span);
 }
 
 static void on_note(void *context, const char *text) {
@@ -215,6 +238,45 @@ static void on_note(void *context, const char *text) {
         progress_clear();
         fprintf(stderr, "thinwire: %s\n", text);
     }
+}
+
+/* This process is rank 0 now. Its log begins like any other, and goes on with one that is there. A log
+ * that cannot be written does not end the training. */
+static void take_over(train_shared *shared) {
+    const train_settings *s = shared->settings;
+    if (shared->log == NULL && jsonl_open(&shared->log, s->log_path, true) == STATUS_OK)
+        train_log_run(shared->log, s, shared->spec, shared->outcome->parameters, shared->job);
+    progress_begin(s->name != NULL ? s->name : "train", shared->spec->steps);
+}
+
+static void print_members(const trainer_members *m) {
+    fprintf(stderr, "thinwire: step %" PRId64 ":", m->step);
+    for (int i = 0; i < m->nlost; i++) {
+        const tw_lost_rank *lost = &m->lost[i];
+        if (lost->heir >= 0)
+            fprintf(stderr, " rank %d left, rank %d has its residual;", lost->rank, lost->heir);
+        else
+            fprintf(stderr, " rank %d was lost;", lost->rank);
+    }
+    if (m->joined > 0)
+        fprintf(stderr, " %d joined;", m->joined);
+    fprintf(stderr, " %d go on after %.2f s\n", m->nranks, m->seconds);
+}
+
+static void on_members(void *context, const trainer_members *m) {
+    train_rank *self = context;
+    int before = self->rank;
+    self->rank = m->rank;
+    progress_clear();
+    if (before < 0)
+        fprintf(stderr, "thinwire: joined at step %" PRId64 " as rank %d of %d\n", m->step, m->rank,
+                m->nranks);
+    if (m->rank != 0)
+        return;
+    if (before != 0)
+        take_over(self->shared);
+    print_members(m);
+    train_log_members(self->shared->log, m);
 }
 
 /* Whether all ranks ended with the same parameters. Collective. */
@@ -231,18 +293,37 @@ static int compare_replicas(job_rank *job, double timeout, uint64_t hash, bool *
     return status;
 }
 
+/* What rank 0 tells at the end. */
+static void conclude(train_rank *mine, const trainer_end *end, bool same) {
+    train_outcome *outcome = mine->shared->outcome;
+    double steps = fmax(1.0, (double)mine->steps);
+    for (int i = 0; i < TIMES; i++)
+        ((double *)&mine->times)[i] /= steps;
+    outcome->prints = true;
+    outcome->end = *end;
+    outcome->same = same;
+    outcome->bytes_per_step = mine->bytes / steps;
+    outcome->times = mine->times;
+    train_log_end(mine->shared->log, end, same);
+}
+
 static int run_rank(job_rank *job, void *context) {
-    const train_shared *shared = context;
-    train_rank mine = {.shared = shared, .rank = job->rank};
+    train_shared *shared = context;
+    bool elastic = shared->settings->tcp.elastic, joins = shared->settings->tcp.join;
+    train_rank mine = {.shared = shared,
+                       .rank = joins ? -1 : job->rank,
+                       .row = joins ? shared->job->nranks : job->rank};
     trainer_watch watch = {.context = &mine,
                            .step = on_step,
                            .evaluation = on_evaluation,
-                           .snapshot = job->rank == 0 ? on_snapshot : NULL,
+                           .snapshot = job->rank == 0 || elastic ? on_snapshot : NULL,
                            .span = shared->trace != NULL ? on_span : NULL,
+                           .members = on_members,
                            .note = on_note};
     trainer_end end;
     trainer_error error;
-    bool same = false;
+    if (elastic)
+        leave_on_termination();
     int status = trainer_run(shared->spec, shared->data, job->transport, job->gather_transport,
                              &watch, &end, &error);
     if (status != TW_OK) {
@@ -250,18 +331,18 @@ static int run_rank(job_rank *job, void *context) {
                             status == TW_ERR_PROTOCOL || status == TW_ERR_MEMORY;
         return error_report("%s", error.text);
     }
-    status = compare_replicas(job, shared->settings->timeout, end.hash, &same);
-    if (job->rank == 0 && status == STATUS_OK) {
-        double steps = fmax(1.0, (double)mine.steps);
-        for (int i = 0; i < TIMES; i++)
-            ((double *)&mine.times)[i] /= steps;
-        shared->outcome->end = end;
-        shared->outcome->same = same;
-        shared->outcome->bytes_per_step = mine.bytes / steps;
-        shared->outcome->times = mine.times;
-        train_log_end(shared->log, &end, same);
+    if (end.left) {
+        fprintf(stderr,
+                "thinwire: left the job after step %" PRId64 "; another rank has the residual\n",
+                end.steps);
+        return STATUS_OK;
     }
-    return status;
+    bool same = end.same;
+    if (!elastic)
+        TW_TRY(compare_replicas(job, shared->settings->timeout, end.hash, &same));
+    if (mine.rank == 0)
+        conclude(&mine, &end, same);
+    return STATUS_OK;
 }
 
 static int prepare(const train_settings *s, const job_handle *job, dataset **data,
@@ -283,7 +364,7 @@ static int prepare(const train_settings *s, const job_handle *job, dataset **dat
 int train_execute(const train_settings *settings, const job_handle *job, train_outcome *outcome) {
     dataset *data = NULL;
     trainer_spec spec = {0};
-    train_shared shared = {.settings = settings, .spec = &spec, .outcome = outcome};
+    train_shared shared = {.settings = settings, .job = job, .spec = &spec, .outcome = outcome};
     *outcome = (train_outcome){.same = false};
     int status = prepare(settings, job, &data, &spec, outcome);
     if (status == STATUS_OK && job_prints(job))
@@ -303,7 +384,7 @@ int train_execute(const train_settings *settings, const job_handle *job, train_o
     bool complete = status == STATUS_OK;
     status = train_trace_close(shared.trace, jsonl_close(shared.log, status));
     dataset_close(data);
-    if (complete && job_prints(job) && !outcome->same)
+    if (complete && outcome->prints && !outcome->same)
         status = error_report("replicas differ at the end of the run: please report it");
     return status;
 }
