@@ -302,18 +302,19 @@ static int sync_ranks(worker *w) {
 
 static void tell_members(const worker *w, const tw_members *m, const tw_lost_rank *lost,
                          double seconds) {
+    int joined = w->nranks - (m->nranks_before - m->nlost);
     trainer_members told = {.step = w->step,
                             .rank = w->rank,
                             .nranks = w->nranks,
                             .nranks_before = m->nranks_before,
-                            .joined = w->nranks - (m->nranks_before - m->nlost),
+                            .joined = joined > 0 ? joined : 0,
                             .lost = lost,
                             .nlost = m->nlost,
                             .seconds = seconds,
                             .elapsed = w->elapsed};
     double now = tw__seconds();
     trainer_span span = {"change of ranks", false, w->step, now - seconds, now};
-    if (told.nlost == 0 && told.joined == 0)
+    if (told.nlost == 0 && told.nranks == told.nranks_before)
         return;
     if (w->watch->members != NULL)
         w->watch->members(w->watch->context, &told);
@@ -322,8 +323,7 @@ static void tell_members(const worker *w, const tw_members *m, const tw_lost_ran
 }
 
 static int cannot_go_on(worker *w, int status) {
-    const char *hint =
-        status == TW_ERR_EXCLUDED ? "; to take part again, start it with --join" : "";
+    const char *hint = status == TW_ERR_EXCLUDED ? " (thinwire train --join)" : "";
     return worker_fail(w, status, "going on without lost ranks: %s%s", tw_last_error(), hint);
 }
 
@@ -524,17 +524,18 @@ static int leave(worker *w) {
 /* Those that stay. A newcomer that does not fit, or residuals that cannot be handed over, are no reason
  * to end. */
 static int stay(worker *w, double begin) {
-    tw_members m;
-    int status = tw_group_grow(w->group, &m);
+    tw_members m = {.rank = w->rank, .nranks = w->nranks, .nranks_before = w->nranks};
+    int before = w->nranks, status = tw_group_grow(w->group, &m);
     if (is_lost(status))
         return status;
-    if (status != TW_OK)
-        worker_note(w, "ranks did not change as asked: %s", tw_last_error());
-    if (status != TW_OK && status != TW_ERR_MISMATCH)
-        return TW_OK;
-    int joined = m.nranks - (m.nranks_before - m.nlost);
+    if (status != TW_OK) {
+        worker_note(w, "step %lld: ranks did not change as asked: %s", (long long)w->step,
+                    tw_last_error());
+        m.nlost = 0; /* it names the newcomer that was refused */
+    }
     take_members(w, &m);
-    if (joined == 0 && m.nlost == 0)
+    m.nranks_before = before;
+    if (w->nranks == before && m.nlost == 0)
         return TW_OK;
     tw_lost_rank *lost = calloc((size_t)m.nlost + 1, sizeof *lost); /* the group's may change */
     if (lost == NULL)
