@@ -467,6 +467,7 @@ int elastic_collect(worker *w, bool *refused) {
 
 typedef struct loss_record {
     double loss;
+    double elapsed; /* all take that of rank 0: another one may have to go on with the log */
     int64_t bad, count, correct;
     uint64_t hash;
     int64_t leaves, looks;
@@ -477,6 +478,7 @@ int elastic_share_loss(worker *w, double loss, int64_t count, int64_t correct, u
     const loss_record *all = NULL;
     double now = tw__seconds();
     loss_record own = {.loss = isfinite(loss) ? loss : 0.0,
+                       .elapsed = w->elapsed,
                        .bad = !isfinite(loss),
                        .count = count,
                        .correct = correct,
@@ -494,6 +496,7 @@ int elastic_share_loss(worker *w, double loss, int64_t count, int64_t correct, u
         w->end->same = w->end->same && all[r].hash == hash;
         w->change_due = w->change_due || all[r].leaves || all[r].looks;
     }
+    w->elapsed = all[0].elapsed;
     w->leaving = w->leaving || own.leaves;
     w->looked = own.looks ? now : w->looked;
     return TW_OK;

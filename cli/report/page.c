@@ -164,6 +164,8 @@ int page_write(report_page *page) {
     for (int i = 0; i < COUNT_OF(sections); i++) {
         sections[i](page);
         fputs("</section>\n", page->out);
+        if (sections[i] == convergence_section)
+            members_section(page);
     }
     fprintf(page->out,
             "<footer>Made by thinwire %s from %d run log%s. Bytes are decimal (1 kB = 1000 B). "

@@ -78,6 +78,7 @@ void page_figure_caption(report_page *page, const char *title, const char *capti
 
 void summary_section(report_page *page);
 void convergence_section(report_page *page);
+void members_section(report_page *page); /* a whole section, or nothing */
 void breakdown_section(report_page *page);
 void traffic_section(report_page *page);
 void contraction_section(report_page *page);

@@ -79,6 +79,14 @@ static const field snapshot_fields[] = {
     SNAPSHOT(COUNT, bound_topk), SNAPSHOT(COUNT, bound_random),
 };
 
+#define MEMBERS(kind, member) FIELD(run_members, kind, member)
+static const field members_fields[] = {
+    MEMBERS(REQUIRED, step),
+    MEMBERS(REQUIRED, nranks),
+    MEMBERS(REQUIRED, nranks_before),
+    MEMBERS(COUNT, seconds),
+};
+
 static const field end_fields[] = {
     {"steps", COUNT, offsetof(run_log, end_steps)},
     {"seconds", COUNT, offsetof(run_log, end_seconds)},
@@ -171,6 +179,8 @@ static void rewind_to(run_log *run, double step) {
         run->nevaluations--;
     while (run->nsnapshots > 0 && run->snapshots[run->nsnapshots - 1].step >= step)
         free(run->snapshots[--run->nsnapshots].counts);
+    while (run->nmembers > 0 && run->members[run->nmembers - 1].step > step)
+        run->nmembers--;
     run->has_end = false;
 }
 
@@ -230,6 +240,37 @@ static bool read_snapshot(reader *in, const json_t *object) {
     return false;
 }
 
+/* An array of ranks as text; what does not fit is cut off, with dots. */
+static bool read_ranks(reader *in, const json_t *array, char text[RUN_RANKS]) {
+    size_t used = 0;
+    text[0] = '\0';
+    if (array != NULL && !json_is_array(array))
+        return refuse(in, "a list of ranks is not an array");
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *rank = json_array_get(array, i);
+        if (!json_is_integer(rank))
+            return refuse(in, "a rank is not a whole number");
+        bool fits = used + 24 + sizeof " ..." <= RUN_RANKS;
+        int length = fits ? snprintf(text + used, RUN_RANKS - used, "%s%lld", i > 0 ? ", " : "",
+                                     (long long)json_integer_value(rank))
+                          : snprintf(text + used, RUN_RANKS - used, " ...");
+        used += (size_t)length;
+        if (!fits)
+            break;
+    }
+    return true;
+}
+
+static bool read_members(reader *in, const json_t *object) {
+    run_log *run = in->run;
+    run_members members = {0};
+    return read_fields(in, object, members_fields, COUNT_OF(members_fields), &members) &&
+           read_ranks(in, json_object_get(object, "lost"), members.lost) &&
+           read_ranks(in, json_object_get(object, "left"), members.left) &&
+           read_ranks(in, json_object_get(object, "joined"), members.joined) &&
+           append(in, &run->members, &run->nmembers, &members, sizeof members);
+}
+
 static bool read_end(reader *in, const json_t *object) {
     in->run->has_end = true;
     return read_fields(in, object, end_fields, COUNT_OF(end_fields), in->run);
@@ -240,8 +281,8 @@ static bool read_object(reader *in, const json_t *object) {
         const char *name;
         bool (*read)(reader *in, const json_t *object);
     } kinds[] = {
-        {"run", read_run},           {"step", read_step}, {"evaluation", read_evaluation},
-        {"snapshot", read_snapshot}, {"end", read_end},
+        {"run", read_run},           {"step", read_step},       {"evaluation", read_evaluation},
+        {"snapshot", read_snapshot}, {"members", read_members}, {"end", read_end},
     };
     const char *kind = json_string_value(json_object_get(object, "kind"));
     if (kind == NULL)
@@ -323,6 +364,7 @@ void run_log_free(run_log *run) {
     for (int64_t i = 0; i < run->nsnapshots; i++)
         free(run->snapshots[i].counts);
     free(run->snapshots);
+    free(run->members);
     free(run->evaluations);
     free(run->steps);
     free(run->path);

@@ -1,7 +1,7 @@
 /* run_log.h - reads the log of a training run: JSON lines, as `thinwire train` writes them
  *
- * Kinds of lines: run (what was run, first), step, evaluation, snapshot, end; others and unknown
- * keys are ignored. A log that stops early is read as far as it goes, a half-written last line
+ * Kinds of lines: run (what was run, first), step, evaluation, snapshot, members, end; others and
+ * unknown keys are ignored. A log that stops early is read as far as it goes, a half-written last line
  * included; a damaged line before that is an error that names the file and the line. Where a
  * resumed run repeats steps, the later ones count. A log may leave out steps: each line then stands
  * for the steps since the line before.
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #define RUN_LOG_VERSION 1
+#define RUN_RANKS 48 /* letters of a list of ranks */
 
 typedef struct run_step {
     double step, epoch;
@@ -48,6 +49,14 @@ typedef struct run_snapshot {
     double bound_topk, bound_random;
 } run_snapshot;
 
+/* Ranks were lost, left or joined: their numbers, as "2" or "0, 2"; "" for none. */
+typedef struct run_members {
+    double step; /* the next one, or the one that was repeated */
+    double nranks, nranks_before;
+    double seconds; /* in which no training went on */
+    char lost[RUN_RANKS], left[RUN_RANKS], joined[RUN_RANKS];
+} run_members;
+
 typedef struct run_log {
     char *path;
     char *name, *model, *data, *scheme, *select, *exchange, *transport, *optimizer;
@@ -59,6 +68,8 @@ typedef struct run_log {
     int64_t nevaluations;
     run_snapshot *snapshots; /* [nsnapshots] */
     int64_t nsnapshots;
+    run_members *members; /* [nmembers] */
+    int64_t nmembers;
     bool has_end;     /* the run went through to its end */
     bool half_line;   /* the last line was cut off */
     double end_steps; /* NaN without an end, as all that follow */

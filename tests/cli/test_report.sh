@@ -123,7 +123,7 @@ for drawing in drawings:
     svg = tree.fromstring(drawing)
     names = [item.tag.split("}")[1] for item in svg.iter()]
     assert "path" in names or "polygon" in names, names
-    assert set(names) <= {"svg", "g", "rect", "path", "polygon", "circle", "text"}, set(names)
+    assert set(names) <= {"svg", "g", "rect", "path", "polygon", "circle", "text", "title"}, set(names)
     assert "rgb(" not in drawing and "TWLABEL" not in drawing and "nan" not in drawing.lower()
 for name in set(re.findall(r"var\(--([a-z0-9]+)", text)):
     assert text.count("--%s:#" % name) == 2, name
@@ -195,6 +195,30 @@ grep -qF "gnuplot-nox" "$dir/err" || fail "without gnuplot: the package is not n
 check 0
 has "gnuplot-nox"
 has "oktopk"
+
+# ---- ranks that changed: a timeline that needs no gnuplot
+
+lacks 'id="ranks"'
+change='{"kind":"members","step":50,"nranks":3,"nranks_before":4,"lost":[2],"seconds":0.25}
+{"kind":"members","step":90,"nranks":4,"nranks_before":3,"left":[0],"joined":[2,3],"seconds":1.5}'
+{
+    log elastic oktopk 60 4 | grep -v '"kind":"end"'
+    echo "$change"
+    log elastic oktopk 200 4 | sed -n '/"step":60,/,$p'
+} >"$dir/elastic.jsonl"
+PATH=$dir/empty "$thinwire" report "$dir/elastic.jsonl" "$dir/dense.jsonl" --out "$dir/page.html" \
+    >"$dir/out" 2>"$dir/err" </dev/null || fail "ranks that changed: status $?"
+check 1
+has '<section id="ranks">'
+has "<title>step 50: rank 2 lost; 3 go on after 0.25 s</title>"
+has "<title>step 90: rank 0 left; rank 2, 3 joined; 4 go on after 1.5 s</title>"
+has "<td>2, 3</td>"
+[ -z "$keep" ] || cp "$dir/page.html" "$keep/report-elastic.html"
+for wrong in '"lost":7' '"lost":["x"]' '"nranks":-1'; do
+    { head -3 "$dir/elastic.jsonl" && echo "{\"kind\":\"members\",\"step\":1,\"nranks_before\":4,\"nranks\":3,$wrong}"; } \
+        >"$dir/wrong.jsonl"
+    refused 1 "line 4" report "$dir/wrong.jsonl" --out "$dir/wrong.html"
+done
 
 # ---- one plot alone, for a document
 

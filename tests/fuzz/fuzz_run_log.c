@@ -85,6 +85,9 @@ size_t fuzz_seed(int number, uint8_t *data, size_t room) {
         "\"contraction\":0.9,\"bound_topk\":0.99,\"bound_random\":0.99,\"counts\":[1,5,9,4,0]}\n";
     static const char evaluation[] = "{\"kind\":\"evaluation\",\"step\":%d,\"epoch\":1,"
                                      "\"loss\":2.0,\"accuracy\":0.6,\"elapsed_s\":0.05}\n";
+    static const char members[] =
+        "{\"kind\":\"members\",\"step\":%d,\"nranks\":4,\"nranks_before\":5,\"lost\":[2],"
+        "\"left\":[0,1],\"joined\":[3,4],\"seconds\":0.5,\"elapsed_s\":0.05}\n";
     static const char last[] =
         "{\"kind\":\"end\",\"seconds\":0.1,\"accuracy\":0.6,\"skipped\":0}\n";
     char *text = (char *)data;
@@ -99,6 +102,8 @@ size_t fuzz_seed(int number, uint8_t *data, size_t room) {
             size += (size_t)snprintf(text + size, room - size, snapshot, i);
         if (number & 2)
             size += (size_t)snprintf(text + size, room - size, evaluation, i);
+        if (number == 3 || number == 6)
+            size += (size_t)snprintf(text + size, room - size, members, i);
     }
     if (number & 4)
         size += (size_t)snprintf(text + size, room - size, "%s", last);
