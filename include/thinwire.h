@@ -367,8 +367,8 @@ TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *param
  * Then create an elastic group with the parameters and tensors of theirs, and call tw_group_open at
  * once: the ranks wait for it in tw_group_grow. After that make the calls that they make after
  * tw_group_grow: tw_group_verify, then the next step. New ranks have the highest numbers:
- * tw_transport_info tells this one's. Its residuals are zero; it takes over the step counters,
- * which tw_group_info tells.
+ * tw_transport_info tells this one's. Its residuals are zero, or those of a state that
+ * it has saved (tw_group_load_residuals). It takes over the step counters: tw_group_info tells.
  * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this
  * process. */
 TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *params);
@@ -1044,6 +1044,15 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_STATE if the group is not open or a
  * tensor is in progress; the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
+
+/* Take the residuals and moments of one saved state in place of this rank's own, and nothing else of it:
+ * step counters stay. Not collective. For a rank that was lost and joins its job again, with the state
+ * that it saved in it: call this after tw_group_open. After tw_group_leave do not: the heir has these
+ * residuals, and they would count twice.
+ * Errors, nothing has changed: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in
+ * progress; the error that broke the group; TW_ERR_FILE; TW_ERR_DAMAGED; TW_ERR_MEMORY; TW_ERR_MISMATCH
+ * with the field that differs. TW_ERR_DEVICE leaves the residuals undefined. */
+TW_API int tw_group_load_residuals(tw_group *group, const char *path);
 
 /* ---- 9. The selector alone ---------------------------------------------------------------- */
 

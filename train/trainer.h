@@ -29,9 +29,8 @@ typedef struct trainer_spec {
     model_spec model;
     optimizer_spec optimizer;
     schedule_spec schedule;
-    tw_group_params
-        group;  /* elastic: without checkpoints, local steps and AdamW before selection */
-    bool joins; /* elastic: the transport is one of tw_transport_join */
+    tw_group_params group; /* elastic: without checkpoints and local steps */
+    bool joins;            /* elastic: the transport is one of tw_transport_join */
     const volatile sig_atomic_t
         *leaves; /* elastic: not 0 when this rank is to leave; NULL: never */
     batch_form form;

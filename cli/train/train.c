@@ -130,7 +130,7 @@ static int parse(train_settings *s, int argc, char **argv) {
                          .notes = help_notes, .examples = help_examples);
 }
 
-static int check_elastic(const train_settings *s, bool before) {
+static int check_elastic(const train_settings *s) {
     if (!s->tcp.elastic && s->tcp.join)
         return error_usage(
             "train: --join needs --elastic, which the job must have been started with");
@@ -150,10 +150,6 @@ static int check_elastic(const train_settings *s, bool before) {
         return error_usage(
             "train: --per-rank sets k by the number of ranks, and with --elastic that "
             "changes; leave one of them out");
-    if (before)
-        return error_usage(
-            "train: --optimizer adamw-before keeps moments that a newcomer would not "
-            "have; with --elastic take adamw");
     return STATUS_OK;
 }
 
@@ -178,7 +174,7 @@ static int check(const train_settings *s) {
     if (s->local_steps > 0 && s->checkpoints != NULL)
         return error_usage("train: --checkpoint saves one optimiser for all workers, and with "
                            "--local-steps each has its own; leave it out");
-    TW_TRY(check_elastic(s, before));
+    TW_TRY(check_elastic(s));
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");
     return STATUS_OK;

@@ -422,6 +422,68 @@ int tw__group_share_steps(tw_group *g, int is_new) {
     return error;
 }
 
+/* ---- ranks that leave and others that join in one call */
+
+/* The change by which ranks have left, while others join. */
+typedef struct departure {
+    int *before;        /* [nranks] after it */
+    tw_lost_rank *lost; /* [nlost], room for two times as many ranks as there were */
+    int nlost, nranks_before;
+    int64_t version;
+} departure;
+
+static int keep_departure(const tw_group *g, const tw_members *m, departure *d) {
+    *d = (departure){.before = calloc((size_t)m->nranks, sizeof *d->before),
+                     .lost = calloc((size_t)m->nranks_before * 2, sizeof *d->lost),
+                     .nlost = m->nlost,
+                     .nranks_before = m->nranks_before,
+                     .version = m->version};
+    if (d->before == NULL || d->lost == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
+    memcpy(d->before, m->before, (size_t)m->nranks * sizeof *d->before);
+    memcpy(d->lost, m->lost, (size_t)m->nlost * sizeof *d->lost);
+    return TW_OK;
+}
+
+/* Both changes as one: numbers are those before the first and after the second. Takes d->lost. */
+static void merge_departure(tw_group *g, departure *d, tw_members *m) {
+    tw__elastic *e = &g->elastic;
+    for (int i = 0; i < d->nlost; i++) {
+        int heir = -1;
+        for (int r = 0; r < m->nranks; r++)
+            heir = e->before[r] == d->lost[i].heir ? r : heir;
+        d->lost[i].heir = d->lost[i].heir >= 0 ? heir : -1;
+    }
+    for (int i = 0; i < m->nlost; i++) {
+        d->lost[d->nlost] = e->lost[i];
+        d->lost[d->nlost++].rank = d->before[e->lost[i].rank];
+    }
+    for (int r = 0; r < m->nranks; r++)
+        e->before[r] = e->before[r] >= 0 ? d->before[e->before[r]] : -1;
+    free(e->lost);
+    e->lost = d->lost;
+    d->lost = NULL;
+    m->before = e->before;
+    m->lost = e->lost;
+    m->nlost = d->nlost;
+    m->rank_before = e->before[m->rank];
+    m->nranks_before = d->nranks_before;
+}
+
+static int admit_after(tw_group *g, const plan *p, tw_members *members) {
+    departure d = {0};
+    if (members == NULL || p->leaving == 0)
+        return admit(g, p, members);
+    int error = tw__agree_error(g, keep_departure(g, members, &d));
+    if (error == TW_OK)
+        error = admit(g, p, members);
+    if (error == TW_OK && members->version != d.version)
+        merge_departure(g, &d, members);
+    free(d.before);
+    free(d.lost);
+    return error;
+}
+
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
     tw__handover h = {0};
@@ -435,7 +497,7 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
     if (error == TW_OK && p.leaving > 0)
         error = leave_or_stay(g, &p, &h, members);
     if (error == TW_OK && heir == STAYS && p.joining > 0)
-        error = admit(g, &p, members);
+        error = admit_after(g, &p, members);
     tw__handover_free(&h);
     free(heirs);
     int lost =

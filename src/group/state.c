@@ -308,3 +308,19 @@ int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
     release(&l, npaths);
     return error;
 }
+
+int tw_group_load_residuals(tw_group *g, const char *path) {
+    TW_REQUIRE(g, "group");
+    TW_REQUIRE(path, "path");
+    TW_TRY(tw__group_check(g, 0));
+    TW_TRY(check_quiet(g));
+    tw__state state = {0};
+    int learned = 0;
+    int error = tw__state_read(path, &state);
+    if (error == TW_OK)
+        error = tw__state_check(g, &state);
+    if (error == TW_OK)
+        error = tw__state_each(g, &state, set_tensor, &learned);
+    free(state.bytes);
+    return error;
+}

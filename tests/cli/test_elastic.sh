@@ -104,7 +104,6 @@ refused 2 "--join needs --elastic" train --join --meet localhost:1 --ranks 2
     refused 2 "--checkpoint saves the states of fixed ranks" $here --rank 0 --checkpoint "$dir/saved"
     refused 2 "--local-steps needs fixed ranks" $here --rank 0 --local-steps 4
     refused 2 "--per-rank sets k by the number of ranks" $here --rank 0 --per-rank
-    refused 2 "take adamw" $here --rank 0 --optimizer adamw-before
     refused 1 "nobody admits this process" $here --join --timeout 0.3
 }
 finish

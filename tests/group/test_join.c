@@ -17,9 +17,13 @@ enum { MOST = 8, N = 500, K = 64, STEPS = 400 };
 typedef struct process {
     tw_tcp_params params;
     const char *exchange;
-    int joins;      /* it comes when the job runs */
-    int64_t k;      /* 0: K */
-    int differs;    /* its parameters do */
+    int joins;         /* it comes when the job runs */
+    int64_t k;         /* 0: K */
+    int differs;       /* its parameters do */
+    double pause;      /* seconds that it waits after its first step */
+    const char *state; /* a file whose residuals it takes when it has joined */
+    tw_members last;   /* change of ranks that it has seen; arrays below */
+    int before[MOST], left[MOST];
     int leaves_at;  /* step; 0: it stays */
     int until;      /* ranks with which it ends, once there have been so many */
     int only;       /* 1: ends when a change was made, whatever it was */
@@ -59,6 +63,14 @@ static int open_group(process *p, tw_transport *transport, tw_group **group) {
     return status == TW_OK ? tw_group_open(*group) : status;
 }
 
+static void note_change(process *p, const tw_members *m) {
+    p->last = *m;
+    for (int r = 0; r < m->nranks; r++)
+        p->before[r] = m->before[r];
+    for (int i = 0; i < m->nlost; i++)
+        p->left[i] = m->lost[i].heir >= 0 ? m->lost[i].rank : -1;
+}
+
 /* Polls, then makes a step, until as many are there as it waits for. */
 static int work(process *p, tw_group *group) {
     float grad[N], out[N];
@@ -80,8 +92,11 @@ static int work(process *p, tw_group *group) {
             p->nranks = members.nranks;
             p->rank = members.rank;
             p->version = members.version;
+            if (status == TW_OK && (members.nlost > 0 || members.nranks > members.nranks_before))
+                note_change(p, &members);
         }
-        if (status == TW_OK && (!verified || members.nranks > members.nranks_before)) {
+        if (status == TW_OK &&
+            (!verified || members.nranks > members.nranks_before - members.nlost)) {
             uint64_t parameters = p->differs ? 7 : 6;
             status = tw_group_verify(group, &parameters, sizeof parameters, &members);
             if (status == TW_ERR_MISMATCH && !p->differs) {
@@ -100,9 +115,40 @@ static int work(process *p, tw_group *group) {
             status = tw_group_info(group, 0, &info);
         p->steps = info.step;
         p->hash = oracle_hash(p->hash, out, sizeof out);
-        if (p->nranks == p->until || (p->only && p->refused > 0))
+        if (step == 0 && p->pause > 0.0 && !p->joins) {
+            struct timespec pause = {(time_t)p->pause,
+                                     (long)((p->pause - (double)(time_t)p->pause) * 1e9)};
+            nanosleep(&pause, NULL);
+        }
+        int ends = p->pause > 0.0 ? p->joins || p->last.nlost > 0 : p->nranks == p->until;
+        if (ends || (p->only && p->refused > 0))
             return status;
     }
+    return status;
+}
+
+/* What a rank saved is what it has then. A file that cannot be taken changes nothing. */
+static float saved[N];
+
+static int take_state(const process *p, tw_group *group) {
+    float residual[N];
+    tw_step_info before, after;
+    int status = tw_group_info(group, 0, &before);
+    if (tw_group_load_residuals(group, "/nowhere/state") != TW_ERR_FILE)
+        return TW_ERR_DAMAGED;
+    if (status == TW_OK)
+        status = tw_group_get_residual(group, 0, residual);
+    for (int i = 0; i < N && status == TW_OK; i++)
+        status = residual[i] == 0.0f ? TW_OK : TW_ERR_DAMAGED;
+    if (status == TW_OK)
+        status = tw_group_load_residuals(group, p->state);
+    if (status == TW_OK)
+        status = tw_group_get_residual(group, 0, residual);
+    if (status == TW_OK)
+        status = tw_group_info(group, 0, &after);
+    if (status == TW_OK &&
+        (memcmp(residual, saved, sizeof saved) != 0 || after.step != before.step))
+        status = TW_ERR_DAMAGED;
     return status;
 }
 
@@ -116,6 +162,8 @@ static void *process_main(void *context) {
         (void)tw_transport_info(transport, NULL, &p->rank, &p->nranks, NULL);
         p->status = open_group(p, transport, &group);
     }
+    if (p->status == TW_OK && p->state != NULL)
+        p->status = take_state(p, group);
     if (p->status == TW_OK)
         p->status = work(p, group);
     if (p->status != TW_OK)
@@ -202,6 +250,75 @@ static void test_leave_and_join(void **state) {
     for (int i = 1; i < 5; i++) {
         check_int("ranks", all[i].nranks, 4);
         check_int("steps", all[i].steps, all[1].steps);
+    }
+}
+
+/* A rank that was lost comes back with what it had saved. */
+static void test_join_with_state(void **state) {
+    (void)state;
+    process all[4];
+    process first = {.exchange = "oktopk"};
+    tw_transport *alone;
+    tw_group *group;
+    float grad[N], out[N];
+    char path[] = "/tmp/thinwire-join-XXXXXX";
+    int fd = mkstemp(path);
+    check_true(fd >= 0 && close(fd) == 0);
+    check_ok(tw_transport_threads(&alone, 1));
+    check_ok(open_group(&first, alone, &group));
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < N; i++)
+            grad[i] = (float)((i * 7919 + step) % 211);
+        check_ok(tw_allreduce(group, 0, grad, out));
+    }
+    check_ok(tw_group_get_residual(group, 0, saved));
+    check_ok(tw_group_save(group, path));
+    tw_group_free(group);
+    tw_transport_free(alone);
+    begin(all, 3, 4, "oktopk");
+    all[3].state = path;
+    run(all, 4);
+    (void)unlink(path);
+    for (int i = 0; i < 4; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("ranks", all[i].nranks, 4);
+        check_true(all[i].hash == all[0].hash);
+    }
+}
+
+/* Whether rank 1 has left in the very call in which another process has joined: while the others were
+ * idle after their first step, it came to the meeting point. */
+static int run_at_once(process *all, double pause) {
+    begin(all, 4, 5, "oktopk");
+    for (int i = 0; i < 5; i++)
+        all[i].pause = pause;
+    all[1].leaves_at = 1;
+    all[4].params.timeout = 5;
+    run(all, 5);
+    return all[4].status == TW_OK;
+}
+
+static void test_at_once(void **state) {
+    (void)state;
+    process all[5];
+    double pause = 0.3;
+    while (!run_at_once(all, pause) && pause < 10.0)
+        pause *= 2.0;
+    for (int i = 0; i < 5; i++)
+        check_process(&all[i], TW_OK, NULL);
+    const int before[] = {0, 2, 3, -1};
+    for (int i = 0; i < 4; i++) {
+        const tw_members *m = &all[i].last;
+        if (i == 1)
+            continue;
+        check_int("ranks before", m->nranks_before, 4);
+        check_int("ranks", m->nranks, 4);
+        check_int("its own number before", m->rank_before, i);
+        check_int("ranks that left", m->nlost, 1);
+        check_int("who left", all[i].left[0], 1);
+        for (int r = 0; r < 4; r++)
+            check_int("number before", all[i].before[r], before[r]);
+        check_true(all[i].hash == all[4].hash);
     }
 }
 
@@ -293,10 +410,16 @@ static void test_wrong_calls(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_join),           cmocka_unit_test(test_several_join),
-        cmocka_unit_test(test_leave_and_join), cmocka_unit_test(test_other_parameters),
-        cmocka_unit_test(test_other_group),    cmocka_unit_test(test_many_other_groups),
-        cmocka_unit_test(test_other_secret),   cmocka_unit_test(test_other_job),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_several_join),
+        cmocka_unit_test(test_leave_and_join),
+        cmocka_unit_test(test_at_once),
+        cmocka_unit_test(test_join_with_state),
+        cmocka_unit_test(test_other_parameters),
+        cmocka_unit_test(test_other_group),
+        cmocka_unit_test(test_other_secret),
+        cmocka_unit_test(test_other_job),
+        cmocka_unit_test(test_many_other_groups),
         cmocka_unit_test(test_wrong_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
