@@ -84,7 +84,8 @@ static void write_axes(FILE *out, const scale *s) {
         fprintf(out, "<text x=\"8\" y=\"%.0f\" font-size=\"13\" fill=\"var(--soft)\">%s</text>\n",
                 titles[i].y, titles[i].text);
     double every = ceil(s->ranks / 4.0);
-    for (double r = 0; r <= s->ranks; r += every) {
+    for (int i = 0; i <= 4 && i * every <= s->ranks; i++) {
+        double r = i * every;
         write_line(out, LEFT, y_of(s, r), RIGHT - LEFT, r > 0 ? COLOR_GRID : COLOR_SOFT);
         write_text(out, LEFT - 8, y_of(s, r) + 4, "end", r);
     }

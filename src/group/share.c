@@ -82,10 +82,9 @@ static int send_part(tw_group *g, int root, char *part, size_t bytes, const tabl
     return TW_OK;
 }
 
-static int broadcast(tw_group *g, int root, char *data, size_t bytes, const table *t, int error) {
+static int broadcast(tw_group *g, int root, char *data, size_t bytes, const table *t) {
     const broadcast_record own = {root, bytes, data != NULL};
     const broadcast_record *records = NULL;
-    TW_TRY(tw__agree_error(g, error));
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&records));
     TW_TRY(compare(g, records, root, t));
     for (size_t at = 0; at < bytes; at += PART)
@@ -106,10 +105,13 @@ int tw_group_broadcast(tw_group *g, int root, void *data, size_t bytes) {
                .in = calloc(nranks, sizeof *t.in),
                .recvs = calloc(1, tw__alltoall_memory(g->nranks)),
                .wants = calloc(nranks, 1)};
-    int error = TW_OK;
-    if (t.out == NULL || t.in == NULL || t.recvs == NULL || t.wants == NULL)
-        error = tw__fail(TW_ERR_MEMORY, "no memory for the messages of %d ranks", g->nranks);
-    error = broadcast(g, root, data, bytes, &t, error);
+    int has_memory = t.out != NULL && t.in != NULL && t.recvs != NULL && t.wants != NULL;
+    int error = has_memory
+                    ? TW_OK
+                    : tw__fail(TW_ERR_MEMORY, "no memory for the messages of %d ranks", g->nranks);
+    error = tw__agree_error(g, error);
+    if (error == TW_OK && has_memory)
+        error = broadcast(g, root, data, bytes, &t);
     free(t.out);
     free(t.in);
     free(t.recvs);
