@@ -950,8 +950,7 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Members are numbered anew, and "auto" chooses anew, as after tw_group_shrink.
  *   heir     a rank that stays; TW_ANY_RANK: the library chooses one.
  *   members  gets the ranks; may be NULL. If nobody has left or joined, nranks is nranks_before,
- *            and the arrays are NULL. If ranks leave and others join in the same call,
- *            `members` describes the second change only.
+ *            and the arrays are NULL.
  *
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
  * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
