@@ -1044,6 +1044,23 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * tensor is in progress; the error that broke the group. */
 TW_API int tw_group_load(tw_group *group, const char *const *paths, int npaths);
 
+/* States that no rank has loaded. */
+#define TW_MISSING 16
+typedef struct tw_missing {
+    int saved;             /* ranks that had saved their states together */
+    int count;             /* of these, ranks whose states are missing */
+    int ranks[TW_MISSING]; /* [count] their numbers, TW_MISSING at most */
+    int64_t reserved[4];
+} tw_missing;
+
+/* tw_group_load, but states may be missing, because ranks were lost with their files. What they held is
+ * lost: the group begins with the residuals that are there. Collective; all ranks make this call, none
+ * of them tw_group_load.
+ *   missing  gets what no rank has taken; may be NULL
+ * Errors: those of tw_group_load, but for a saved rank that nobody took. */
+TW_API int tw_group_load_some(tw_group *group, const char *const *paths, int npaths,
+                              tw_missing *missing);
+
 /* Take the residuals and moments of one saved state in place of this rank's own, and nothing else of it:
  * step counters stay. Not collective. For a rank that was lost and joins its job again, with the state
  * that it saved in it: call this after tw_group_open. After tw_group_leave do not: the heir has these

@@ -57,6 +57,23 @@ class StepInfo(Structure):
                 ("decayed", c_double), ("reserved", c_int64 * 3)]
 
 
+class LostRank(Structure):
+    _fields_ = [("rank", c_int), ("heir", c_int), ("norm", c_double), ("step", c_int64),
+                ("reserved", c_int64 * 2)]
+
+
+class Members(Structure):
+    _fields_ = [("version", c_int64), ("rank", c_int), ("nranks", c_int), ("rank_before", c_int),
+                ("nranks_before", c_int), ("before", POINTER(c_int)), ("lost", POINTER(LostRank)),
+                ("nlost", c_int), ("completed", c_int), ("step", c_int64), ("seconds", c_double),
+                ("reserved", c_int64 * 8)]
+
+
+class Missing(Structure):
+    _fields_ = [("saved", c_int), ("count", c_int), ("ranks", c_int * 16),
+                ("reserved", c_int64 * 4)]
+
+
 def _load():
     named = os.environ.get("THINWIRE_LIBRARY")
     bundled = os.path.join(os.path.dirname(__file__), "libthinwire.so")
@@ -103,6 +120,9 @@ def _prototypes(lib):
         "tw_group_get_residual": [handle, c_int, handle],
         "tw_group_save": [handle, text],
         "tw_group_load": [handle, POINTER(text), c_int],
+        "tw_group_load_some": [handle, POINTER(text), c_int, POINTER(Missing)],
+        "tw_group_shrink": [handle, POINTER(Members)],
+        "tw_group_verify": [handle, handle, c_size_t, POINTER(Members)],
         "tw_scheme": [c_int, POINTER(text), POINTER(text), POINTER(text), POINTER(text)],
     }
     for name, arguments in calls.items():

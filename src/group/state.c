@@ -46,6 +46,7 @@ static int read_states(tw_group *g, const char *const *paths, int npaths, tw__st
 /* What every rank tells of its files: how many ranks saved, and per tensor what all share. */
 typedef struct common {
     int64_t moves;   /* it does not take its own file alone; the rest is what all share */
+    int64_t some;    /* 1: states may be missing */
     int64_t saved;   /* nranks of the job that saved; 0: takes none */
     int64_t run;     /* of that job */
     int64_t pairs[]; /* [2 * ntensors]: steps and global threshold of each tensor */
@@ -84,6 +85,7 @@ static int fill_common(tw_group *g, const tw__state *states, int nstates, common
     for (int i = 0; i < nstates; i++) {
         common *to = i == 0 ? mine : another;
         int64_t *next = to->pairs;
+        to->some = mine->some;
         to->saved = states[i].nranks;
         to->run = states[i].run;
         TW_TRY(tw__state_each(g, &states[i], note_common, &next));
@@ -143,6 +145,11 @@ static int compare_common(const tw_group *g, void *all, const common **chosen) {
     *chosen = NULL;
     for (int r = 0; r < g->nranks; r++) {
         const common *c = common_at(g, all, r);
+        if ((c->some != 0) != (common_at(g, all, 0)->some != 0))
+            return tw__fail(TW_ERR_MISMATCH,
+                            "missing states: rank %d %s them, rank 0 %s; call tw_group_load or "
+                            "tw_group_load_some on all ranks",
+                            r, c->some ? "allows" : "refuses", c->some ? "refuses" : "allows");
         if (c->saved == 0)
             continue;
         if (*chosen == NULL)
@@ -164,14 +171,22 @@ static int check_common(const tw_group *g, const common *c) {
                                tw__fail(TW_ERR_PROTOCOL, "a rank tells of a state that cannot be"));
 }
 
-/* Each of the saved ranks must be taken once. */
+static void note_missing(tw_missing *missing, int rank) {
+    if (missing->count < TW_MISSING)
+        missing->ranks[missing->count] = rank;
+    missing->count++;
+}
+
+/* Each of the saved ranks must be taken once, or, where `missing` is not NULL, never. */
 static int count_taken(tw_group *g, const tw__state *states, int nstates, uint32_t *taken,
-                       int64_t saved, void *scratch) {
+                       int64_t saved, void *scratch, tw_missing *missing) {
     for (int i = 0; i < nstates; i++)
         taken[states[i].rank]++;
     TW_TRY(tw__sum_counts(g->transport, taken, saved, scratch));
     for (int64_t r = 0; r < saved; r++)
-        if (taken[r] != 1)
+        if (taken[r] == 0 && missing != NULL)
+            note_missing(missing, (int)r);
+        else if (taken[r] != 1)
             return tw__fail(TW_ERR_MISMATCH,
                             "paths: the state of saved rank %lld is taken by %u ranks; each must "
                             "be taken by exactly one",
@@ -180,7 +195,8 @@ static int count_taken(tw_group *g, const tw__state *states, int nstates, uint32
 }
 
 /* How many ranks saved is known only now: ranks have to agree again on whether all got memory. */
-static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_t saved) {
+static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_t saved,
+                       tw_missing *missing) {
     uint32_t *taken = calloc((size_t)saved, sizeof *taken);
     void *scratch = tw__alloc(tw__sum_counts_memory(g->nranks, saved));
     int error = TW_OK;
@@ -188,7 +204,7 @@ static int check_cover(tw_group *g, const tw__state *states, int nstates, int64_
         error = tw__fail(TW_ERR_MEMORY, "no memory to compare states");
     error = tw__agree_error(g, error);
     if (error == TW_OK)
-        error = count_taken(g, states, nstates, taken, saved, scratch);
+        error = count_taken(g, states, nstates, taken, saved, scratch, missing);
     free(taken);
     free(scratch);
     return error;
@@ -265,12 +281,13 @@ static void release(loading *l, int npaths) {
 }
 
 /* All that this rank can do alone. */
-static int prepare(tw_group *g, const char *const *paths, int npaths, loading *l) {
+static int prepare(tw_group *g, const char *const *paths, int npaths, int some, loading *l) {
     if (npaths < 0)
         return tw__fail(TW_ERR_PARAM, "npaths: %d; accepted is 0 or more", npaths);
     if (npaths > 0)
         TW_REQUIRE(paths, "paths");
     TW_TRY(set_up(g, npaths, l));
+    common_at(g, l->all, g->rank)->some = some;
     TW_TRY(read_states(g, paths, npaths, l->states));
     TW_TRY(fill_common(g, l->states, npaths, common_at(g, l->all, g->rank),
                        common_at(g, l->all, g->nranks)));
@@ -278,14 +295,16 @@ static int prepare(tw_group *g, const char *const *paths, int npaths, loading *l
 }
 
 /* All checks that need the other ranks, then the change. */
-static int settle(tw_group *g, int npaths, loading *l) {
+static int settle(tw_group *g, int npaths, loading *l, tw_missing *missing) {
     const common *chosen = NULL;
     TW_TRY(tw__allgather(g->transport, l->all, common_bytes(g), l->scratch));
     TW_TRY(compare_common(g, l->all, &chosen));
     if (chosen == NULL)
         return tw__fail(TW_ERR_MISMATCH, "npaths: no rank names a state");
     TW_TRY(check_common(g, chosen));
-    TW_TRY(check_cover(g, l->states, npaths, chosen->saved));
+    TW_TRY(check_cover(g, l->states, npaths, chosen->saved, missing));
+    if (missing != NULL)
+        missing->saved = (int)chosen->saved;
     int error = tw__agree_error(g, apply(g, l->states, npaths, chosen));
     for (int r = 0; r < g->nranks; r++)
         if (g->is_loaded && common_at(g, l->all, r)->moves)
@@ -295,17 +314,29 @@ static int settle(tw_group *g, int npaths, loading *l) {
     return error;
 }
 
-int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
+static int load(tw_group *g, const char *const *paths, int npaths, tw_missing *missing) {
     TW_REQUIRE(g, "group");
     TW_TRY(tw__group_check(g, 0));
     TW_TRY(check_quiet(g));
     loading l = {0};
-    int error = tw__agree_error(g, prepare(g, paths, npaths, &l));
+    int error = tw__agree_error(g, prepare(g, paths, npaths, missing != NULL, &l));
     if (error == TW_OK)
-        error = settle(g, npaths, &l);
+        error = settle(g, npaths, &l, missing);
     if (error != TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
     release(&l, npaths);
+    return error;
+}
+
+int tw_group_load(tw_group *g, const char *const *paths, int npaths) {
+    return load(g, paths, npaths, NULL);
+}
+
+int tw_group_load_some(tw_group *g, const char *const *paths, int npaths, tw_missing *missing) {
+    tw_missing found = {0};
+    int error = load(g, paths, npaths, &found);
+    if (missing != NULL && error == TW_OK)
+        *missing = found;
     return error;
 }
 

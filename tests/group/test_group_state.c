@@ -245,11 +245,83 @@ static void test_files_permuted(void **state) {
     move_ranks("gtopk", 3, 3, 2);
 }
 
+/* ---- Missing states --------------------------------------------------------------------------- */
+
+typedef struct partial_load {
+    state_files files;
+    int strict; /* the rank that does not allow missing states; -1: all do */
+    tw_missing missing[STATE_RANKS];
+} partial_load;
+
+static int load_some(ranks *r, int rank, void *context) {
+    partial_load *p = context;
+    if (rank == p->strict)
+        return state_load(r, rank, &p->files);
+    return tw_group_load_some(r->groups[rank], p->files.paths[rank], p->files.count[rank],
+                              &p->missing[rank]);
+}
+
+static void load_without_rank_2(int to) {
+    ranks old, fresh;
+    const tw_group_params params = state_params("oktopk");
+    check_scene("from 4 ranks to %d, without the state of rank 2", to);
+    ranks_open(&old, 4, &params, state_sizes, STATE_TENSORS);
+    state_steps(&old, 0, 5);
+    state_save_all(&old, "some");
+    ranks_open(&fresh, to, &params, state_sizes, STATE_TENSORS);
+    state_steps(&fresh, 700, 702);
+    partial_load p = {.files = {.count = {0}}, .strict = to - 1};
+    const int kept[] = {0, 1, 3};
+    for (int i = 0; i < 3; i++) {
+        const int rank = kept[i] % to;
+        p.files.paths[rank][p.files.count[rank]++] = state_path("some", kept[i]);
+    }
+    ranks_run(&fresh, load_some, &p);
+    ranks_error(&fresh, TW_ERR_MISMATCH);
+    ranks_say(&fresh, "missing states: rank");
+    p.strict = -1;
+    ranks_run(&fresh, load_some, &p);
+    ranks_ok(&fresh);
+    for (int rank = 0; rank < to; rank++) {
+        check_int("ranks that saved", p.missing[rank].saved, 4);
+        check_int("missing states", p.missing[rank].count, 1);
+        check_int("the missing one", p.missing[rank].ranks[0], 2);
+    }
+    for (int tensor = 0; tensor < STATE_TENSORS; tensor++) {
+        int64_t *got = total(&fresh, tensor), *want = total(&old, tensor);
+        float *lost = check_alloc(state_sizes[tensor], sizeof *lost);
+        int64_t nonzeros = 0;
+        check_ok(tw_group_get_residual(old.groups[2], tensor, lost));
+        for (int64_t i = 0; i < state_sizes[tensor]; i++) {
+            check_int("sum of the residuals that are left", got[i], want[i] - check_units(lost[i]));
+            nonzeros += lost[i] != 0.0f;
+        }
+        check_true(nonzeros > 10); /* or it would not matter */
+        free(got);
+        free(want);
+        free(lost);
+    }
+    state_steps(&fresh, 5, 8);
+    ranks_close(&old);
+    ranks_close(&fresh);
+}
+
+static void test_missing_states(void **state) {
+    (void)state;
+    load_without_rank_2(4);
+    load_without_rank_2(3);
+    load_without_rank_2(2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_go_on),          cmocka_unit_test(test_go_on_methods),
-        cmocka_unit_test(test_save_twice),     cmocka_unit_test(test_other_ranks),
-        cmocka_unit_test(test_files_permuted), cmocka_unit_test(test_moments_on_other_ranks),
+        cmocka_unit_test(test_missing_states),
+        cmocka_unit_test(test_go_on),
+        cmocka_unit_test(test_go_on_methods),
+        cmocka_unit_test(test_save_twice),
+        cmocka_unit_test(test_other_ranks),
+        cmocka_unit_test(test_files_permuted),
+        cmocka_unit_test(test_moments_on_other_ranks),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
 }

@@ -13,5 +13,8 @@ int main(void) {
     PRINT(tw_memory, "Memory", reserved);
     PRINT(tw_traffic, "Traffic", reserved);
     PRINT(tw_step_info, "StepInfo", reserved);
+    PRINT(tw_lost_rank, "LostRank", reserved);
+    PRINT(tw_members, "Members", reserved);
+    PRINT(tw_missing, "Missing", reserved);
     return 0;
 }
