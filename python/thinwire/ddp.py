@@ -19,7 +19,7 @@ from torch.autograd import Variable
 from torch.nn import Embedding, EmbeddingBag
 from torch.nn.parallel import DistributedDataParallel
 
-from . import fsdp
+from . import fsdp, membership
 from .engine import Engine
 from .errors import ParamError, StateError, TimeoutError, TransportError
 from .library import LARGEST
@@ -230,10 +230,11 @@ class State:
         number. Collective. dst: the rank that gets it; others get None. Default: all."""
         return self.engine.gather_state_dict(dst)
 
-    def load_state_dict(self, saved: Any) -> None:
+    def load_state_dict(self, saved: Any, allow_missing: bool = False) -> None:
         """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
-        of all ranks. Collective."""
-        self.engine.load_state_dict(saved)
+        of all ranks. Collective. allow_missing: the list may lack ranks that died with their states,
+        and a rank that has none gives []; stats() and a warning say what is lost."""
+        self.engine.load_state_dict(saved, allow_missing)
 
     def __repr__(self):
         return f"<thinwire.State: {self.summary()}>"
@@ -344,6 +345,9 @@ def _hook(state, bucket):
 def attach(model, named, **options):
     """Makes the communication hook of a DistributedDataParallel. Collective.
     named: its trained() parameters. Options are those of Engine. Returns the state."""
+    membership.refuse(options.pop("on_loss", None), "DistributedDataParallel",
+                      ". Or train the plain model with thinwire.AdamW, SGD, DistributedOptimizer or "
+                      "LocalSteps, which need the process group for the meeting only")
     if model in _compressed:
         raise StateError("the model is compressed already; call compress, or make an optimizer of "
                          "thinwire, once for each DistributedDataParallel")
@@ -399,6 +403,8 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     checksum        True: messages carry a checksum
     timeout         seconds to wait for other ranks, then an error names them. Default: as long as
                     the process group waits
+    on_loss         "raise", or "shrink": without DistributedDataParallel the other ranks go on
+                    when one dies (docs/python.md)
     grad_scaler     the GradScaler of mixed precision
     momentum        momentum before selection, as in Deep Gradient Compression
     clip_norm       limits the norm of each rank's gradient before selection

@@ -29,9 +29,10 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from . import library, options as known, saved, states
+from . import library, membership, options as known, saved, states
 from .errors import Error, NumberError, ParamError, SizeError, StateError
 from .group import Group
+from .membership import LOSSES, Membership
 from .process_group import timeout_of, transport_of
 from .schedule import Schedule, warn_once
 from .stats import TRIAL, Stats
@@ -64,9 +65,10 @@ def _check(parameters):
                              f"on {parameters[0][1].device}; accepted is one device a rank")
 
 
-def _check_options(timeout, scaler, others):
+def _check_options(timeout, scaler, on_loss, others):
     """Checks the options that reach the library in another form, or not at all."""
     known.check(others)
+    membership.check(on_loss)
     if timeout is not None and not (isinstance(timeout, Real) and 0 <= timeout <= _LONGEST):
         raise ParamError(f"timeout: {timeout!r}; accepted are seconds up to {_LONGEST}, and None "
                          "or 0: as long as the process group waits")
@@ -85,9 +87,9 @@ class Engine:
     def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
                  density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
-                 timeout=None, time_dense=True, **options):
+                 timeout=None, on_loss="raise", time_dense=True, **options):
         _check(parameters)
-        _check_options(timeout, grad_scaler, options)
+        _check_options(timeout, grad_scaler, on_loss, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
                                  steps, warmup, warmup_steps, warmup_density)
         if not _enabled(grad_scaler):
@@ -106,7 +108,8 @@ class Engine:
             scheme, options.get("exchange")}
         self.groups = groups or Groups([0] * len(parameters), [{}])
         self.tensors = Tensors(self.sizes, self.groups, whole_model)
-        self.begun, self.scale, self.rates, self.process = [], 1.0, None, os.getpid()
+        self.begun, self.given = [], {}     # given: source and result, by number
+        self.scale, self.rates, self.process = 1.0, None, os.getpid()
         self.exchanged = set()  # parameters, in this step
         self.step = 0           # good steps, those before load_state_dict() too
         self.is_fresh = False   # the last step's result was not used yet
@@ -114,6 +117,15 @@ class Engine:
         timeout = timeout or min(timeout_of(process_group) or _TIMEOUT, _LONGEST)
         self.transport = transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
+        self.members = None     # of an elastic group
+        if on_loss == "shrink" and self.transport.nranks > 1:
+            self.members = Membership(self.transport, timeout)
+            options["membership"] = "elastic"
+        self.keeps_sources = self.members is not None and not self.in_pieces and bool(
+            _WHOLE_VECTORS & {scheme, options.get("exchange")})     # a dense sum overwrites them
+        self.unstarted = {}     # tensors, with the error that had broken the group before
+        self.counts = [0] * len(self.tensors.sizes)     # steps of each tensor
+        self.was_completed = False      # the last step ended in survive(), not in wait()
         self.vectors = self.updates = self.group = self.places = self.targets = None
         if self.schedule.options["density"] == 1.0:     # a threshold from earlier steps would
             options["select"] = options.get("select") or "exact"    # leave some values behind
@@ -145,8 +157,11 @@ class Engine:
         pieces = self.tensors.split(vectors, self.sizes)
         if copies:
             self.vectors, self.slots = vectors, pieces
+            self.sums = [torch.empty_like(one) for one in vectors] if self.keeps_sources else \
+                vectors
+            self.sum_slots = self.tensors.split(self.sums, self.sizes)
         if updates:
-            self.updates = pieces
+            self.updates = self.sum_slots if copies else pieces
 
     def _open(self, **options):
         if self.stream is not None:
@@ -169,6 +184,8 @@ class Engine:
             self.group.open()
         except Error as error:
             raise type(error)(self._by_name(self._of_whole_model(error))) from None
+        if self.members is not None:
+            self.members.group = self.group
 
     def _of_whole_model(self, error):
         """With and without whole_model ranks differ in the number of tensors, or in the bucket."""
@@ -220,12 +237,13 @@ class Engine:
         if not self.begun:
             self._prepare()
         source = self._source(number, grad)
-        self.begun.append((number, grad, source, self._result(number, source)))
+        self.given[number] = source, self._result(number, source)
+        self.begun.append((number, grad, *self.given[number]))
         if not self.whole_model:
-            self._set_rate(number)
-            self.group.start(number, *self.begun[-1][2:])
+            self._start(number)
         elif len(self.begun) == len(self.sizes):
-            self._start_whole()
+            for tensor in range(len(self.tensors.sizes)):
+                self._start(tensor)
 
     def _prepare(self):
         """Asks for what may differ from step to step."""
@@ -236,27 +254,36 @@ class Engine:
         if self.schedule.function is not None:
             self.group.set_density(library.ALL, self.schedule.at(self.step))
 
-    def _set_rate(self, tensor):
+    def _start(self, tensor):
+        try:
+            self._start_now(tensor)
+        except LOSSES as error:
+            if self.members is None:
+                raise
+            self.unstarted[tensor] = error      # finish() starts it, with the ranks that are left
+
+    def _start_now(self, tensor):
         if self.rates is not None:
             self.group.set_rate(tensor, self.rates[self.tensors.groups[tensor]])
-
-    def _start_whole(self):
-        given = {number: (source, result) for number, _, source, result in self.begun}
-        for tensor, numbers in enumerate(self.tensors.members):
-            self._set_rate(tensor)
-            if self.vectors is not None:
-                self.group.start(tensor, self.vectors[tensor])
-                continue
-            sources, results = zip(*(given[number] for number in numbers))
+        if self.vectors is not None:
+            self.group.start(tensor, self.vectors[tensor], self.sums[tensor])
+            return
+        sources, results = zip(*(self.given[number] for number in self.tensors.members[tensor]))
+        if self.in_pieces:
             self.group.start_pieces(tensor, [source.data_ptr() for source in sources],
                                     results if results[0] is not None else None)
+        else:
+            self.group.start(tensor, sources[0], results[0])
 
     def _result(self, number, source):
         """Where the result goes, as the library writes it: contiguous, float32. None: nowhere."""
-        if self.vectors is None and self.makes_updates:
+        if self.vectors is not None:
+            return self.sum_slots[number].view_as(source)
+        if self.makes_updates:
             return self.updates[number] if self.updates is not None else None
-        return source if source.dtype == torch.float32 else torch.empty_like(source,
-                                                                             dtype=torch.float32)
+        if source.dtype == torch.float32 and not self.keeps_sources:
+            return source
+        return torch.empty_like(source, dtype=torch.float32)
 
     def _source(self, number, grad):
         """The gradient as the library reads it: contiguous, unscaled."""
@@ -280,11 +307,11 @@ class Engine:
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
         on all ranks. Returns False for a step to skip: gradients are infinite then. then() is
         called before anything is counted, so that a GPU gets work soon."""
-        begun, self.begun = self.begun, []
-        if self.whole_model:
-            self._check_complete(begun)
+        begun = self.begun
         try:
-            self.group.wait()
+            if self.whole_model:
+                self._check_complete(begun)
+            self._wait()
         except NumberError as error:
             if self.scaler is None:
                 raise NumberError(f"{self._by_name(error)}; with loss scaling, give grad_scaler= "
@@ -294,6 +321,8 @@ class Engine:
             return False
         except Error as error:
             raise type(error)(self._by_name(error)) from None
+        finally:
+            self.begun, self.given = [], {}
         if then is not None:
             then()
         if not self.makes_updates:
@@ -308,6 +337,60 @@ class Engine:
             self.exchanged.update(tensors)
         self.costs.add([self.group.info(tensor) for tensor in tensors])
         return True
+
+    def _wait(self):
+        """Waits for all tensors that were started; without ranks that are lost, if they may be."""
+        if self.members is None:
+            self.group.wait()
+            return
+        tensors = range(len(self.tensors.sizes)) if self.whole_model else \
+            sorted(number for number, _, _, _ in self.begun)
+        self.members.begin_step()
+        self.was_completed = False
+        refused, left = None, list(tensors)
+        while left:
+            failed, self.unstarted = self.unstarted, {}
+            for tensor in [one for one in left if one not in failed]:
+                try:
+                    self.group.wait(tensor)
+                except LOSSES as error:
+                    failed[tensor] = error
+                except Error as error:
+                    refused = refused or error
+            left = sorted(failed)
+            if left:
+                self._survive(failed[left[0]])
+                self.was_completed = all(self.group.info(tensor).step > self.counts[tensor]
+                                         for tensor in left)
+                for tensor in left:
+                    self._start(tensor)
+        self.group.wait()       # of nothing: the next step begins with the first bucket
+        self.counts = [self.group.info(tensor).step for tensor in range(len(self.counts))]
+        if refused is not None:
+            raise refused
+
+    def _survive(self, error):
+        self.members.survive(error)
+        self.costs.set_ranks(self.transport.nranks)
+
+    def verify(self, digest):
+        """Compares some bytes over the ranks of an elastic group, between two steps. Ranks that
+        differ from the first are lost, and raise MismatchError. Collective.
+
+        If a rank is lost meanwhile, the comparison is left out: others may have completed it. It is
+        also left out if others may have failed in it, because this rank completed the last step
+        later than they did (thinwire.h, tw_group_grow)."""
+        if self.was_completed:
+            self.was_completed = False
+            return
+        try:
+            change = self.group.verify(digest)
+        except LOSSES as error:
+            self._survive(error)
+            return
+        if change is not None:
+            self.members.note(change)
+            self.costs.set_ranks(self.transport.nranks)
 
     def locate(self, parameters):
         """Looks where the parameters lie. True: elsewhere than in the step before."""
@@ -402,7 +485,8 @@ class Engine:
 
     def stats(self):
         """Bytes, counts and times: totals, and those of the last step, as last_..."""
-        return self.costs.as_dict()
+        members = self.members.stats() if self.members is not None else {}
+        return {**self.costs.as_dict(), **members}
 
     def summary(self):
         """One line."""
@@ -431,12 +515,19 @@ class Engine:
     def gather_state_dict(self, dst=None):
         """The states of all ranks in one dict, which load_state_dict() takes on all ranks of any
         number. Collective. dst: the rank that gets it; others get None. Default: all."""
+        if self.members is not None:
+            raise StateError("gather_state_dict(): not with on_loss='shrink', since a rank may die "
+                             "meanwhile; save state_dict() on every rank, and give "
+                             "load_state_dict() the list of those that are there")
         return states.gather(self, dst)
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state, allow_missing=False):
         """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
         of all ranks. In the last two cases the run that saved may have had another number of ranks;
-        each rank's state goes to one rank, and all ranks must give the same. Collective."""
+        each rank's state goes to one rank, and all ranks must give the same. Collective.
+
+        allow_missing: states of ranks that died may be missing from the list, and a rank that has
+        none gives an empty one. Their residuals are lost; stats() and a warning say how many."""
         with contextlib.ExitStack() as stack:
             try:
                 mine = saved.own_of(state, self.transport.rank, self.transport.nranks,
@@ -446,14 +537,19 @@ class Engine:
                 self.refuse_state()
                 raise
             try:
-                self.group.load(paths)
+                missing = self.group.load(paths, allow_missing)
             except Error as error:
                 if not (saved.is_missing(error) and states.is_of_one_process(state)):
                     raise saved.explain(error) from None
                 self._check_new()
                 return
         self.is_fresh = False
-        self.step = max(self.group.info(tensor).step for tensor in range(len(self.tensors.sizes)))
+        self.counts = [self.group.info(tensor).step for tensor in range(len(self.counts))]
+        self.step = max(self.counts)
+        self.was_completed = False
+        self.costs.missing_states, self.costs.saved_states = missing.count, missing.saved
+        if missing.count and self.transport.rank == 0:
+            warnings.warn(f"thinwire: {saved.missing_text(missing)}", RuntimeWarning, stacklevel=2)
 
     def _check_new(self):
         """Before the state of one process: there are no residuals yet, and it brings none."""

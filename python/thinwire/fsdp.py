@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
+from . import membership
 from .engine import Engine
 from .errors import Error, NumberError, ParamError, StateError
 
@@ -194,15 +195,16 @@ class ShardedState:
         gathered = self.engine.gather_state_dict(dst)
         return gathered and {f"shard {self.shard} of {self.shards}": gathered}
 
-    def load_state_dict(self, saved: Any) -> None:
-        """Continues from a state of the same shard: this rank's, or the gathered one. Collective.
-        The number of replicas may be another."""
+    def load_state_dict(self, saved: Any, allow_missing: bool = False) -> None:
+        """Continues from a state of the same shard: this rank's, the gathered one, or under its name
+        the list of those of all replicas. Collective. The number of replicas may be another, and
+        states may be missing with allow_missing."""
         mine = f"shard {self.shard} of {self.shards}"
         if not isinstance(saved, dict) or mine not in saved:
             self.engine.refuse_state()
             found = ", ".join(map(str, saved)) if isinstance(saved, dict) else repr(saved)
             raise ParamError(f"expected a state of {mine}; this is: {found}")
-        self.engine.load_state_dict(saved[mine])
+        self.engine.load_state_dict(saved[mine], allow_missing)
 
     def __repr__(self):
         return f"<thinwire.ShardedState: {self.summary()}>"
@@ -223,6 +225,7 @@ def _replace_sum(group, hook):
 
 def attach(model, whole_model=False, grad_scaler=None, **options):
     """compress() of an HSDP model. Collective. Returns the state."""
+    membership.refuse(options.pop("on_loss", None), "HSDP")
     groups = _groups(model)
     _check(model, groups)
     if whole_model or grad_scaler is not None:

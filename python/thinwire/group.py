@@ -5,7 +5,7 @@ protocol (arrays, numpy). For DDP scripts use thinwire.compress instead.
 """
 import ctypes
 import os
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 from . import errors, library
 from .errors import ParamError, SizeError, StateError
@@ -13,6 +13,7 @@ from .library import check, lib
 
 _RESULTS = {"mean": 0, "sum": 1, "mean_of_senders": 2}
 _GLOBALS = {"exact": 0, "reuse": 1}
+_MEMBERSHIPS = {"fixed": 0, "elastic": 1}
 _ON = {True: 0, False: 1}
 _CHOICES = {"feedback": _ON, "before": {"nothing": 0, "adamw": 1},
             "warmup": {"exponential": 0, "linear": 1, "cosine": 2, "caller": 3}}
@@ -20,7 +21,7 @@ _BYTES = {library.F32: 4, library.F16: 2, library.BF16: 2}
 _SELECT_OPTIONS = ("select", *(name for name, _ in library.SelectParams._fields_
                                if name not in ("method", "reserved")))
 OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "checksum", "timeout", "bucket",
-           *_SELECT_OPTIONS)
+           "membership", *_SELECT_OPTIONS)
 
 
 def _choice(field, value, choices):
@@ -60,7 +61,8 @@ def _set_select(params, options, accepted=_SELECT_OPTIONS):
 
 
 def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, result="mean",
-                 global_="exact", checksum=True, timeout=0.0, bucket=0, **select):
+                 global_="exact", checksum=True, timeout=0.0, bucket=0, membership="fixed",
+                 **select):
     """tw_group_params from keywords."""
     params = library.GroupParams()
     params.scheme = _text("scheme", scheme)
@@ -68,6 +70,7 @@ def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, resu
     params.result = _choice("result", result, _RESULTS)
     params.global_ = _choice("global_", global_, _GLOBALS)
     params.checksum = _choice("checksum", checksum, _ON)
+    params.membership = _choice("membership", membership, _MEMBERSHIPS)
     _set_number(params, "timeout", timeout)
     _set_number(params, "bucket", bucket)
     _set_select(params.select, dict(select, density=density), OPTIONS)
@@ -90,14 +93,37 @@ def address(data, size):
     return start
 
 
+class Change:
+    """A tw_members: the ranks before and after a change.
+
+    before: the number that each rank had, or None if it is new. lost: for each rank that is no
+    member any more, its number before, the last known norm of its residual (None: not known) and
+    the step after which that was its norm. completed: the step that had failed is complete."""
+
+    def __init__(self, members):
+        self.rank, self.nranks = members.rank, members.nranks
+        self.nranks_before, self.completed = members.nranks_before, bool(members.completed)
+        self.before = [one if one >= 0 else None for one in members.before[:members.nranks]] \
+            if members.before else list(range(members.nranks))
+        self.lost = [(one.rank, one.norm if one.norm >= 0 else None, one.step)
+                     for one in members.lost[:members.nlost]]
+
+
 class Transport:
     """One rank's connections to all others. One group at a time may use it; free that first."""
 
     def __init__(self, handle):
         self.handle = handle
+        self._number()
+
+    def _number(self):
         rank, nranks = ctypes.c_int(), ctypes.c_int()
-        check(lib.tw_transport_info(handle, None, rank, nranks, None))
+        check(lib.tw_transport_info(self.handle, None, rank, nranks, None))
         self.rank, self.nranks = rank.value, nranks.value
+
+    def renumber(self, before):
+        """The ranks have changed. before: the number that each rank had; None: it is new."""
+        self._number()
 
     def traffic(self) -> Dict[str, int]:
         """Bytes and messages since it was created."""
@@ -268,10 +294,42 @@ class Group:
     def save(self, path: str) -> None:
         check(lib.tw_group_save(self.handle, os.fsencode(path)))
 
-    def load(self, paths: Iterable[str]) -> None:
-        """Continues from saved states. Collective; each file goes to exactly one rank."""
-        texts = (ctypes.c_char_p * max(1, len(paths)))(*map(os.fsencode, paths))
-        check(lib.tw_group_load(self.handle, texts, len(paths)))
+    def load(self, paths: Iterable[str], allow_missing: bool = False) -> library.Missing:
+        """Continues from saved states. Collective; each file goes to exactly one rank. Files may be
+        missing with allow_missing; what is missing is returned."""
+        texts, missing = (ctypes.c_char_p * max(1, len(paths)))(*map(os.fsencode, paths)), \
+            library.Missing()
+        if allow_missing:
+            check(lib.tw_group_load_some(self.handle, texts, len(paths), missing))
+        else:
+            check(lib.tw_group_load(self.handle, texts, len(paths)))
+        return missing
+
+    # ---- membership="elastic": thinwire.h, section 7
+
+    def shrink(self) -> Change:
+        """Goes on with the ranks that are left, after a call has failed with TimeoutError or
+        TransportError. All of them call it, then repeat what failed."""
+        members = library.Members()
+        check(lib.tw_group_shrink(self.handle, members))
+        return self._changed(members)
+
+    def verify(self, digest: bytes) -> Optional[Change]:
+        """Compares up to 64 bytes over all ranks. Collective. Ranks whose bytes are not those of
+        rank 0 get MismatchError and are no members any more; the others get the change."""
+        members = library.Members()
+        try:
+            check(lib.tw_group_verify(self.handle, digest, len(digest), members))
+        except errors.MismatchError:
+            if members.nranks == 0:     # this rank is out
+                raise
+            return self._changed(members)
+        return None
+
+    def _changed(self, members):
+        change = Change(members)
+        self.transport.renumber(change.before)
+        return change
 
     def close(self) -> None:
         handle, self._handle = self._handle, None

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from . import states
+from . import membership, states
 from .engine import Engine
 from .errors import BY_CODE, Error, MismatchError, ParamError, StateError, TransportError
 from .options import shown
@@ -102,6 +103,9 @@ class LocalSteps:
 
     weight: of this worker in the mean, for instance the samples of the round; set it before the
     last step of a round.
+
+    on_loss: "raise", or "shrink": the others go on when a worker dies, or does not come to the end
+    of a round within timeout= seconds. A worker that comes later raises ExcludedError.
     """
 
     _weight = 1.0
@@ -127,6 +131,9 @@ class LocalSteps:
         if inner_group is not None and process_group is None:
             raise ParamError("process_group: with inner_group give the group of the first ranks of "
                              "all workers")
+        if isinstance(model, DistributedDataParallel) and inner_group is None:
+            membership.refuse(options.get("on_loss"), "DistributedDataParallel over all workers",
+                              ". Or give LocalSteps the plain model")
         named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
@@ -264,9 +271,14 @@ class LocalSteps:
         self.hashes = _hashes(self.parameters)
 
     def _exchange(self, delay):
-        self._agree({"inner steps of the round": self.count,
-                     "steps that the optimizer has made of them": self._steps_of_round(),
-                     "weights": _combined(_hashes(self.base))})
+        fields = {"inner steps of the round": self.count,
+                  "steps that the optimizer has made of them": self._steps_of_round(),
+                  "weights": _combined(_hashes(self.base))}
+        if self.engine.members is None:
+            self._agree(fields)
+        else:       # torch's process group may be gone
+            self._arrive()
+            self._verify(fields)
         self._check_steps()
         self._apply()
         for grad, start, parameter in zip(self.grads, self.starts, self.parameters):
@@ -282,6 +294,14 @@ class LocalSteps:
         if self.starts is not self.base:
             for start, parameter in zip(self.starts, self.parameters):
                 start.copy_(parameter)
+
+    def _verify(self, fields):
+        """_agree() among the workers that are left. Those that differ are out."""
+        try:
+            self.engine.verify(struct.pack(f"<{len(fields)}q", *fields.values()))
+        except MismatchError as error:
+            mine = ", ".join(f"{field}: {value}" for field, value in fields.items())
+            raise MismatchError(f"this worker is out: {error}. Here {mine}") from None
 
     def _begin(self):
         """Starts the exchange of the differences."""
@@ -341,6 +361,8 @@ class LocalSteps:
         found.update(rounds=self.rounds, inner_steps=self.inner_steps,
                      bytes_per_inner_step=sent / max(1, self.inner_steps))
         others = self.engine.transport.nranks - 1
+        if found.get("lost_ranks"):     # entries went to more ranks before
+            others = 0
         if self.engine.scheme == "topka" and found["selected"] and others:
             found["bits_per_entry"] = 8 * found["payload_sent"] / (found["selected"] * others)
         return found
@@ -372,15 +394,28 @@ class LocalSteps:
                 "thinwire": self.engine.state_dict()}
 
     @torch.no_grad()
-    def load_state_dict(self, state):
-        """Continues from this rank's dict. Load the model and the optimizer too. Collective."""
-        if not isinstance(state, dict) or state.get("version") != 1 or "hashes" not in state:
-            if self.engine is not None:
-                self.engine.refuse_state()
-            raise MismatchError("expected a dict that state_dict() of LocalSteps returned")
+    def load_state_dict(self, state, allow_missing: bool = False):
+        """Continues from this rank's dict, or from the list of the dicts of all workers, also if
+        these were more or fewer. Load the model and the optimizer too. Collective.
+
+        A list is for the end of a round, without delayed: inner steps of a round that has not ended
+        are each worker's own. allow_missing: it may lack workers that died with their states."""
+        every = list(state) if isinstance(state, (list, tuple)) else [state]
+        if not every or not all(isinstance(one, dict) and one.get("version") == 1
+                                and "hashes" in one for one in every):
+            self._refuse_state("expected a dict that state_dict() of LocalSteps returned, or a list "
+                               "of such dicts")
+        if isinstance(state, (list, tuple)) and any(one["count"] or one.get("pending")
+                                                    for one in every):
+            self._refuse_state("a list of states must be of the end of a round, without delayed: "
+                               "after synchronize()")
         if self.engine is not None:
             self._arrive()
-            self.engine.load_state_dict(state["thinwire"])
+            self.engine.load_state_dict([one["thinwire"] for one in every]
+                                        if isinstance(state, (list, tuple)) else state["thinwire"],
+                                        allow_missing)
+        state = every[0]
+        if self.engine is not None:
             self.outer.load_state_dict(state["outer"])
             for name in ("base", "starts", "grads"):
                 for mine, saved in zip(getattr(self, name), state[name] or ()):
@@ -388,6 +423,11 @@ class LocalSteps:
             self.pending = self.arrived = state["pending"]
         self.count, self.rounds, self.inner_steps, self.hashes, self.made = (
             state[name] for name in ("count", "rounds", "inner_steps", "hashes", "made"))
+
+    def _refuse_state(self, why):
+        if self.engine is not None:
+            self.engine.refuse_state()      # the other workers must not wait for this one
+        raise MismatchError(why)
 
     def close(self):
         """Frees everything now, and leaves the optimizer as it was."""

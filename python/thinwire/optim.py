@@ -156,9 +156,10 @@ class _Exchanging(Distributed):
         exchange = self.thinwire.gather_state_dict(dst)
         return {**super().state_dict(), "thinwire": exchange} if exchange is not None else None
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state, allow_missing: bool = False):
         """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
-        of all ranks: see docs/python.md. Collective. After an error nothing has changed."""
+        of all ranks: see docs/python.md. Collective. After an error nothing has changed.
+        allow_missing: the list may lack ranks that died with their states."""
         if self.saved_apart and "thinwire" not in state:
             super().load_state_dict(state)
             return self._check_unchanged()
@@ -172,7 +173,7 @@ class _Exchanging(Distributed):
             self.thinwire.refuse_state()
             raise
         try:
-            self.thinwire.load_state_dict(exchange)
+            self.thinwire.load_state_dict(exchange, allow_missing)
         except BaseException:
             super().load_state_dict(before)
             raise

@@ -24,6 +24,7 @@ class _Shared(TypedDict, total=False):
     global_: str
     checksum: bool
     timeout: float
+    on_loss: str
     grad_scaler: "GradScaler"
     clip_norm: float
     feedback: bool
@@ -58,7 +59,7 @@ class Options(CompressOptions, OptimizerOptions, total=False):
 
 
 _DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mean",
-             "global_": "exact", "checksum": True, "momentum": 0.0, "clip_norm": 0.0,
+             "global_": "exact", "checksum": True, "on_loss": "raise", "momentum": 0.0, "clip_norm": 0.0,
              "feedback": True, "bucket": 0, "threads": 0, "seed": 0, "reuse_period": 0,
              "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0, "gaussian_rounds": 0,
              "dgc_sample": 0.0, "decay": 0.0}

@@ -520,6 +520,13 @@ class _Sockets(Transport):
             except OSError:     # the peer was first
                 pass
 
+    def renumber(self, before):
+        super().renumber(before)
+        kept = {rank: self.sockets.pop(old) for rank, old in enumerate(before)
+                if old in self.sockets}
+        self._close_sockets()       # those of lost ranks
+        self.sockets = kept
+
     def close(self):
         super().close()
         self._close_sockets()

@@ -106,6 +106,15 @@ def _compare(then, now):
                             "order")
 
 
+def missing_text(missing):
+    """What tw_group_load_some has left out."""
+    ranks = ", ".join(map(str, missing.ranks[:min(missing.count, len(missing.ranks))]))
+    more = missing.count - len(missing.ranks)
+    return (f"the state of rank {ranks}{f' and {more} more' if more > 0 else ''} is missing: of "
+            f"{missing.saved} residuals that were saved together, {missing.count} "
+            f"({missing.count / missing.saved:.0%}) {'is' if missing.count == 1 else 'are'} lost")
+
+
 def is_missing(error):
     """Whether the library was given no state on any rank."""
     return "no rank names a state" in str(error)
@@ -119,6 +128,7 @@ def explain(error):
     rank, many = match.groups()
     what = (f"the state of rank {rank} is given to {many} ranks" if int(many) > 1 else
             f"the state of rank {rank} is missing")
+    lost = "" if int(many) > 1 else ". If it was lost with its rank, pass allow_missing=True"
     return type(error)(f"{what}: every rank has a state of its own, and one rank's is not enough. "
                        "Save state_dict() on every rank and give each rank its own, or save "
-                       "gather_state_dict() once and give it to all ranks")
+                       f"gather_state_dict() once and give it to all ranks{lost}")

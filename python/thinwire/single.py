@@ -36,25 +36,25 @@ class Single:
         every = states.gathered(mine, [mine["state"].plain()])
         return every if self._saved else states.of_one_process(every)
 
-    def load_state_dict(self, saved: Any) -> None:
+    def load_state_dict(self, saved: Any, allow_missing: bool = False) -> None:
         """Keeps the residuals for the job that continues from here with several ranks."""
         self._saved, failure = None, None
         if states.is_of_one_process(saved):
             return
         for whole_model in self._forms:
             try:
-                self._saved = self._state(whole_model, saved)
+                self._saved = self._state(whole_model, saved, allow_missing)
                 return
             except MismatchError as error:
                 failure = failure or error
         raise failure
 
-    def _state(self, whole_model, saved=None):
+    def _state(self, whole_model, saved=None, allow_missing=False):
         """The state of a rank that takes over all that were saved, if any."""
         engine = Engine(self._named, whole_model=whole_model, **self._options)
         try:
             if saved is not None:
-                engine.load_state_dict(saved)
+                engine.load_state_dict(saved, allow_missing)
             return engine.state_dict()
         finally:
             engine.close()

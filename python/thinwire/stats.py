@@ -11,12 +11,16 @@ TRIAL = 10
 class Stats:
     def __init__(self, elements, nranks):
         self.elements = elements
-        self.dense_bytes = 2 * (nranks - 1) * 4 * elements // nranks
+        self.set_ranks(nranks)
+        self.missing_states = self.saved_states = 0     # of load_state_dict(allow_missing=True)
         self.dense_seconds = None       # measured: one dense allreduce of all gradients
         self.steps = self.skipped = 0
         self.totals = dict.fromkeys(BYTES + COUNTS + TIMES, 0)
         self.last, self.open = dict(self.totals), dict(self.totals)
         self.fastest = float("inf")
+
+    def set_ranks(self, nranks):
+        self.dense_bytes = 2 * (nranks - 1) * 4 * self.elements // nranks
 
     def add(self, infos):
         """Counts finished tensors. Tensors of one bucket share its bytes and times."""
@@ -55,6 +59,9 @@ class Stats:
     def as_dict(self):
         """Numbers only, for a logger."""
         measured = {} if self.dense_seconds is None else {"dense_seconds": self.dense_seconds}
+        if self.missing_states:
+            measured.update(missing_states=self.missing_states,
+                            missing_share=self.missing_states / self.saved_states)
         return {"steps": self.steps, "skipped": self.skipped, "elements": self.elements,
                 "dense_bytes": self.dense_bytes, **measured, **self.totals,
                 **{f"last_{name}": value for name, value in self.last.items()},

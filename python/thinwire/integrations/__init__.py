@@ -57,10 +57,11 @@ def save(state, folder):
     states.save(_place(state, folder), _engine(state).state_dict())
 
 
-def load(state, folder):
-    """Takes the states beside a checkpoint, of any number of ranks. Collective."""
+def load(state, folder, allow_missing=False):
+    """Takes the states beside a checkpoint, of any number of ranks. Collective. Files of ranks that
+    died may be missing with allow_missing."""
     if isinstance(state, Single):
-        state.load_state_dict(states.load(folder, 0, 1))
+        state.load_state_dict(states.load(folder, 0, 1), allow_missing)
         return
     engine = _engine(state)
     try:
@@ -68,4 +69,4 @@ def load(state, folder):
     except Exception:       # perhaps on this rank only: the others must not wait for it
         engine.refuse_state()
         raise
-    engine.load_state_dict(mine)
+    engine.load_state_dict(mine, allow_missing)

@@ -25,12 +25,15 @@ class Attached:
         self.accelerator.log(metrics(self.state), step=step)
 
 
-def attach(accelerator: Accelerator, model, **options) -> Attached:
+def attach(accelerator: Accelerator, model, allow_missing: bool = False, **options) -> Attached:
     """Compresses a model that accelerator.prepare() has wrapped. Collective. Options are those of
-    thinwire.compress(). A thinwire optimizer that was prepared keeps its own."""
+    thinwire.compress(). A thinwire optimizer that was prepared keeps its own.
+
+    allow_missing: accelerator.load_state() goes on without the states of ranks that died."""
     if accelerator.scaler is not None:
         options.setdefault("grad_scaler", accelerator.scaler)
     state = attached(model, accelerator._optimizers, **options)
     accelerator.register_save_state_pre_hook(lambda _models, _weights, folder: save(state, folder))
-    accelerator.register_load_state_pre_hook(lambda _models, folder: load(state, folder))
+    accelerator.register_load_state_pre_hook(
+        lambda _models, folder: load(state, folder, allow_missing))
     return Attached(accelerator, state)

@@ -26,11 +26,12 @@ class ThinwireCallback(TrainerCallback):
     makes it before it wraps the model, and loads it before this callback.
 
     resume_from: the folder of the checkpoint, if it is not in the Trainer's output_dir.
-    state: None before train().
+    allow_missing: go on without the states of ranks that died. state: None before train().
     """
 
-    def __init__(self, trainer: Trainer, resume_from=None, **options):
+    def __init__(self, trainer: Trainer, resume_from=None, allow_missing: bool = False, **options):
         self.trainer, self.resume_from, self.options = trainer, resume_from, options
+        self.allow_missing = allow_missing
         self.state = self._model = None
 
     def on_train_begin(self, args, state, control, **_):
@@ -44,7 +45,7 @@ class ThinwireCallback(TrainerCallback):
             self.state = attached(model, **options)
             self._model = model
         if state.global_step > 0:
-            load(self.state, self.resume_from or self._folder(args, state))
+            load(self.state, self.resume_from or self._folder(args, state), self.allow_missing)
 
     def _folder(self, args, state):
         return os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
