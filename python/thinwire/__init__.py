@@ -30,7 +30,7 @@ from .errors import (  # noqa: A004 - "as" says to type checkers that they are p
     TimeoutError as TimeoutError,
     TransportError as TransportError,
 )
-from .group import Group as Group, alone as alone, threads as threads
+from .group import Group as Group, alone as alone, tcp as tcp, threads as threads
 from .library import schemes as schemes, version as version
 
 if TYPE_CHECKING:       # __getattr__ loads these when they are used
@@ -48,7 +48,7 @@ _LAZY = {"AdamW": "optim", "SGD": "optim", "compress": "ddp", "Compression": "op
          "DistributedOptimizer": "optimizer", "LocalSteps": "local",
          "broadcast_parameters": "parameters"}
 # Without the error classes: some share their names with Python's.
-__all__ = ["Error", "Group", "alone", "threads", "schemes", "version", *_LAZY]
+__all__ = ["Error", "Group", "alone", "tcp", "threads", "schemes", "version", *_LAZY]
 
 
 def __getattr__(name):

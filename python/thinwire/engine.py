@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 from . import library, membership, options as known, saved, states
 from .errors import Error, NumberError, ParamError, SizeError, StateError
-from .group import Group
+from .group import Change, Group
 from .membership import LOSSES, Membership
 from .process_group import timeout_of, transport_of
 from .schedule import Schedule, warn_once
@@ -87,7 +87,7 @@ class Engine:
     def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
                  density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
-                 timeout=None, on_loss="raise", time_dense=True, **options):
+                 timeout=None, on_loss="raise", time_dense=True, transport=None, **options):
         _check(parameters)
         _check_options(timeout, grad_scaler, on_loss, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
@@ -115,17 +115,17 @@ class Engine:
         self.is_fresh = False   # the last step's result was not used yet
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         timeout = timeout or min(timeout_of(process_group) or _TIMEOUT, _LONGEST)
-        self.transport = transport_of(process_group, timeout)
+        self.transport = transport or transport_of(process_group, timeout)
         self.costs = Stats(sum(self.sizes), self.transport.nranks)
         self.members = None     # of an elastic group
-        if on_loss == "shrink" and self.transport.nranks > 1:
+        if on_loss == "shrink" and (transport or self.transport.nranks > 1):
             self.members = Membership(self.transport, timeout)
             options["membership"] = "elastic"
         self.keeps_sources = self.members is not None and not self.in_pieces and bool(
             _WHOLE_VECTORS & {scheme, options.get("exchange")})     # a dense sum overwrites them
         self.unstarted = {}     # tensors, with the error that had broken the group before
         self.counts = [0] * len(self.tensors.sizes)     # steps of each tensor
-        self.was_completed = False      # the last step ended in survive(), not in wait()
+        self.leaves_out = False         # comparisons until the next step: others may have failed
         self.vectors = self.updates = self.group = self.places = self.targets = None
         if self.schedule.options["density"] == 1.0:     # a threshold from earlier steps would
             options["select"] = options.get("select") or "exact"    # leave some values behind
@@ -186,6 +186,7 @@ class Engine:
             raise type(error)(self._by_name(self._of_whole_model(error))) from None
         if self.members is not None:
             self.members.group = self.group
+            self._count()       # a new rank takes the others' steps
 
     def _of_whole_model(self, error):
         """With and without whole_model ranks differ in the number of tensors, or in the bucket."""
@@ -346,7 +347,7 @@ class Engine:
         tensors = range(len(self.tensors.sizes)) if self.whole_model else \
             sorted(number for number, _, _, _ in self.begun)
         self.members.begin_step()
-        self.was_completed = False
+        self.leaves_out = False
         refused, left = None, list(tensors)
         while left:
             failed, self.unstarted = self.unstarted, {}
@@ -360,37 +361,59 @@ class Engine:
             left = sorted(failed)
             if left:
                 self._survive(failed[left[0]])
-                self.was_completed = all(self.group.info(tensor).step > self.counts[tensor]
+                self.leaves_out = all(self.group.info(tensor).step > self.counts[tensor]
                                          for tensor in left)
                 for tensor in left:
                     self._start(tensor)
         self.group.wait()       # of nothing: the next step begins with the first bucket
-        self.counts = [self.group.info(tensor).step for tensor in range(len(self.counts))]
+        self._count()
         if refused is not None:
             raise refused
+
+    def _count(self):
+        self.counts = [self.group.info(tensor).step for tensor in range(len(self.counts))]
 
     def _survive(self, error):
         self.members.survive(error)
         self.costs.set_ranks(self.transport.nranks)
 
-    def verify(self, digest):
-        """Compares some bytes over the ranks of an elastic group, between two steps. Ranks that
-        differ from the first are lost, and raise MismatchError. Collective.
+    # ---- between the steps of an elastic group
 
-        If a rank is lost meanwhile, the comparison is left out: others may have completed it. It is
-        also left out if others may have failed in it, because this rank completed the last step
-        later than they did (thinwire.h, tw_group_grow)."""
-        if self.was_completed:
-            self.was_completed = False
-            return
+    def _between(self, call, *arguments):
+        """Calls what is collective and not a step. If a rank is lost meanwhile it is left out, with
+        all that follow it up to the next step: others may have completed it. They are also left out
+        after a step that this rank has completed in survive(): others may have failed in them."""
+        if self.leaves_out:
+            return None
         try:
-            change = self.group.verify(digest)
+            result = call(*arguments)
         except LOSSES as error:
+            self.leaves_out = True
+            self.members.begin_step()
             self._survive(error)
-            return
-        if change is not None:
-            self.members.note(change)
+            return None
+        if isinstance(result, Change):
+            self.members.note(result)
             self.costs.set_ranks(self.transport.nranks)
+        return result
+
+    def verify(self, digest):
+        """Compares some bytes. Ranks that differ from the first are lost, and raise MismatchError.
+        Collective."""
+        self._between(self.group.verify, digest)
+
+    def grow(self):
+        """Lets processes join. Returns how many have. Collective."""
+        change = self._between(self.group.grow)
+        return change.before.count(None) if change is not None else 0
+
+    def give(self, data, wants):
+        """The bytes of rank 0, on the ranks that want them. Returns False if they did not come.
+        Collective."""
+        def run():
+            self.group.give(data, data.nelement() * data.element_size(), wants)
+            return True
+        return self._between(run) is True
 
     def locate(self, parameters):
         """Looks where the parameters lie. True: elsewhere than in the step before."""
@@ -544,9 +567,9 @@ class Engine:
                 self._check_new()
                 return
         self.is_fresh = False
-        self.counts = [self.group.info(tensor).step for tensor in range(len(self.counts))]
+        self._count()
         self.step = max(self.counts)
-        self.was_completed = False
+        self.leaves_out = False
         self.costs.missing_states, self.costs.saved_states = missing.count, missing.saved
         if missing.count and self.transport.rank == 0:
             warnings.warn(f"thinwire: {saved.missing_text(missing)}", RuntimeWarning, stacklevel=2)

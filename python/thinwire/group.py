@@ -160,6 +160,28 @@ def threads(nranks: int) -> List[Transport]:
     return [Transport(ctypes.c_void_p(handle)) for handle in handles]
 
 
+def tcp(meet: str, rank: int = 0, nranks: int = 0, *, secret: Optional[bytes] = None,
+        job: str = "", timeout: float = 0.0, join: bool = False) -> Transport:
+    """Ranks as processes that meet at host:port, or at the first of several such addresses with
+    commas that answers. Collective. A process that can listen there is the meeting point.
+
+    secret: bytes that all ranks know, random, 16 or more; it is never sent. Without it anybody who
+    reaches the port may take part. Messages are not encrypted. job: a name that keeps jobs apart.
+    timeout: seconds in which all ranks must come; 0: 300. join: become a new rank of a job whose
+    groups are elastic, when its ranks call grow(); rank and nranks are the job's to give."""
+    params = library.TcpParams()
+    params.meet, params.job = _text("meet", meet), _text("job", job)
+    if secret is not None:
+        if not isinstance(secret, bytes):
+            raise TypeError(f"secret: {type(secret).__name__}; accepted are bytes")
+        params.secret, params.secret_bytes = secret, len(secret)
+    for field, value in (("rank", rank), ("nranks", nranks), ("timeout", timeout)):
+        _set_number(params, field, value)
+    handle = ctypes.c_void_p()
+    check((lib.tw_transport_join if join else lib.tw_transport_tcp)(handle, params))
+    return Transport(handle)
+
+
 class Group:
     """Tensors whose gradients are summed over the ranks of a transport.
 
@@ -325,6 +347,23 @@ class Group:
                 raise
             return self._changed(members)
         return None
+
+    def grow(self) -> Optional[Change]:
+        """Lets processes join that wait in tcp(join=True). Collective, between steps. A process
+        whose group differs is refused. None: nothing has changed."""
+        members = library.Members()
+        try:
+            check(lib.tw_group_grow(self.handle, members))
+        except errors.MismatchError:
+            if members.nranks == 0:     # the ranks differ
+                raise
+        if members.nlost == 0 and members.nranks == members.nranks_before:
+            return None
+        return self._changed(members)
+
+    def give(self, data: Any, size: int, wants: bool) -> None:
+        """Gives size bytes of rank 0 to the ranks that want them. Collective, between steps."""
+        check(lib.tw_group_give(self.handle, address(data, size), size, int(wants)))
 
     def _changed(self, members):
         change = Change(members)

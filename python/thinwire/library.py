@@ -74,6 +74,12 @@ class Missing(Structure):
                 ("reserved", c_int64 * 4)]
 
 
+class TcpParams(Structure):
+    _fields_ = [("meet", c_char_p), ("rank", c_int), ("nranks", c_int), ("secret", c_char_p),
+                ("secret_bytes", c_size_t), ("job", c_char_p), ("timeout", c_double),
+                ("reserved", c_uint32 * 8)]
+
+
 def _load():
     named = os.environ.get("THINWIRE_LIBRARY")
     bundled = os.path.join(os.path.dirname(__file__), "libthinwire.so")
@@ -100,6 +106,8 @@ def _prototypes(lib):
         "tw_transport_self": [POINTER(handle)],
         "tw_transport_threads": [POINTER(handle), c_int],
         "tw_transport_sockets": [POINTER(handle), POINTER(c_int), c_int, c_int],
+        "tw_transport_tcp": [POINTER(handle), POINTER(TcpParams)],
+        "tw_transport_join": [POINTER(handle), POINTER(TcpParams)],
         "tw_transport_info": [handle, POINTER(text), POINTER(c_int), POINTER(c_int),
                               POINTER(Traffic)],
         "tw_group_create": [POINTER(handle), handle, POINTER(GroupParams)],
@@ -122,6 +130,8 @@ def _prototypes(lib):
         "tw_group_load": [handle, POINTER(text), c_int],
         "tw_group_load_some": [handle, POINTER(text), c_int, POINTER(Missing)],
         "tw_group_shrink": [handle, POINTER(Members)],
+        "tw_group_grow": [handle, POINTER(Members)],
+        "tw_group_give": [handle, handle, c_size_t, c_int],
         "tw_group_verify": [handle, handle, c_size_t, POINTER(Members)],
         "tw_scheme": [c_int, POINTER(text), POINTER(text), POINTER(text), POINTER(text)],
     }

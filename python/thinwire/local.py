@@ -18,9 +18,10 @@ Until then a worker keeps its own progress: weights = base - difference.
 import functools
 import math
 import struct
+import warnings
 import weakref
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import membership, states
 from .engine import Engine
-from .errors import BY_CODE, Error, MismatchError, ParamError, StateError, TransportError
+from .errors import (BY_CODE, Error, ExcludedError, MismatchError, ParamError, StateError,
+                     TransportError)
+from .group import tcp
 from .options import shown
 from .parameters import broadcast_parameters
 from .process_group import ranks_of
@@ -61,6 +64,21 @@ def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
     _check_number("outer_momentum", outer_momentum, 1)
     if nesterov and outer_momentum == 0:
         raise ParamError("nesterov: it needs outer_momentum")
+
+
+def _check_meeting(meet, workers, join, delayed, process_group, on_loss):
+    if meet is None:
+        if workers or join:
+            raise ParamError("workers, join: they need meet=, the host:port of the meeting point")
+        return
+    if on_loss != "shrink":
+        raise ParamError(f"on_loss: {on_loss!r}; with meet= accepted is 'shrink'")
+    if process_group is not None:
+        raise ParamError("process_group: not with meet=, which takes its place")
+    if join and delayed:
+        raise ParamError("join: not with delayed, whose exchange runs between rounds")
+    if not join and (not isinstance(workers, Integral) or workers < 1):
+        raise ParamError(f"workers: {workers!r}; with meet= accepted is their number, from 1")
 
 
 def _hash(tensor):
@@ -106,6 +124,12 @@ class LocalSteps:
 
     on_loss: "raise", or "shrink": the others go on when a worker dies, or does not come to the end
     of a round within timeout= seconds. A worker that comes later raises ExcludedError.
+
+    meet: "host:port", in place of torch's process group, with on_loss="shrink". The workers, given
+    their rank and their number, meet there (thinwire.tcp()), and all get the weights of rank 0. secret:
+    bytes that all of them know. join=True: become one more worker of a job that runs; it gets weights,
+    outer state and counters at the end of a round. A worker that came too late joins anew by itself,
+    without its residual. Joining is not possible with delayed.
     """
 
     _weight = 1.0
@@ -126,9 +150,12 @@ class LocalSteps:
                  outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
                  delayed: bool = False, *, process_group=None, inner_group=None,
                  host: bool = False, scheme: str = "topka", whole_model: bool = True,
+                 meet: Optional[str] = None, rank: int = 0, workers: int = 0,
+                 secret: Optional[bytes] = None, job: str = "", join: bool = False,
                  **options: "Unpack[Options]"):
         _check(model, optimizer, every, outer_lr, outer_momentum, nesterov)
-        if inner_group is not None and process_group is None:
+        _check_meeting(meet, workers, join, delayed, process_group, options.get("on_loss"))
+        if inner_group is not None and process_group is None and meet is None:
             raise ParamError("process_group: with inner_group give the group of the first ranks of "
                              "all workers")
         if isinstance(model, DistributedDataParallel) and inner_group is None:
@@ -143,18 +170,28 @@ class LocalSteps:
         self.made = None        # steps that the optimizer had counted when the round began
         self.pending = self.arrived = False     # an exchange is under way; its mean is there
         self.engine = None
+        self._meet = None if meet is None else functools.partial(
+            tcp, meet, secret=secret, job=job, timeout=options.get("timeout") or 0.0)
         if self._is_leader():
-            device = torch.device("cpu") if host else None
-            self._open(named, device, outer_lr, outer_momentum, nesterov,
-                       dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
-                            whole_model=whole_model))
+            self._make_outer(torch.device("cpu") if host else None, outer_lr, outer_momentum,
+                             nesterov)
+            self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
+                                 whole_model=whole_model, time_dense=False)
+            if meet is None:
+                self._agree(self._settings())
+                self._open()
+            else:
+                self._open(self._meet(rank, workers) if not join else self._meet(join=True))
+                self._welcome(wants=join or rank > 0)
+        if self._meet is not None:
+            self._share(None)
         self.hashes = _hashes(self.parameters)
         self._wrap()
 
     def _is_leader(self):
         return self.inner_group is None or dist.get_rank(self.inner_group) == 0
 
-    def _open(self, named, device, outer_lr, outer_momentum, nesterov, options):
+    def _make_outer(self, device, outer_lr, outer_momentum, nesterov):
         def new(one):
             place = one.device if device is None else device
             return one.detach().to(place, torch.float32, copy=True).contiguous()
@@ -166,13 +203,82 @@ class LocalSteps:
                                      nesterov=nesterov)
         for base, grad in zip(self.base, self.grads):
             base.grad = grad
-        self._agree({"every": self.every, "outer_lr": float(outer_lr),
-                     "outer_momentum": float(outer_momentum), "nesterov": int(nesterov),
-                     "delayed": int(self.delayed),
-                     "weights": _combined(_hashes(self.parameters))})
+
+    def _settings(self):
+        """What must be equal on all workers before the first round."""
+        outer = self.outer.param_groups[0]
+        return {"every": self.every, "outer_lr": float(outer["lr"]),
+                "outer_momentum": float(outer["momentum"]), "nesterov": int(outer["nesterov"]),
+                "delayed": int(self.delayed), "weights": _combined(_hashes(self.base))}
+
+    def _open(self, transport=None):
         self.engine = Engine(list(zip(self.names, self.grads)), self.process_group,
-                             time_dense=False, **options)
+                             transport=transport, **self._options)
         weakref.finalize(self, self.engine.close)
+
+    # ---- workers that meet without torch, and those that come later
+
+    def _welcome(self, wants):
+        """Gives weights, outer state and counters of the first worker to those that want them, and
+        compares. A worker that got them in part only must not go on. Collective."""
+        gift = self._gift()
+        if not self.engine.give(gift, wants) and wants:
+            raise TransportError("a worker was lost while this one joined; join again")
+        if wants:
+            self._take(gift)
+        self._verify(self._settings())
+
+    def _velocities(self):
+        """The outer momentum, by parameter; zeros before the first outer step."""
+        state = self.outer.state
+        return [state[one].get("momentum_buffer") if one in state else None for one in self.base]
+
+    def _gift(self):
+        outer = self.outer.param_groups[0]
+        head = torch.tensor([self.rounds, self.inner_steps, outer["lr"]], dtype=torch.float64)
+        parts = [head.view(torch.uint8)] + [_bytes(one) for one in self.base]
+        if outer["momentum"]:
+            parts += [_bytes(torch.zeros_like(one) if velocity is None else velocity)
+                      for one, velocity in zip(self.base, self._velocities())]
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def _take(self, gift):
+        head = gift[:24].view(torch.float64)
+        self.rounds, self.inner_steps = int(head[0]), int(head[1])
+        outer, at = self.outer.param_groups[0], 24
+        outer["lr"] = float(head[2])
+        velocities = [torch.zeros_like(one) for one in self.base] if outer["momentum"] else []
+        for one in self.base + velocities:
+            size = 4 * one.numel()
+            one.copy_(gift[at:at + size].clone().view(torch.float32).view_as(one))
+            at += size
+        for one, velocity in zip(self.base, velocities):
+            if self.rounds > 0:
+                self.outer.state[one]["momentum_buffer"] = velocity
+        for parameter, base in zip(self.parameters, self.base):
+            parameter.copy_(base)
+        if self.starts is not self.base:
+            for start, parameter in zip(self.starts, self.parameters):
+                start.copy_(parameter)
+
+    def _grow(self):
+        """At the end of a round: workers that wait join, and begin the next one with the others."""
+        if self._meet is not None and not self.delayed and self.engine.grow() > 0:
+            self._welcome(wants=False)
+
+    def _rejoin(self, error):
+        """The others went on without this worker: it becomes a new one, with their weights. What it
+        learned in the round, and its residual, are lost."""
+        if self._meet is None or self.delayed:
+            raise error
+        warnings.warn(f"thinwire: {error}. It joins anew", RuntimeWarning, stacklevel=2)
+        self.engine.close()
+        for grad in self.grads:
+            grad.zero_()
+        self.pending = self.arrived = False
+        self._open(self._meet(join=True))
+        self._welcome(wants=True)
 
     def _agree(self, fields):
         """Compares whole numbers and floats over the workers."""
@@ -255,20 +361,31 @@ class LocalSteps:
     def synchronize(self):
         """Ends the round now, whatever the number of inner steps, and applies a delayed one as well:
         weights are equal on all workers then. Collective; call it at the end of the run."""
-        self._round(False)
+        self._round(False, is_last=True)
 
     @torch.no_grad()
-    def _round(self, delay):
+    def _round(self, delay, is_last=False):
         failure = None
         if self.engine is not None:
             try:
-                self._exchange(delay)
+                self._end_round(delay, is_last)
             except Error as error:
                 failure = error
         self._share(failure)
         self.count = 0
-        self.rounds += 1
+        if self.engine is None:
+            self.rounds += 1
         self.hashes = _hashes(self.parameters)
+
+    def _end_round(self, delay, is_last):
+        try:
+            self._exchange(delay)
+        except ExcludedError as error:
+            self._rejoin(error)     # it takes the others' counters
+            return
+        self.rounds += 1
+        if not is_last:
+            self._grow()
 
     def _exchange(self, delay):
         fields = {"inner steps of the round": self.count,
@@ -298,7 +415,8 @@ class LocalSteps:
     def _verify(self, fields):
         """_agree() among the workers that are left. Those that differ are out."""
         try:
-            self.engine.verify(struct.pack(f"<{len(fields)}q", *fields.values()))
+            self.engine.verify(struct.pack(f"<{len(fields)}q",
+                                           *map(_as_integer, fields.values())))
         except MismatchError as error:
             mine = ", ".join(f"{field}: {value}" for field, value in fields.items())
             raise MismatchError(f"this worker is out: {error}. Here {mine}") from None
@@ -434,6 +552,10 @@ class LocalSteps:
         self.optimizer.step = self._step
         if self.engine is not None:
             self.engine.close()
+
+
+def _bytes(tensor):
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
 
 
 def _copies(tensors):

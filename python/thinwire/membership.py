@@ -40,6 +40,8 @@ class Membership:
         self.lost = []          # {"rank", "norm", "exchanges"} of ranks that are no members any more
         self.group = None
         self.vain = 0           # changes in this step in which nobody was lost
+        self.joined = 0         # ranks that came later
+        self.started = transport.nranks
 
     def begin_step(self):
         self.vain = 0
@@ -71,19 +73,25 @@ class Membership:
 
     def note(self, change):
         """Keeps books of a change, and warns on the lowest rank that is left."""
-        names = self.ranks
+        names = self.ranks + [f"{rank} (new)" for rank in range(len(self.ranks),
+                                                                change.nranks_before)]
         gone = [{"rank": names[rank], "norm": norm, "exchanges": step}
                 for rank, norm, step in change.lost]
-        self.ranks = [names[old] for old in change.before]
+        self.ranks = [names[old] if old is not None else self._next() for old in change.before]
         self.lost += gone
         if gone and self.transport.rank == 0:
             warnings.warn(f"thinwire: {'; '.join(map(_told, gone))}. {change.nranks} of "
                           f"{change.nranks_before} ranks go on", RuntimeWarning, stacklevel=2)
 
+    def _next(self):
+        """The name of a new rank: those of lost ranks are not used again."""
+        self.joined += 1
+        return self.started + self.joined - 1
+
     def stats(self):
         """Numbers for a logger. lost_norm: the sum of what is known, which the norm of all that was
         lost does not exceed."""
-        return {"ranks": len(self.ranks), "lost_ranks": len(self.lost),
+        return {"ranks": len(self.ranks), "lost_ranks": len(self.lost), "joined_ranks": self.joined,
                 "lost_norm": sum(one["norm"] or 0.0 for one in self.lost)}
 
 

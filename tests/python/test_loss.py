@@ -4,6 +4,8 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -343,6 +345,118 @@ def test_worker_that_differs():
     results = run(different_weights, 3)
     assert "this worker is out" in results[1] and "weights" in results[1], results[1]
     assert equal([results[0][0], results[2][0]]) and results[0][1] == results[2][1] == 2
+
+
+# ---- local steps without torch's process group
+
+def address():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+SECRET = b"sixteen or more bytes"
+
+
+def over_tcp(rank, nranks, meet, options, plan):
+    """plan: what a rank does. {"die": round}, {"stop": round}, {"join": True}, or nothing."""
+    plan = plan.get(rank, {})
+    network = model(seed=rank)      # all get the weights of rank 0
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+    options = {"density": 0.1, "timeout": 10, **options}
+    if "join" in plan:
+        time.sleep(0.3)
+        local = thinwire.LocalSteps(network, optimizer, EVERY, meet=meet, secret=SECRET, join=True,
+                                    on_loss="shrink", **options)
+    else:
+        local = thinwire.LocalSteps(network, optimizer, EVERY, meet=meet, secret=SECRET, rank=rank,
+                                    workers=plan.get("workers", 3), on_loss="shrink", **options)
+    first, step = local.rounds, 0
+    while local.rounds < 60:
+        if step == 4 * EVERY + 2 and "die" in plan:
+            die()
+        if step == 4 * EVERY + 2 and "stop" in plan:
+            waker = subprocess.Popen(["sh", "-c", f"sleep 2.5; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+            waker.wait()
+        optimizer.zero_grad()
+        loss(network, rank, step % 4).backward()
+        time.sleep(0.01)
+        optimizer.step()
+        step += 1
+    return {"weights": weights(network), "first": first, "members": local.engine.members.stats(),
+            "momentum": torch.cat([one.flatten() for one in local._velocities()])
+            if options.get("outer_momentum") else None}
+
+
+def test_killed_and_joined_over_tcp():
+    for options in ({}, {"outer_momentum": 0.5, "nesterov": True}):
+        results = run(over_tcp, 4, address(), options, {1: {"die": 4}, 3: {"join": True}},
+                      may_die=[1])
+        alive = [one for rank, one in enumerate(results) if rank != 1]
+        assert results[1] is None and equal([one["weights"] for one in alive])
+        assert 0 < results[3]["first"] < 60, results[3]["first"]
+        assert results[0]["members"]["joined_ranks"] == 1, results[0]["members"]
+        assert all(one["members"]["ranks"] == 3 for one in alive)
+        if options:
+            assert equal([one["momentum"] for one in alive]) and alive[0]["momentum"].any()
+
+
+def test_late_worker_joins_anew():
+    results = run(over_tcp, 3, address(), {"timeout": 1}, {2: {"stop": 4}})
+    assert equal([one["weights"] for one in results])
+    members = results[0]["members"]
+    assert (members["ranks"], members["lost_ranks"], members["joined_ranks"]) == (3, 1, 1), members
+
+
+def stranger(rank, nranks, meet):
+    """Rank 2 knows another secret, rank 3 has another `every`: they are refused, the job goes on."""
+    def local(**options):
+        network = model()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        return network, optimizer, thinwire.LocalSteps(
+            network, optimizer, meet=meet, on_loss="shrink", density=0.1, **options)
+    if rank == 2:
+        time.sleep(0.3)
+        refused(thinwire.MismatchError, "has another secret",
+                lambda: local(secret=b"not these sixteen bytes", join=True, timeout=5))
+        return None
+    if rank == 3:
+        time.sleep(0.3)
+        refused(thinwire.MismatchError, "this worker is out", lambda: local(
+            every=EVERY + 1, secret=SECRET, join=True, timeout=5))
+        return None
+    network, optimizer, steps = local(every=EVERY, secret=SECRET, rank=rank, workers=2, timeout=10)
+    while steps.rounds < 40:
+        optimizer.zero_grad()
+        loss(network, rank, 0).backward()
+        time.sleep(0.01)
+        optimizer.step()
+    return weights(network), steps.stats()["ranks"]
+
+
+def test_strangers():
+    results = run(stranger, 4, address())
+    assert equal([results[0][0], results[1][0]]) and results[0][1] == results[1][1] == 2
+
+
+def bad_meetings(rank, nranks):
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for words, options in (("on_loss: None; with meet=", {"meet": "h:1", "workers": 2}),
+                           ("workers: 0; with meet=", {"meet": "h:1", "on_loss": "shrink"}),
+                           ("workers, join: they need meet=", {"join": True}),
+                           ("join: not with delayed", {"meet": "h:1", "join": True, "delayed": True,
+                                                       "on_loss": "shrink"}),
+                           ("meet: 'nowhere'", {"meet": "nowhere", "workers": 2,
+                                                "on_loss": "shrink"})):
+        refused(thinwire.ParamError, words,
+                lambda: thinwire.LocalSteps(network, optimizer, **options))
+    refused(TypeError, "secret: str", lambda: thinwire.tcp("h:1", 0, 2, secret="text"))
+
+
+def test_bad_meetings():
+    run(bad_meetings, 1)
 
 
 # ---- elastic restarts
