@@ -253,7 +253,21 @@ class Engine:
         if self.groups.rates is not None:
             self.rates = self.groups.rates()
         if self.schedule.function is not None:
-            self.group.set_density(library.ALL, self.schedule.at(self.step))
+            self._set(self.group.set_density, library.ALL, self.schedule.at(self.step))
+
+    def _set(self, call, *arguments):
+        """Calls a setting of the group, which a refused step may have left broken."""
+        try:
+            call(*arguments)
+        except LOSSES as error:
+            if self.members is None:
+                raise
+            self._survive(error)
+            call(*arguments)
+
+    def set_weight(self, weight):
+        """This rank's weight in means from the next step on."""
+        self._set(self.group.set_weight, weight)
 
     def _start(self, tensor):
         try:
@@ -362,7 +376,7 @@ class Engine:
             if left:
                 self._survive(failed[left[0]])
                 self.leaves_out = all(self.group.info(tensor).step > self.counts[tensor]
-                                         for tensor in left)
+                                      for tensor in left)
                 for tensor in left:
                     self._start(tensor)
         self.group.wait()       # of nothing: the next step begins with the first bucket

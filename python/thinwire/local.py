@@ -126,10 +126,10 @@ class LocalSteps:
     of a round within timeout= seconds. A worker that comes later raises ExcludedError.
 
     meet: "host:port", in place of torch's process group, with on_loss="shrink". The workers, given
-    their rank and their number, meet there (thinwire.tcp()), and all get the weights of rank 0. secret:
-    bytes that all of them know. join=True: become one more worker of a job that runs; it gets weights,
-    outer state and counters at the end of a round. A worker that came too late joins anew by itself,
-    without its residual. Joining is not possible with delayed.
+    their rank and their number, meet there (thinwire.tcp()), and all get the weights of rank 0.
+    secret: bytes that all of them know. join=True: become one more worker of a job that runs. It
+    gets weights, outer state and counters at the end of a round. A worker that came too late joins
+    anew by itself, without its residual. Joining is not possible with delayed.
     """
 
     _weight = 1.0
@@ -172,19 +172,16 @@ class LocalSteps:
         self.engine = None
         self._meet = None if meet is None else functools.partial(
             tcp, meet, secret=secret, job=job, timeout=options.get("timeout") or 0.0)
+        self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
+                             whole_model=whole_model, time_dense=False)
         if self._is_leader():
             self._make_outer(torch.device("cpu") if host else None, outer_lr, outer_momentum,
                              nesterov)
-            self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
-                                 whole_model=whole_model, time_dense=False)
-            if meet is None:
-                self._agree(self._settings())
-                self._open()
-            else:
-                self._open(self._meet(rank, workers) if not join else self._meet(join=True))
-                self._welcome(wants=join or rank > 0)
-        if self._meet is not None:
-            self._share(None)
+        if meet is not None:
+            self._begin_alike(rank, workers, join)
+        elif self._is_leader():
+            self._agree({**self._settings(), "outer_lr": float(outer_lr), **self._weights()})
+            self._open()
         self.hashes = _hashes(self.parameters)
         self._wrap()
 
@@ -205,28 +202,44 @@ class LocalSteps:
             base.grad = grad
 
     def _settings(self):
-        """What must be equal on all workers before the first round."""
+        """What must be equal on all workers, and does not change."""
         outer = self.outer.param_groups[0]
-        return {"every": self.every, "outer_lr": float(outer["lr"]),
-                "outer_momentum": float(outer["momentum"]), "nesterov": int(outer["nesterov"]),
-                "delayed": int(self.delayed), "weights": _combined(_hashes(self.base))}
+        return {"every": self.every, "outer_momentum": float(outer["momentum"]),
+                "nesterov": int(outer["nesterov"]), "delayed": int(self.delayed)}
+
+    def _weights(self):
+        return {"weights": _combined(_hashes(self.base))}
 
     def _open(self, transport=None):
         self.engine = Engine(list(zip(self.names, self.grads)), self.process_group,
                              transport=transport, **self._options)
-        weakref.finalize(self, self.engine.close)
+        self._finalizer = weakref.finalize(self, self.engine.close)
 
     # ---- workers that meet without torch, and those that come later
+
+    def _begin_alike(self, rank, workers, join):
+        """Meets the other workers, or joins them. All have the weights of the first then."""
+        failure = None
+        if self._is_leader():
+            try:
+                self._open(self._meet(join=True) if join else self._meet(rank, workers))
+                if not join:
+                    self._verify({"outer_lr": float(self.outer.param_groups[0]["lr"])})
+                self._welcome(wants=join or rank > 0)
+            except Error as error:
+                failure = error
+        self._share(failure)
 
     def _welcome(self, wants):
         """Gives weights, outer state and counters of the first worker to those that want them, and
         compares. A worker that got them in part only must not go on. Collective."""
+        self._verify(self._settings())
         gift = self._gift()
         if not self.engine.give(gift, wants) and wants:
             raise TransportError("a worker was lost while this one joined; join again")
         if wants:
             self._take(gift)
-        self._verify(self._settings())
+        self._verify(self._weights())
 
     def _velocities(self):
         """The outer momentum, by parameter; zeros before the first outer step."""
@@ -273,7 +286,7 @@ class LocalSteps:
         if self._meet is None or self.delayed:
             raise error
         warnings.warn(f"thinwire: {error}. It joins anew", RuntimeWarning, stacklevel=2)
-        self.engine.close()
+        self._finalizer()
         for grad in self.grads:
             grad.zero_()
         self.pending = self.arrived = False
@@ -373,19 +386,16 @@ class LocalSteps:
                 failure = error
         self._share(failure)
         self.count = 0
-        if self.engine is None:
-            self.rounds += 1
         self.hashes = _hashes(self.parameters)
 
     def _end_round(self, delay, is_last):
         try:
             self._exchange(delay)
+            self.rounds += 1
+            if not is_last:
+                self._grow()
         except ExcludedError as error:
             self._rejoin(error)     # it takes the others' counters
-            return
-        self.rounds += 1
-        if not is_last:
-            self._grow()
 
     def _exchange(self, delay):
         fields = {"inner steps of the round": self.count,
@@ -425,7 +435,7 @@ class LocalSteps:
         """Starts the exchange of the differences."""
         if self._weight != 1.0:
             torch._foreach_mul_(self.grads, self._weight)
-        self.engine.group.set_weight(self._weight)
+        self.engine.set_weight(self._weight)
         self._on_stream(lambda: [self.engine.begin(number, grad)
                                  for number, grad in enumerate(self.grads)])
         self.pending, self.arrived = True, False
@@ -458,10 +468,13 @@ class LocalSteps:
         """The result of this worker's first rank, on its other ranks."""
         if self.inner_group is not None:
             device = states.device_of(self.inner_group, self.parameters[0].device)
-            code = torch.tensor([failure.code if failure is not None else 0], device=device)
-            dist.broadcast(code, ranks_of(self.inner_group)[0], group=self.inner_group)
-            if self.engine is None and int(code) != 0:
-                failure = BY_CODE[int(code)]("the first rank of this worker failed in the round")
+            told = torch.tensor([failure.code if failure is not None else 0, self.rounds,
+                                 self.inner_steps], device=device)
+            dist.broadcast(told, ranks_of(self.inner_group)[0], group=self.inner_group)
+            if self.engine is None:
+                code, self.rounds, self.inner_steps = told.tolist()
+                if code != 0:
+                    failure = BY_CODE[code]("the first rank of this worker failed in the round")
         if failure is not None:
             raise failure
         if self.inner_group is not None:
