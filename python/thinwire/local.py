@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from .options import Options
 
+_MEETING = 300.0        # seconds that workers wait for each other at the start, at least
 _CHUNK = 1 << 20        # elements that are hashed at a time
 _BITS = {2: torch.int16, 4: torch.int32}
 
@@ -170,8 +171,10 @@ class LocalSteps:
         self.made = None        # steps that the optimizer had counted when the round began
         self.pending = self.arrived = False     # an exchange is under way; its mean is there
         self.engine = None
+        timeout = options.get("timeout")        # Engine checks it
         self._meet = None if meet is None else functools.partial(
-            tcp, meet, secret=secret, job=job, timeout=options.get("timeout") or 0.0)
+            tcp, meet, secret=secret, job=job,
+            timeout=max(timeout if isinstance(timeout, Real) else 0.0, _MEETING))
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
                              whole_model=whole_model, time_dense=False)
         if self._is_leader():
