@@ -421,11 +421,11 @@ class Engine:
         change = self._between(self.group.grow)
         return change.before.count(None) if change is not None else 0
 
-    def give(self, data, wants):
+    def broadcast(self, data, wants):
         """The bytes of rank 0, on the ranks that want them. Returns False if they did not come.
         Collective."""
         def run():
-            self.group.give(data, data.nelement() * data.element_size(), wants)
+            self.group.broadcast(data, data.nelement() * data.element_size(), wants)
             return True
         return self._between(run) is True
 

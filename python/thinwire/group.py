@@ -361,9 +361,10 @@ class Group:
             return None
         return self._changed(members)
 
-    def give(self, data: Any, size: int, wants: bool) -> None:
-        """Gives size bytes of rank 0 to the ranks that want them. Collective, between steps."""
-        check(lib.tw_group_give(self.handle, address(data, size), size, int(wants)))
+    def broadcast(self, data: Any, size: int, wants: bool) -> None:
+        """size bytes of rank 0, on the ranks that want them. Collective, between steps."""
+        data = address(data, size) if wants or self.transport.rank == 0 else None
+        check(lib.tw_group_broadcast(self.handle, 0, data, size))
 
     def _changed(self, members):
         change = Change(members)

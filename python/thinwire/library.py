@@ -131,7 +131,7 @@ def _prototypes(lib):
         "tw_group_load_some": [handle, POINTER(text), c_int, POINTER(Missing)],
         "tw_group_shrink": [handle, POINTER(Members)],
         "tw_group_grow": [handle, POINTER(Members)],
-        "tw_group_give": [handle, handle, c_size_t, c_int],
+        "tw_group_broadcast": [handle, c_int, handle, c_size_t],
         "tw_group_verify": [handle, handle, c_size_t, POINTER(Members)],
         "tw_scheme": [c_int, POINTER(text), POINTER(text), POINTER(text), POINTER(text)],
     }

@@ -238,7 +238,7 @@ class LocalSteps:
         compares. A worker that got them in part only must not go on. Collective."""
         self._verify(self._settings())
         gift = self._gift()
-        if not self.engine.give(gift, wants) and wants:
+        if not self.engine.broadcast(gift, wants) and wants:
             raise TransportError("a worker was lost while this one joined; join again")
         if wants:
             self._take(gift)
