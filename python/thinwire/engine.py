@@ -33,6 +33,7 @@ from . import library, membership, options as known, saved, states
 from .errors import Error, NumberError, ParamError, SizeError, StateError
 from .group import Change, Group
 from .membership import LOSSES, Membership
+from .parameters import check_whole
 from .process_group import timeout_of, transport_of
 from .schedule import Schedule, warn_once
 from .stats import TRIAL, Stats
@@ -50,10 +51,7 @@ def _check(parameters):
     if not parameters:
         raise ParamError("no parameter requires a gradient: there is nothing to compress")
     for name, parameter in parameters:
-        if hasattr(parameter, "placements") or hasattr(parameter, "_sharded_size"):
-            raise ParamError(f"parameter '{name}' is sharded (FSDP, DTensor); thinwire.compress() "
-                             "takes a model that is sharded and has replicas (HSDP), beside an "
-                             "optimizer of torch. Train a model without replicas without thinwire")
+        check_whole(name, parameter)
         if parameter.dtype not in _TYPES:
             raise ParamError(f"parameter '{name}' is {parameter.dtype}; accepted are "
                              f"{', '.join(map(str, _TYPES))}")
@@ -528,6 +526,9 @@ class Engine:
     def summary(self):
         """One line."""
         return f"thinwire {self.scheme}, {self.transport.nranks} ranks, {self.costs.line()}"
+
+    def __repr__(self):
+        return f"<thinwire.Engine: {self.summary()}>"
 
     def residuals(self):
         """This rank's residuals: a host tensor of n elements for each parameter."""

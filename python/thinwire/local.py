@@ -33,7 +33,7 @@ from .errors import (BY_CODE, Error, ExcludedError, MismatchError, ParamError, S
                      TransportError)
 from .group import tcp
 from .options import shown
-from .parameters import broadcast_parameters
+from .parameters import broadcast_parameters, check_whole
 from .process_group import ranks_of
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ class LocalSteps:
             membership.refuse(options.get("on_loss"), "DistributedDataParallel over all workers",
                               ". Or give LocalSteps the plain model")
         named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+        for name, one in named:
+            check_whole(name, one)
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         self.optimizer, self.every, self.delayed = optimizer, every, bool(delayed)
@@ -512,6 +514,9 @@ class LocalSteps:
         return (f"thinwire {self.engine.scheme}, {self.engine.transport.nranks} workers, "
                 f"{self.rounds} rounds of {self.every} inner steps; an inner step sends "
                 f"{sent:.0f} bytes{fewer}" + (f", {bits:.2f} bits per entry" if bits else ""))
+
+    def __repr__(self):
+        return f"<thinwire.LocalSteps: {self.summary()}>"
 
     def state_dict(self):
         """This worker's outer state and residual. Every rank has its own: save all of them, beside

@@ -1,18 +1,32 @@
 """broadcast_parameters(): weights that are equal on all ranks, for models without
-DistributedDataParallel, which does the same when it wraps a model."""
+DistributedDataParallel, which does the same when it wraps a model. Parameters that FSDP has sharded
+are refused: each rank has a part of its own."""
 from typing import Iterable, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
+from .errors import ParamError
 from .process_group import ranks_of
 from .states import device_of
 
+# fully_shard() and DTensor; FSDP1's flat parameters; with use_orig_params those that it took in
+_SHARDED = ("placements", "_sharded_size", "_fsdp_flattened")
+
+
+def check_whole(name, parameter):
+    if any(hasattr(parameter, one) for one in _SHARDED):
+        raise ParamError(f"parameter '{name}' is sharded (FSDP, DTensor); thinwire.compress() "
+                         "takes a model that is sharded and has replicas (HSDP), beside an "
+                         "optimizer of torch. Train a model without replicas without thinwire")
+
 
 def _tensors(model):
+    """(name, tensor) of each."""
     if isinstance(model, torch.nn.Module):
-        return [*model.parameters(), *model.buffers()]
-    return [one[1] if isinstance(one, tuple) else one for one in model]
+        return [*model.named_parameters(), *model.named_buffers()]
+    return [one if isinstance(one, tuple) else (f"parameter {number}", one)
+            for number, one in enumerate(model)]
 
 
 @torch.no_grad()
@@ -26,8 +40,10 @@ def broadcast_parameters(
     """
     if not dist.is_initialized() or dist.get_world_size(process_group) == 1:
         return
-    source = ranks_of(process_group)[root]
-    for tensor in _tensors(model):
+    source, named = ranks_of(process_group)[root], _tensors(model)
+    for name, tensor in named:
+        check_whole(name, tensor)
+    for _, tensor in named:
         there = tensor.detach().to(device_of(process_group, tensor.device)).contiguous()
         dist.broadcast(there, source, group=process_group)
         if there.data_ptr() != tensor.data_ptr():

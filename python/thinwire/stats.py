@@ -65,7 +65,7 @@ class Stats:
         return {"steps": self.steps, "skipped": self.skipped, "elements": self.elements,
                 "dense_bytes": self.dense_bytes, **measured, **self.totals,
                 **{f"last_{name}": value for name, value in self.last.items()},
-                "last_density": self.last["k"] / self.elements}
+                "last_density": self.last["k"] / max(1, self.elements)}
 
     def line(self):
         steps = max(1, self.steps)

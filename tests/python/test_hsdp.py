@@ -238,9 +238,18 @@ def refusals(rank, nranks):
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     refused(thinwire.ParamError, "is sharded (FSDP, DTensor)",
             lambda: thinwire.DistributedOptimizer(optimizer, network.named_parameters()))
+    refused(thinwire.ParamError, "is sharded (FSDP, DTensor)",
+            lambda: thinwire.LocalSteps(network, optimizer))
+    refused(thinwire.ParamError, "is sharded (FSDP, DTensor)",
+            lambda: thinwire.broadcast_parameters(network))
     from torch.distributed.fsdp import FullyShardedDataParallel
-    refused(thinwire.ParamError, "FSDP1", lambda: thinwire.compress(FullyShardedDataParallel(
-        model(), device_id=torch.device("cpu"))))
+    for original in (False, True):
+        old = FullyShardedDataParallel(model(), device_id=torch.device("cpu"),
+                                       use_orig_params=original)
+        refused(thinwire.ParamError, "FSDP1", lambda: thinwire.compress(old))
+        for call in (lambda: thinwire.AdamW(old), lambda: thinwire.SGD(old.parameters(), lr=0.1),
+                     lambda: thinwire.LocalSteps(old, torch.optim.SGD(old.parameters(), lr=0.1))):
+            refused(thinwire.ParamError, "is sharded (FSDP, DTensor)", call)
 
 
 def refusals_of_hsdp(rank, nranks):

@@ -22,7 +22,8 @@ from thinwire.process_group import timeout_of
 from thinwire.stats import Stats
 
 MANUAL = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
-CALLS = ("compress", "AdamW", "SGD", "DistributedOptimizer", "Compression", "broadcast_parameters")
+CALLS = ("compress", "AdamW", "SGD", "DistributedOptimizer", "Compression", "LocalSteps",
+         "broadcast_parameters")
 
 
 def options_of_manual():
@@ -141,6 +142,19 @@ def test_figures():
     run(figures, 2)
 
 
+def shown(rank, nranks):
+    """Of what has no state of compress()."""
+    network = model()
+    local = thinwire.LocalSteps(network, torch.optim.SGD(network.parameters(), lr=0.1))
+    assert "topka, 2 workers, 0 rounds of 30 inner steps" in repr(local), repr(local)
+    optimizer = thinwire.SGD(model(), lr=0.1)
+    assert "oktopk, 2 ranks, 0 steps" in repr(optimizer.thinwire), repr(optimizer.thinwire)
+
+
+def test_repr():
+    run(shown, 2)
+
+
 def mismatches(rank, nranks):
     refused(thinwire.MismatchError, "whole_model or grad_scaler: rank 1 has True, rank 0 has False",
             lambda: thinwire.compress(DDP(model()), whole_model=rank == 1))
@@ -180,7 +194,10 @@ def test_one_process():
     loss(network, 0, 0).backward()
     loss(plain, 0, 0).backward()
     assert torch.equal(network[0].weight.grad, plain[0].weight.grad)
-    assert state.stats() == {} and "one process" in state.summary() == str(state)[18:-1]
+    assert "one process" in state.summary() == str(state)[18:-1]
+    stats = state.stats()
+    assert stats["payload_sent"] == stats["last_payload_sent"] == stats["last_density"] == 0
+    assert stats["elements"] == sum(one.numel() for one in plain.parameters())
     state.close()
 
 
@@ -208,6 +225,6 @@ def test_broadcast_parameters():
 if __name__ == "__main__":
     main([test_help_shows_what_the_manual_says, test_dir_and_help,
           test_type_checkers_see_the_same, test_unknown_options,
-          test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures,
+          test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures, test_repr,
           test_mismatches, test_timeout_of_the_process_group, test_one_process,
           test_broadcast_parameters])
