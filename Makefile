@@ -92,9 +92,10 @@ test-arm: all ## tests under qemu, cross-compiled for 64-bit ARM; hashes as on t
 CLIENTS ?= build-clients
 test-clients: all ## Accelerate, Lightning, transformers, torch from PyPI (6 GB): train, kill, resume; 5 minutes
 	[ -x $(CLIENTS)/bin/python ] || $(PYTHON) -m venv $(CLIENTS)
-	$(CLIENTS)/bin/pip install --quiet torch numpy accelerate lightning transformers
+	$(CLIENTS)/bin/pip install --quiet torch numpy accelerate lightning transformers tensorboard
 	set -e; export THINWIRE_LIBRARY=$(CURDIR)/build/libthinwire.so PYTHONPATH=$(CURDIR)/python; \
-	for test in clients/test_clients python/test_states python/test_hsdp python/test_interface; do \
+	for test in clients/test_clients clients/test_logging python/test_states python/test_hsdp \
+	    python/test_interface python/test_local; do \
 	    $(CLIENTS)/bin/python tests/$$test.py; \
 	done
 	$(CLIENTS)/bin/python tests/clients/test_install.py
