@@ -225,6 +225,13 @@ class Engine:
     def begin(self, number, grad):
         """Starts the exchange of a gradient; leave it alone until finish(). CUDA: call it in
         self.stream."""
+        try:
+            self._begin(number, grad)
+        except Exception:
+            self.begun = []     # else the next step would find its gradients there, not started
+            raise
+
+    def _begin(self, number, grad):
         if grad.is_sparse:
             raise ParamError(f"parameter '{self.names[number]}' has a sparse gradient; use "
                              "sparse=False in embeddings")

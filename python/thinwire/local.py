@@ -302,6 +302,8 @@ class LocalSteps:
         """Compares whole numbers and floats over the workers."""
         if not dist.is_initialized() or dist.get_world_size(self.process_group) == 1:
             return
+        if self.engine is not None:
+            self._check_presence()
         mine = torch.tensor([_as_integer(value) for value in fields.values()],
                             device=states.device_of(self.process_group, self.parameters[0].device))
         every = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self.process_group))]
@@ -314,6 +316,14 @@ class LocalSteps:
                 if theirs[at] != every[0][at]:
                     raise MismatchError(self._differs(field, rank, theirs[at], every[0][at],
                                                       isinstance(value, float)))
+
+    def _check_presence(self):
+        """Raises the error that names a worker which is late or gone. The process group would name
+        none, and wait for its own timeout."""
+        transport = self.engine.transport
+        if transport.flags is None:
+            transport.prepare_union(1)
+        transport.union([True])
 
     def _differs(self, field, rank, theirs, first, is_real):
         if field == "weights":

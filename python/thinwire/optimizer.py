@@ -46,13 +46,16 @@ class PlainStep:
     def __init__(self, parameters, engine, passes):
         self.parameters, self.engine, self.passes = parameters, engine, passes
         self.lock = threading.Lock()        # the backward pass may have several threads
-        self.ready = [0] * len(parameters)  # backward passes so far, for each parameter
-        self.started = [False] * len(parameters)
+        self._reset()
         self.kept = []      # autograd nodes; their hooks end with them
         for number, parameter in enumerate(parameters):
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             node.register_hook(self._hook(number))
             self.kept.append(node)
+
+    def _reset(self):
+        self.ready = [0] * len(self.parameters)     # backward passes so far, for each parameter
+        self.started = [False] * len(self.parameters)
 
     def _hook(self, number):
         step = weakref.ref(self)
@@ -88,6 +91,7 @@ class PlainStep:
                 for number in numbers:
                     self.engine.begin(number, self.parameters[number].grad)
         except Exception:       # on this rank only: the others must not wait for it
+            self._reset()       # the next step raises an error of the group again
             self.engine.transport.abort()
             raise
         for number in numbers:
@@ -98,8 +102,7 @@ class PlainStep:
         rank did not use count as zero: all ranks sum the same tensors."""
         with self.lock:
             self._start([number for number, started in enumerate(self.started) if not started])
-            self.started = [False] * len(self.parameters)
-            self.ready = [0] * len(self.parameters)
+            self._reset()
             stream = self.engine.stream
             with torch.cuda.stream(stream):
                 good = self.engine.finish(then)

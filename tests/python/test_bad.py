@@ -26,7 +26,7 @@ def refused(kind, words, call):
     except kind as error:
         assert words in str(error), f"{words!r} is not in {str(error)!r}"
         return
-    assert False, f"{kind.__name__} with {words!r} was expected"
+    assert False, f"{kind} with {words!r} was expected"
 
 
 def bad_arguments(rank, nranks):
@@ -180,6 +180,31 @@ def test_rank_dies():
     for result in run(dies, 3, may_die=(1,))[::2]:
         kind, words, seconds = result
         assert kind == "TransportError" and "rank 1" in words and seconds < 30, result
+
+
+def dies_without_ddp(rank, nranks, whole_model):
+    """Every later step raises the error again."""
+    network = model()
+    optimizer = thinwire.DistributedOptimizer(
+        torch.optim.SGD(network.parameters(), lr=0.1), network.named_parameters(),
+        thinwire.Compression(density=0.05, timeout=20.0, whole_model=whole_model))
+
+    def step():
+        optimizer.zero_grad()
+        loss(network, rank, 0).backward()
+        optimizer.step()
+    step()
+    if rank == 1:
+        os._exit(3)
+    begin = time.monotonic()
+    for _ in range(4):
+        refused(thinwire.TransportError, "rank 1", step)
+    assert time.monotonic() - begin < 10
+
+
+def test_rank_dies_without_ddp():
+    for whole_model in (False, True):
+        run(dies_without_ddp, 3, whole_model, may_die=(1,))
 
 
 def dies_before_a_union(rank, nranks):
@@ -441,7 +466,8 @@ def test_rank_stays_away():
 
 if __name__ == "__main__":
     main([test_bad_arguments, test_one_rank_fails, test_changed_size, test_bad_states,
-          test_rank_dies, test_rank_dies_before_a_union, test_rank_stops, test_checkpointed_layers,
+          test_rank_dies, test_rank_dies_without_ddp, test_rank_dies_before_a_union,
+          test_rank_stops, test_checkpointed_layers,
           test_world_size_one, test_warning_when_dense_is_faster, test_warning_as_an_error,
           test_processes_end_cleanly, test_device_fails, test_stuck_step_lets_the_process_end,
           test_rank_stays_away])

@@ -1,5 +1,7 @@
 """LocalSteps: rounds against a model of them, what is sent, state, refusals."""
 import itertools
+import os
+import time
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -218,6 +220,31 @@ def test_resume_is_exact():
             assert torch.equal(want, same) and torch.equal(want, other), (delayed, host)
 
 
+# ---- lost workers
+
+def loses(rank, nranks, how):
+    """Worker 1 dies in its second round, or does not come to its end."""
+    network = model()
+    optimizer = sgd(network)
+    thinwire.LocalSteps(network, optimizer, EVERY, density=0.1, timeout=2.0)
+    train(network, optimizer, rank, range(2 * EVERY - 1))
+    if rank == 1 and how == "dies":
+        os._exit(3)
+    if rank == 1:
+        time.sleep(5)
+        return
+    for _ in range(3):
+        begin = time.monotonic()
+        refused((thinwire.TransportError, thinwire.TimeoutError), "rank 1",
+                lambda: train(network, optimizer, rank, range(EVERY)))
+        assert time.monotonic() - begin < 3.5, time.monotonic() - begin
+
+
+def test_lost_worker_is_named():
+    run(loses, 3, "dies", may_die=(1,))
+    run(loses, 3, "stays away")
+
+
 # ---- refusals
 
 def opened(network, **options):
@@ -313,5 +340,6 @@ def test_bad_numbers():
 if __name__ == "__main__":
     main([test_dense_rounds_are_diloco, test_sparse_rounds_end_alike, test_residual_decays,
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
+          test_lost_worker_is_named,
           test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
           test_skipped_steps, test_bad_numbers])
