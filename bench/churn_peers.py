@@ -10,7 +10,7 @@ that 4 to 8 live; the seed decides which, alike for all peers. Prints
 
     steps           completed by the job
     lost per death  seconds from the signal until one of the others has completed a step that began
-                    after it: median and largest
+                    after it, or until the end: median and largest. Without the last 10 s
     differ          steps of which two processes have different results
     skipped         steps that a process has not completed, although it has completed earlier and
                     later ones; torchft lets it take over the state of another
@@ -182,8 +182,8 @@ def table(args, folder, begin, stop, deaths, number):
             ends[step] = min(when, ends.get(step, when))
     done = sum(begin <= when < stop for when in ends.values())
     skipped = sum(max(log) - min(log) + 1 - len(log) for log in logs if log)
-    losses = [min(when for other, log in enumerate(logs) if other != victim
-                  for start, when, _ in log.values() if start > killed) - killed
+    losses = [min((when for other, log in enumerate(logs) if other != victim
+                   for start, when, _ in log.values() if start > killed), default=stop) - killed
               for victim, killed in deaths.items() if killed < stop - 10]
     spent = f"{statistics.median(losses):.3f}, {max(losses):.3f}" if losses else "-"
     print(f"{args.peer}: {stop - begin:.0f} s, {number - FIRST} joined "

@@ -111,8 +111,7 @@ int main(int argc, char **argv) {
     w.n = atoll(argv[5]);
     w.grad = malloc((size_t)w.n * sizeof *w.grad);
     w.out = malloc((size_t)w.n * sizeof *w.out);
-    if (w.grad == NULL || w.out == NULL)
-        return 1;
+    require_ok(w.grad == NULL || w.out == NULL ? TW_ERR_MEMORY : TW_OK);
     srand((unsigned)atoi(argv[4]));
     for (int64_t i = 0; i < w.n; i++)
         w.grad[i] = (float)rand() / (float)RAND_MAX - 0.5F;
