@@ -10,6 +10,7 @@ fi
 thinwire=$1
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
 failures=0
 unset THINWIRE_KERNELS THINWIRE_THREADS
 unset OMPI_COMM_WORLD_SIZE PMI_SIZE PMIX_RANK

@@ -9,6 +9,7 @@ set -eu
 sources=$(cd "$1" && pwd)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
 fail() { echo "FAIL: $*" && exit 1; }
 configure() { # OPTIONS...
     cmake -S "$sources" -B "$dir/build" -DTHINWIRE_TESTS=OFF -DTHINWIRE_MPI=OFF "$@" >"$dir/log" 2>&1 ||

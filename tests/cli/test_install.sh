@@ -7,6 +7,7 @@ set -eu
 build=$1 source=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
 
 prefix="$scratch/a prefix" # with a blank
 fail() { echo "FAIL: $*" >&2 && exit 1; }

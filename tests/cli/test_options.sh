@@ -12,6 +12,7 @@ sources=$(cd "$1" && pwd)
 jobs=${JOBS:-2}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
 build=$dir/build
 fail() { echo "FAIL: $*" && exit 1; }
 configure() { cmake -S "$sources" -B "$build" "$@" >"$dir/log" 2>&1; } # OPTIONS...
