@@ -106,15 +106,16 @@ static const char *refusal(int threads) {
 }
 
 static void print_kernels(FILE *stream) {
-    const char *name;
+    const char *name, *refused = refusal(1);
     int usable;
     for (int i = 0; tw_kernels_at(i, &name, &usable) == TW_OK; i++) {
         const char *state = usable ? "usable" : "in the build, but this CPU lacks it";
-        const char *chosen = strcmp(name, tw_kernels()) == 0 ? ", in use" : "";
-        fprintf(stream, "%-10s %-10s %s%s\n", i == 0 ? "kernels" : "", name, state, chosen);
+        int chosen = refused[0] == '\0' && strcmp(name, tw_kernels()) == 0;
+        fprintf(stream, "%-10s %-10s %s%s\n", i == 0 ? "kernels" : "", name, state,
+                chosen ? ", in use" : "");
     }
     fprintf(stream, "%-10s force with THINWIRE_KERNELS=NAME (now: %s%s)\n", "",
-            environment("THINWIRE_KERNELS"), refusal(1));
+            environment("THINWIRE_KERNELS"), refused);
 }
 
 static void print_gpus(FILE *stream) {
@@ -156,6 +157,8 @@ static void write_json(jsonl *json, const char *cpu_model) {
             jsonl_append(json, J_TEXT("kernels_usable", name));
     }
     jsonl_set(json, J_INT("threads", tw_default_threads()));
+    if (refusal(0)[0] != '\0') /* why selectors are refused: of two wrong variables the first */
+        jsonl_set(json, J_TEXT("refused", tw_last_error()));
     for (int i = 0; tw_cuda_device(i, &name) == TW_OK; i++)
         jsonl_append(json, J_TEXT("gpus", name));
     for (int t = 0; t < COUNT_OF(tables); t++)

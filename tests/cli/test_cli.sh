@@ -78,7 +78,11 @@ for setting in THINWIRE_KERNELS=nonsense THINWIRE_THREADS=many THINWIRE_THREADS=
     grep "${setting%%=*}" "$dir/out" | grep -qF "(now: ${setting#*=}, not usable: selectors will refuse it)" ||
         fail "$setting: info does not say that it is refused"
     [ "$(grep -c "not usable: selectors" "$dir/out")" -eq 1 ] || fail "$setting: info blames another variable"
+    [ "$has_json" != yes ] || env "$setting" "$thinwire" info --json 2>"$dir/err" | grep -qF "\"refused\":\"${setting%%=*}: " ||
+        fail "$setting: info --json does not say that it is refused"
 done
+THINWIRE_KERNELS=nonsense "$thinwire" info >"$dir/out" 2>"$dir/err"
+! grep -q 'in use' "$dir/out" || fail "info says that kernels are in use, and that selectors are refused"
 for setting in THINWIRE_KERNELS= THINWIRE_THREADS=; do
     env "$setting" "$thinwire" info >"$dir/out" 2>"$dir/err" || fail "$setting: info fails"
     grep "$setting" "$dir/out" | grep -qF "(now: empty, as if not set)" || fail "$setting: info does not say what it means"
