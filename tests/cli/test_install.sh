@@ -27,6 +27,13 @@ for command in "" $("$prefix/bin/thinwire" --help=words | sed 's/^/-/'); do
         fail "no man page of thinwire$command"
 done
 grep -q tw_group_add "$prefix/share/man/man3/libthinwire.3" || fail "libthinwire(3) lacks functions"
+grep -q '^\.SH 4\. TRANSPORTS' "$prefix/share/man/man3/libthinwire.3" || fail "libthinwire(3) speaks of sections without naming them"
+if command -v man >/dev/null; then
+    for page in "$prefix"/share/man/man[13]/*; do
+        warnings=$(man --warnings -l "$page" 2>&1 >/dev/null)
+        [ -z "$warnings" ] || fail "$page: $warnings"
+    done
+fi
 readelf -d "$lib/libthinwire.so" | grep 'SONAME.*\[libthinwire.so.0.1\]' || fail "soname"
 others=$(nm -D --defined-only "$lib/libthinwire.so" | awk '$2 != "A" && $3 !~ /^tw_[a-z].*@@THINWIRE_0\.1$/')
 [ -z "$others" ] || fail "symbols without version: $others"
