@@ -37,6 +37,9 @@ fi
 readelf -d "$lib/libthinwire.so" | grep 'SONAME.*\[libthinwire.so.0.1\]' || fail "soname"
 others=$(nm -D --defined-only "$lib/libthinwire.so" | awk '$2 != "A" && $3 !~ /^tw_[a-z].*@@THINWIRE_0\.1$/')
 [ -z "$others" ] || fail "symbols without version: $others"
+nm -D --defined-only "$lib/libthinwire.so" | awk '{ print $3 }' | sed 's/@@*THINWIRE.*//' | sort >"$scratch/symbols"
+sed -n 's/^ \([^@]*\)@.*/\1/p' "$source/packaging/debian/libthinwire0.1.symbols" | sort | diff "$scratch/symbols" - ||
+    fail "packaging/debian/libthinwire0.1.symbols lists other symbols than the library has"
 ! grep -r --include='*.pc' --include='*.cmake' -l "$build\|/first\|/cuda" "$lib" || fail "paths of this machine"
 if readelf -d "$prefix/bin/thinwire" | grep -i 'NEEDED.*mpi'; then fail "the command needs MPI, which it must not"; fi
 
