@@ -127,9 +127,10 @@ static double relative_error(const wire_bench *bench) {
 static int encode(wire_bench *bench, const tw__wire *format, size_t *bytes) {
     tw__wire_message m = tw__wire_plan(format, bench->selected.count, 0, bench->n);
     int huge = 0;
+    int error = bench->backend->codec->encode(bench->context, &m, &bench->device_selected,
+                                              bench->message, bench->device_rounded, &huge);
     *bytes = m.bytes;
-    return bench->backend->codec->encode(bench->context, &m, &bench->device_selected,
-                                         bench->message, bench->device_rounded, &huge);
+    return error;
 }
 
 static int decode(wire_bench *bench, size_t bytes, int64_t *count) {

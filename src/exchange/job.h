@@ -149,7 +149,7 @@ static inline int64_t tw__longest_part(int64_t span, int64_t parts) {
 
 /* Bytes of memory for so many messages with so many entries in all. Raw: none. */
 size_t tw__pack_capacity(const tw__wire *wire, int64_t entries, int64_t messages);
-/* Bytes of one message at most, and as long as values are not huge. */
+/* Bytes of one message at most; and those to expect of random indices, if no value is huge. */
 size_t tw__pack_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
 size_t tw__pack_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi);
 /* The message of a list within lo .. hi-1, packed at *memory, which moves on. rounded[count] gets the

@@ -28,7 +28,7 @@ size_t tw__pack_bound(const tw__wire *wire, int64_t count, int64_t lo, int64_t h
 }
 
 size_t tw__pack_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t hi) {
-    return wire != NULL ? WORD + tw__wire_bound(wire, count, lo, hi)
+    return wire != NULL ? WORD + tw__wire_expected(wire, count, lo, hi)
                         : sizeof(tw__entry) * (size_t)count;
 }
 

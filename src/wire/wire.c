@@ -1,7 +1,7 @@
 /* wire.c - the table of value formats, and the lengths of messages; see wire.h
  *
- * All lengths follow from the header and the span of indices. So a message is of the right length, or
- * it is refused before anything is read from it. */
+ * All lengths but the bitmap's follow from the header and the span of indices, and the bitmap's has
+ * bounds. So a message is of a possible length, or it is refused before anything is read from it. */
 #include "wire/wire.h"
 
 #include <assert.h>
@@ -34,13 +34,11 @@ static tw__index_plan plan_of(int width, int64_t count, int64_t span) {
     tw__index_plan plan = {.width = width, .span = (uint32_t)span};
     if (width == TW__INDEX_PLAIN) {
         plan.low_bytes = sizeof(uint32_t) * (size_t)count;
-    } else if (width == TW__INDEX_BITMAP) {
-        plan.bit_bytes = tw__bits_bytes(span, 1);
     } else {
         int64_t full = count / TW__WIRE_BLOCK;
         plan.low_bytes = (size_t)full * tw__packed_bytes(TW__WIRE_BLOCK, width) +
                          tw__packed_bytes(count % TW__WIRE_BLOCK, width);
-        plan.bit_bytes = tw__bits_bytes(count + ((span - 1) >> width), 1);
+        plan.bit_bytes = tw__bits_bytes(count + ((span - count) >> width), 1);
     }
     return plan;
 }
@@ -81,6 +79,22 @@ size_t tw__wire_bound(const tw__wire *format, int64_t count, int64_t lo, int64_t
     return message_bytes(format, count, &plan);
 }
 
+/* High parts take 2^width of a gap each, and leave half of that in the mean. */
+static size_t expected_bits(int64_t count, const tw__index_plan *plan) {
+    int64_t left = count * ((INT64_C(1) << plan->width) - 1) / 2;
+    int64_t high = (int64_t)plan->span - count - left;
+    return tw__bits_bytes(count + (high > 0 ? high >> plan->width : 0), 1);
+}
+
+size_t tw__wire_expected(const tw__wire *format, int64_t count, int64_t lo, int64_t hi) {
+    if (count > hi - lo)
+        count = hi - lo;
+    tw__index_plan plan = tw__index_choose(count, hi - lo);
+    if (plan.width != TW__INDEX_PLAIN)
+        plan.bit_bytes = expected_bits(count, &plan);
+    return message_bytes(format, count, &plan);
+}
+
 /* ---- headers */
 
 typedef struct header {
@@ -108,15 +122,24 @@ tw__wire_message tw__wire_plan(const tw__wire *format, int64_t count, int64_t lo
     return m;
 }
 
-static int fail_length(int rank, size_t got, size_t expected) {
-    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a message of %zu bytes, expected were %zu",
-                    rank, got, expected);
+void tw__wire_set_bits(tw__wire_message *m, uint32_t bits) {
+    size_t planned = m->indices.bit_bytes, bytes = tw__bits_bytes(bits, 1);
+    assert(bytes <= planned);
+    m->indices.bit_bytes = bytes;
+    m->bytes -= planned - bytes;
+}
+
+static int fail_length(int rank, size_t got, size_t least, size_t most) {
+    return tw__fail(TW_ERR_PROTOCOL,
+                    "rank %d: sent a message of %zu bytes, expected were %zu to %zu", rank, got,
+                    least, most);
 }
 
 static int read_header(const void *from, size_t size, int rank, header *h,
                        const tw__wire **format) {
     if (size < sizeof *h)
-        return fail_length(rank, size, sizeof *h);
+        return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a message of %zu bytes, a header takes %zu",
+                        rank, size, sizeof *h);
     memcpy(h, from, sizeof *h);
     *format = tw__wire_at(h->format);
     if (h->version != TW__WIRE_VERSION || h->unused != 0 || *format == NULL)
@@ -127,7 +150,8 @@ static int read_header(const void *from, size_t size, int rank, header *h,
     return TW_OK;
 }
 
-/* What the header says must be possible. */
+/* What the header says must be possible. The bitmap is what is left of the message: between a bit
+ * for each entry, and the most that there can be. */
 static int check_extent(const header *h, const tw__wire *format, size_t size, int64_t span,
                         int64_t most, int rank, tw__index_plan *plan) {
     int64_t limit = most < span ? most : span;
@@ -137,8 +161,14 @@ static int check_extent(const header *h, const tw__wire *format, size_t size, in
     if (!tw__index_plan_of(h->width, h->count, span, plan))
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent indices of width %d, which no message has",
                         rank, h->width);
-    size_t expected = message_bytes(format, h->count, plan);
-    return size == expected ? TW_OK : fail_length(rank, size, expected);
+    size_t most_bytes = message_bytes(format, h->count, plan);
+    size_t others = most_bytes - plan->bit_bytes, least_bytes = others;
+    if (plan->width != TW__INDEX_PLAIN)
+        least_bytes += tw__bits_bytes(h->count, 1);
+    if (size < least_bytes || size > most_bytes)
+        return fail_length(rank, size, least_bytes, most_bytes);
+    plan->bit_bytes = size - others;
+    return TW_OK;
 }
 
 int tw__wire_open(const void *from, size_t size, int64_t lo, int64_t hi, int64_t most, int rank,
@@ -157,9 +187,10 @@ int tw__wire_fail_order(const tw__wire_message *m, int rank) {
                     rank, (long long)m->lo, (long long)m->lo + m->indices.span - 1);
 }
 
-int tw__wire_fail_surplus(const tw__wire_message *m, int rank) {
-    return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent more indices than its %lld entries", rank,
-                    (long long)m->count);
+int tw__wire_fail_end(const tw__wire_message *m, int rank) {
+    return tw__fail(TW_ERR_PROTOCOL,
+                    "rank %d: sent a bitmap that does not end with the last of its %lld entries",
+                    rank, (long long)m->count);
 }
 
 int tw__wire_fail_number(int rank) {

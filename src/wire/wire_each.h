@@ -10,13 +10,14 @@
 #include "backend/cpu/wire_numbers.h"
 #include "wire/wire.h"
 
-/* A message without its head: low parts of indices, bitmap, values. */
+/* A message without its head: low parts of indices, values, bitmap. */
 typedef struct tw__wire_body {
     int64_t count;
     int64_t lo;
     uint32_t span;
     int width; /* of the low parts */
     size_t low_bytes;
+    size_t bits_at; /* the bitmap's first byte */
     size_t bit_bytes;
     int format; /* its code */
     int bits;   /* of a value */
@@ -30,6 +31,7 @@ static inline tw__wire_body tw__wire_body_of(const tw__wire_message *m) {
     body.span = m->indices.span;
     body.width = m->indices.width;
     body.low_bytes = m->indices.low_bytes;
+    body.bits_at = m->indices.low_bytes + tw__wire_value_bytes(m->format, m->count);
     body.bit_bytes = m->indices.bit_bytes;
     body.format = m->format->code;
     body.bits = m->format->bits;
@@ -107,32 +109,34 @@ TW__HOST_DEVICE static inline uint32_t tw__plain_read(const uint8_t *in, int byt
     return number;
 }
 
-/* The bit of the bitmap that entry i sets. */
-TW__HOST_DEVICE static inline int64_t tw__bit_of(const tw__wire_body *body,
-                                                 const tw__entry *entries, int64_t i) {
-    uint32_t x = (uint32_t)entries[i].idx - (uint32_t)body->lo;
-    return body->width == TW__INDEX_BITMAP ? (int64_t)x : (int64_t)(x >> body->width) + i;
+/* Indices between entry i and the one before it. */
+TW__HOST_DEVICE static inline uint32_t tw__gap_of(const tw__wire_body *body,
+                                                  const tw__entry *entries, int64_t i) {
+    int64_t minimum = i > 0 ? (int64_t)entries[i - 1].idx + 1 : body->lo;
+    return (uint32_t)(entries[i].idx - minimum);
 }
 
-/* Bits ascend with entries: those of a word are neighbours. */
-TW__HOST_DEVICE static inline uint64_t tw__bitmap_word(const tw__wire_body *body,
-                                                       const tw__entry *entries, int64_t word) {
+/* Bits of the bitmap that entry i takes: zeros for the high part of its gap, and a one. */
+TW__HOST_DEVICE static inline uint32_t tw__bits_of(const tw__wire_body *body,
+                                                   const tw__entry *entries, int64_t i) {
+    return (tw__gap_of(body, entries, i) >> body->width) + 1;
+}
+
+/* A word of the bitmap, where ends[i] bits are those of entries 0 .. i. */
+TW__HOST_DEVICE static inline uint64_t tw__bitmap_word(const uint32_t *ends, int64_t count,
+                                                       int64_t word) {
     const int64_t first = word * TW__WIRE_WORD;
-    int64_t lo = 0, hi = body->count;
+    int64_t lo = 0, hi = count;
     uint64_t bits = 0;
     while (lo < hi) {
         int64_t middle = lo + (hi - lo) / 2;
-        if (tw__bit_of(body, entries, middle) < first)
+        if ((int64_t)ends[middle] <= first)
             lo = middle + 1;
         else
             hi = middle;
     }
-    for (; lo < body->count; lo++) {
-        int64_t bit = tw__bit_of(body, entries, lo) - first;
-        if (bit >= TW__WIRE_WORD)
-            break;
-        bits |= (uint64_t)1 << bit;
-    }
+    for (; lo < count && (int64_t)ends[lo] <= first + TW__WIRE_WORD; lo++)
+        bits |= (uint64_t)1 << ((int64_t)ends[lo] - 1 - first);
     return bits;
 }
 
@@ -152,27 +156,29 @@ TW__HOST_DEVICE static inline uint64_t tw__bitmap_load(const uint8_t *in, int64_
     return bits;
 }
 
-/* Index i, from lo, where found[i] is the i-th set bit of the bitmap, if there is one. */
-TW__HOST_DEVICE static inline uint32_t tw__index_at(const tw__wire_body *body, const uint8_t *low,
-                                                    const uint32_t *found, int64_t i) {
-    if (body->width == TW__INDEX_PLAIN)
-        return tw__plain_read(low + 4 * i, 4);
-    if (body->width == TW__INDEX_BITMAP)
-        return found[i];
+/* The low part of entry i's gap; 0 where there are none. */
+TW__HOST_DEVICE static inline uint32_t tw__low_at(const tw__wire_body *body, const uint8_t *low,
+                                                  int64_t i) {
     const int64_t block = i / TW__WIRE_BLOCK;
-    const uint8_t *in = low + (size_t)block * tw__packed_bytes(TW__WIRE_BLOCK, body->width);
-    return (found[i] - (uint32_t)i) << body->width |
-           tw__low_read(in, tw__block_entries(body->count, block), body->width,
+    return tw__low_read(low + (size_t)block * tw__packed_bytes(TW__WIRE_BLOCK, body->width),
+                        tw__block_entries(body->count, block), body->width,
                         (int)(i % TW__WIRE_BLOCK));
+}
+
+/* Index i, from lo, where bit found[i] is the i-th that is set, and lows[i] the sum of the low parts
+ * up to it. Any numbers are taken, and none wraps around. */
+TW__HOST_DEVICE static inline uint64_t tw__index_at(const tw__wire_body *body,
+                                                    const uint32_t *found,
+                                                    const unsigned long long *lows, int64_t i) {
+    return lows[i] + (uint64_t)i + ((uint64_t)(found[i] - (uint32_t)i) << body->width);
 }
 
 /* ---- Values --------------------------------------------------------------------------------- */
 
 /* Where a block's begin. */
 TW__HOST_DEVICE static inline size_t tw__values_at(const tw__wire_body *body, int64_t block) {
-    return body->low_bytes + body->bit_bytes +
-           (size_t)block *
-               ((size_t)body->levels_bytes + tw__bits_bytes(TW__WIRE_BLOCK, body->bits));
+    return body->low_bytes + (size_t)block * ((size_t)body->levels_bytes +
+                                              tw__bits_bytes(TW__WIRE_BLOCK, body->bits));
 }
 
 /* Of the magnitudes lane, lane + TW__LANES ... of a block: one lane's part of its sums. */

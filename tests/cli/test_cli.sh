@@ -353,7 +353,7 @@ says out "2.0      9.8       140        91       812       53"
 says out "1.3      3.6      4882       154      1424       61"
 says out "1.1 to 1.7 in their abstract"
 succeeds simulate --paper streaming-diloco # published, then ours
-says out "441          109       1.10         0.88     0.294    0.95      0.078    0.90"
+says out "441          109       1.10         0.88     0.281    0.95      0.074    0.90"
 refuses "--local-steps" simulate --tokens 1e9
 refuses "--scheme" simulate --local-steps 30 --scheme topka
 succeeds simulate --network wan --ranks 2 --n 100 --k 10 --scheme dense

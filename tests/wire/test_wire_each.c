@@ -9,7 +9,7 @@
 #include "wire_lists.h"
 
 typedef struct block {
-    uint32_t x[TW__WIRE_BLOCK], code[TW__WIRE_BLOCK];
+    uint32_t x[TW__WIRE_BLOCK], gap[TW__WIRE_BLOCK], code[TW__WIRE_BLOCK];
     float val[TW__WIRE_BLOCK];
     int m;
 } block;
@@ -19,6 +19,7 @@ static block block_of(const tw__wire_body *body, const tw__list *list, int64_t n
     for (int i = 0; i < b.m; i++) {
         const tw__entry *entry = &list->at[number * TW__WIRE_BLOCK + i];
         b.x[i] = (uint32_t)(entry->idx - body->lo);
+        b.gap[i] = tw__gap_of(body, list->at, number * TW__WIRE_BLOCK + i);
         b.val[i] = entry->val;
     }
     return b;
@@ -58,7 +59,7 @@ static void write_block(const tw__wire_body *body, const tw__list *list, int64_t
     }
     for (int j = 0; j < TW__WIRE_BLOCK; j++) {
         if (body->width != TW__INDEX_PLAIN)
-            tw__low_write(b.x, b.m, body->width, j,
+            tw__low_write(b.gap, b.m, body->width, j,
                           out + (size_t)number * tw__packed_bytes(TW__WIRE_BLOCK, body->width));
         tw__values_write(body, b.code, levels, b.m, j, out + tw__values_at(body, number));
     }
@@ -68,14 +69,30 @@ static int64_t bitmap_words(const tw__wire_body *body) {
     return ((int64_t)body->bit_bytes + 7) / 8;
 }
 
+/* What a scan gives: bits of entries 0 .. i, to ends[count]. */
+static void add_up_bits(const tw__wire_body *body, const tw__list *list, uint32_t *ends) {
+    uint32_t bits = 0;
+    for (int64_t i = 0; i < list->count; i++)
+        ends[i] = bits += tw__bits_of(body, list->at, i);
+}
+
+static void write_bitmap(const tw__wire_body *body, const tw__list *list, uint8_t *out) {
+    uint32_t *ends = check_alloc(list->count, sizeof *ends);
+    add_up_bits(body, list, ends);
+    check_int("bytes", (int64_t)body->bit_bytes, (ends[list->count - 1] + 7) / 8);
+    for (int64_t word = 0; word < bitmap_words(body); word++)
+        tw__bitmap_store(tw__bitmap_word(ends, list->count, word), word, out + body->bits_at,
+                         body->bit_bytes);
+    free(ends);
+}
+
 static void check_written(const tw__wire_body *body, const tw__list *list, const uint8_t *want,
                           const float *want_rounded, size_t bytes) {
     uint8_t *out = malloc(bytes);
     float *rounded = check_alloc(list->count + 1, sizeof *rounded);
     memset(out, 0xee, bytes); /* what nobody writes shows */
-    for (int64_t word = 0; word < bitmap_words(body); word++)
-        tw__bitmap_store(tw__bitmap_word(body, list->at, word), word, out + body->low_bytes,
-                         body->bit_bytes);
+    if (body->width != TW__INDEX_PLAIN)
+        write_bitmap(body, list, out);
     for (int64_t b = 0; b < tw__blocks_of(body->count); b++)
         write_block(body, list, b, out, rounded);
     for (size_t i = 0; i < bytes; i++)
@@ -85,17 +102,29 @@ static void check_written(const tw__wire_body *body, const tw__list *list, const
     free(rounded);
 }
 
+/* What scans give: the set bits, and sums of low parts. */
+static void find_bits(const tw__wire_body *body, const tw__list *list, const uint8_t *in,
+                      uint32_t *found, unsigned long long *lows) {
+    unsigned long long sum = 0;
+    int64_t many = 0;
+    for (int64_t bit = 0; bit < 64 * bitmap_words(body); bit++)
+        if (tw__bitmap_load(in + body->bits_at, bit / 64, body->bit_bytes) >> bit % 64 & 1)
+            found[many++] = (uint32_t)bit;
+    check_int("set bits", many, list->count);
+    for (int64_t i = 0; i < list->count; i++)
+        lows[i] = sum += tw__low_at(body, in, i);
+}
+
 static void check_read(const tw__wire_body *body, const tw__list *list, const uint8_t *in,
                        const float *rounded) {
     uint32_t *found = check_alloc(list->count + 1, sizeof *found);
-    int64_t many = 0;
-    for (int64_t bit = 0; bit < 64 * bitmap_words(body); bit++)
-        if (tw__bitmap_load(in + body->low_bytes, bit / 64, body->bit_bytes) >> bit % 64 & 1)
-            found[many++] = (uint32_t)bit;
-    check_int("set bits", many, body->bit_bytes > 0 ? list->count : 0);
+    unsigned long long *lows = check_alloc(list->count + 1, sizeof *lows);
+    if (body->width != TW__INDEX_PLAIN)
+        find_bits(body, list, in, found, lows);
     for (int64_t i = 0; i < list->count; i++) {
         const int64_t b = i / TW__WIRE_BLOCK;
-        const uint32_t x = tw__index_at(body, in, found, i);
+        const uint64_t x = body->width == TW__INDEX_PLAIN ? tw__plain_read(in + 4 * i, 4)
+                                                          : tw__index_at(body, found, lows, i);
         check_int("index", (int64_t)x + body->lo, list->at[i].idx);
         check_float("value",
                     tw__value_read(body, in + tw__values_at(body, b),
@@ -103,20 +132,24 @@ static void check_read(const tw__wire_body *body, const tw__list *list, const ui
                     rounded[i]);
     }
     free(found);
+    free(lows);
 }
 
 static void check_list(const tw__list *list, int64_t lo, int64_t hi) {
     for (int format = 0; tw__wire_at(format) != NULL; format++) {
         if (tw__wire_at(format)->backends == 0)
             continue; /* for the CPU alone */
-        const tw__wire_message m = tw__wire_plan(tw__wire_at(format), list->count, lo, hi);
-        const tw__wire_body body = tw__wire_body_of(&m);
-        const size_t bytes = m.bytes - TW__WIRE_HEADER;
-        uint8_t *message = check_alloc((int64_t)m.bytes, 1), *exact = malloc(bytes);
+        const tw__wire *row = tw__wire_at(format);
+        uint8_t *message = check_alloc((int64_t)tw__wire_bound(row, list->count, lo, hi), 1);
         float *rounded = check_alloc(list->count + 1, sizeof *rounded);
-        check_scene("%s count=%lld lo=%lld hi=%lld width=%d", m.format->name,
-                    (long long)list->count, (long long)lo, (long long)hi, body.width);
-        tw__wire_encode(wire_kernels(), m.format, list, lo, hi, message, rounded);
+        const size_t size = tw__wire_encode(wire_kernels(), row, list, lo, hi, message, rounded);
+        tw__wire_message m;
+        check_ok(tw__wire_open(message, size, lo, hi, list->count, 0, &m));
+        const tw__wire_body body = tw__wire_body_of(&m);
+        const size_t bytes = size - TW__WIRE_HEADER;
+        uint8_t *exact = malloc(bytes);
+        check_scene("%s count=%lld lo=%lld hi=%lld width=%d", row->name, (long long)list->count,
+                    (long long)lo, (long long)hi, body.width);
         memcpy(exact, message + TW__WIRE_HEADER, bytes);
         check_written(&body, list, exact, rounded, bytes);
         check_read(&body, list, exact, rounded);

@@ -1,4 +1,4 @@
-/* test_wire_golden.c - messages of version 1 stay what they are, byte for byte
+/* test_wire_golden.c - messages of version 2 stay what they are, byte for byte
  *
  * wire_golden.txt has a line for every list and format: their names and the message in hex. It was
  * made by `test_wire_golden print` and is never made again for this version: what fails here would

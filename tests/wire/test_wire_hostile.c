@@ -20,12 +20,9 @@ typedef struct sent_message {
 static sent_message write_message(int format, int64_t count, int64_t lo, int64_t hi) {
     tw__list list = wire_list(count, lo, hi, 0, DATA_LAPLACE, (uint64_t)count);
     float *rounded = check_alloc(count + 1, sizeof *rounded);
-    sent_message l = {.size = tw__wire_bound(tw__wire_at(format), count, lo, hi),
-                      .lo = lo,
-                      .hi = hi,
-                      .count = count};
-    l.bytes = check_alloc((int64_t)l.size, 1);
-    tw__wire_encode(wire_kernels(), tw__wire_at(format), &list, lo, hi, l.bytes, rounded);
+    sent_message l = {.lo = lo, .hi = hi, .count = count};
+    l.bytes = check_alloc((int64_t)tw__wire_bound(tw__wire_at(format), count, lo, hi), 1);
+    l.size = tw__wire_encode(wire_kernels(), tw__wire_at(format), &list, lo, hi, l.bytes, rounded);
     free(rounded);
     wire_list_free(&list);
     return l;
@@ -84,7 +81,7 @@ static void on_every_message(void (*check)(sent_message *l)) {
         }
 }
 
-/* Lengths follow from the header: any other is refused. */
+/* Lengths follow from the header and the last set bit: any other is refused. */
 static void cut_and_lengthen(sent_message *l) {
     uint8_t *longer = check_alloc((int64_t)l->size + 9, 1);
     memcpy(longer, l->bytes, l->size);
@@ -133,7 +130,7 @@ static void test_random_changes(void **state) {
 static void test_headers(void **state) {
     (void)state;
     const uint32_t many[] = {0, 1, 127, 128, 129, 1u << 20, INT32_MAX, 1u << 31, UINT32_MAX};
-    uint8_t bytes[300] = {1};
+    uint8_t bytes[300] = {TW__WIRE_VERSION};
     const sent_message l = {bytes, sizeof bytes, 0, INT32_MAX, 200};
     check_kernels_or_skip();
     for (int format = 0; format < 8; format++)
@@ -149,28 +146,32 @@ static void test_headers(void **state) {
 static void test_words(void **state) {
     (void)state;
     const float infinite = INFINITY;
+    tw__wire_message m;
     check_kernels_or_skip();
     sent_message l = write_message(0, 150, 50, 20000);
     check_error(decode(l.bytes, l.size, &l, 149), TW_ERR_PROTOCOL);
     check_contains(tw_last_error(), "rank 3: sent 150 entries, expected were 149 at most");
-    memcpy(l.bytes + l.size - 4, &infinite, 4);
+    check_ok(tw__wire_open(l.bytes, l.size, l.lo, l.hi, l.count, RANK, &m));
+    memcpy(l.bytes + l.size - m.indices.bit_bytes - 4, &infinite, 4);
     check_refused(&l, "sent NaN or infinity");
-    l.size--;
+    l.size -= m.indices.bit_bytes;
     check_refused(&l, "expected were");
     l.bytes[2] = 25;
     check_refused(&l, "indices of width 25");
     l.bytes[3] = 1; /* unused */
-    check_refused(&l, "version 1, format 0; this rank reads version 1");
+    check_refused(&l, "version 2, format 0; this rank reads version 2");
     l.bytes[3] = 0;
     l.bytes[1] = 250;
-    check_refused(&l, "version 1, format 250; this rank reads version 1");
-    l.bytes[0] = 2;
-    check_refused(&l, "version 2");
+    check_refused(&l, "version 2, format 250; this rank reads version 2");
+    l.bytes[1] = 0;
+    l.bytes[0] = 1;
+    check_refused(&l, "version 1, format 0; this rank reads version 2");
+    l.size = 7;
+    check_refused(&l, "a message of 7 bytes, a header takes 8");
     free(l.bytes);
 }
 
-/* Indices that do not ascend, leave the span, or are more than the entries. */
-static void test_indices(void **state) {
+static void test_plain_indices(void **state) {
     (void)state;
     check_kernels_or_skip();
     sent_message plain = write_message(2, 2, 0, 2000000000);
@@ -184,28 +185,73 @@ static void test_indices(void **state) {
     plain.hi = pair[1]; /* one less than it takes */
     check_error(decode(plain.bytes, plain.size, &plain, 2), TW_ERR_PROTOCOL);
     free(plain.bytes);
+}
 
-    sent_message bitmap = write_message(2, 20, 0, 30);
-    check_int("width", bitmap.bytes[2], 0);
-    bitmap.bytes[11] |= 0xc0; /* beyond the span, in the last byte */
-    check_refused(&bitmap, "more indices than its 20 entries");
-    free(bitmap.bytes);
+/* 20 values, and bits 0 .. 18 and 29 of 30. */
+static void test_bitmap(void **state) {
+    (void)state;
+    enum { COUNT = 20, VALUES = 2 * COUNT, BITS = 8 + VALUES };
+    uint8_t bytes[BITS + 4] = {2, 2, 0, 0, COUNT};
+    sent_message l = {bytes, sizeof bytes, 0, 30, COUNT};
+    check_kernels_or_skip();
+    memcpy(bytes + BITS, (uint8_t[]){0xff, 0xff, 0x07, 0x20}, 4);
+    check_ok(decode(bytes, sizeof bytes, &l, COUNT));
+    bytes[BITS + 3] = 0x40; /* bit 30 instead */
+    check_refused(&l, "indices that do not ascend within 0 .. 29");
+    bytes[BITS + 3] = 0x60; /* besides */
+    check_refused(&l, "a bitmap that does not end with the last of its 20 entries");
+    bytes[BITS + 3] = 0; /* 19 bits */
+    check_refused(&l, "indices that do not ascend within 0 .. 29");
+    bytes[BITS + 2] = 0x0f; /* bit 19 instead, so the last byte is too much */
+    check_refused(&l, "a bitmap that does not end with the last of its 20 entries");
+    l.size--;
+    check_ok(decode(bytes, l.size, &l, COUNT));
+    l.size--;
+    check_refused(&l, "expected were 51 to 52");
+    l.size = sizeof bytes;
+    l.hi = 24; /* for which 3 bytes are the most */
+    check_refused(&l, "expected were 51 to 51");
+}
 
-    uint8_t far[8 + 25 + 4] = {1, 2, 0, 0, 2, 0, 0, 0, 3}; /* bits 0 and 1 of 200 */
-    const sent_message distant = {far, sizeof far, 0, 200, 2};
-    check_ok(decode(far, sizeof far, &distant, 2));
-    far[8 + 24] = 0x80; /* a third one, long after the last entry */
-    check_refused(&distant, "more indices than its 2 entries");
-    far[8 + 24] = 0;
-    far[8 + 8] = 1; /* the same in the next word */
-    check_refused(&distant, "more indices than its 2 entries");
+/* A third bit, long after the last of two entries. */
+static void test_surplus_bits(void **state) {
+    (void)state;
+    uint8_t far[8 + 4 + 25] = {2, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3};
+    sent_message l = {far, 8 + 4 + 1, 0, 200, 2};
+    check_kernels_or_skip();
+    check_ok(decode(far, l.size, &l, 2));
+    for (size_t at = 13; at < sizeof far; at += 4) {
+        l.size = at + 1;
+        check_refused(&l, "a bitmap that does not end with the last of its 2 entries");
+        far[at] = 0x80;
+        check_refused(&l, "a bitmap that does not end with the last of its 2 entries");
+        far[at] = 0;
+    }
+}
+
+/* Gaps whose sum leaves the span, and would be within it again in 32 bits. */
+static void test_sums(void **state) {
+    (void)state;
+    enum { COUNT = 130, BLOCK = 128, LOWS = 3 * COUNT, BITS = 8 + LOWS + 2 * COUNT };
+    uint8_t bytes[BITS + 33] = {2, 2, 24, 0, COUNT};
+    const sent_message l = {bytes, sizeof bytes, 0, INT32_MAX, COUNT};
+    check_kernels_or_skip();
+    memset(bytes + BITS, 0xff, 16); /* bits 0 .. 127, 255 and 256 */
+    memcpy(bytes + BITS + 31, (uint8_t[]){0x80, 0x01}, 2);
+    check_ok(decode(bytes, sizeof bytes, &l, COUNT));
+    memset(bytes + 8, 0xff, 3 * BLOCK); /* index 127 is 128 (2^24 - 1) + 127 */
+    check_refused(&l, "indices that do not ascend within");
+    memset(bytes + BITS, 0, 33); /* bits 134 .. 263: index 127 is 134 * 2^24 more, which is */
+    memset(bytes + BITS + 17, 0xff, 16); /* 2^32 + 6 * 2^24 - 1 */
+    bytes[BITS + 16] = 0xc0;
+    check_refused(&l, "indices that do not ascend within");
 }
 
 /* The first index of a block repeats the last one of the block before. */
 static void test_block_edge(void **state) {
     (void)state;
     enum { COUNT = 130, EDGE = 128 };
-    uint8_t bytes[8 + 4 * COUNT + 2 * COUNT] = {1, 2, 32, 0, COUNT};
+    uint8_t bytes[8 + 4 * COUNT + 2 * COUNT] = {2, 2, 32, 0, COUNT};
     const sent_message l = {bytes, sizeof bytes, 0, 1000, COUNT};
     check_kernels_or_skip();
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -221,8 +267,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_length),         cmocka_unit_test(test_every_bit),
         cmocka_unit_test(test_random_changes), cmocka_unit_test(test_headers),
-        cmocka_unit_test(test_words),          cmocka_unit_test(test_indices),
-        cmocka_unit_test(test_block_edge),
+        cmocka_unit_test(test_words),          cmocka_unit_test(test_plain_indices),
+        cmocka_unit_test(test_bitmap),         cmocka_unit_test(test_surplus_bits),
+        cmocka_unit_test(test_sums),           cmocka_unit_test(test_block_edge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* wire_model.c - a naive encoder of wire format version 1; see wire_model.h */
+/* wire_model.c - a naive encoder of wire format version 2; see wire_model.h */
 #include "wire_model.h"
 
 #include <math.h>
@@ -76,32 +76,38 @@ static void append_low(bytes *b, const uint32_t *x, int64_t count, int width) {
     }
 }
 
-static void append_indices(bytes *b, const uint32_t *x, int64_t count, int64_t span, int width) {
-    if (width == PLAIN) {
+/* What goes before the values. */
+static void append_lows(bytes *b, const uint32_t *x, const uint32_t *gap, int64_t count,
+                        int width) {
+    if (width == PLAIN)
         append(b, x, 4 * (size_t)count);
-        return;
-    }
-    for (int64_t i = 0; i < count && width > 0; i += BLOCK)
-        append_low(b, x + i, at_most(BLOCK, count - i), width);
-    const int64_t nbits = width > 0 ? count + ((span - 1) >> width) : span;
-    uint8_t *bits = extend(b, (size_t)(nbits + 7) / 8);
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t at = width > 0 ? (x[i] >> width) + i : x[i];
-        bits[at / 8] |= (uint8_t)(1u << at % 8);
-    }
+    for (int64_t i = 0; i < count && width != PLAIN; i += BLOCK)
+        append_low(b, gap + i, at_most(BLOCK, count - i), width);
 }
 
-/* By trying them all; of equal ones the first in this order. */
-static int smallest(const uint32_t *x, int64_t count, int64_t span) {
+/* What goes behind the values: a bit at a time, zeros for each high part and a one. */
+static void append_bitmap(bytes *b, const uint32_t *gap, int64_t count, int width) {
+    int64_t nbits = 0;
+    for (int64_t i = 0; i < count && width != PLAIN; i++)
+        for (uint32_t bit = 0; bit <= gap[i] >> width; bit++, nbits++) {
+            if (nbits % 8 == 0)
+                extend(b, 1);
+            if (bit == gap[i] >> width)
+                b->at[b->size - 1] |= (uint8_t)(1u << nbits % 8);
+        }
+}
+
+/* By trying them all, with the longest bitmap that there can be; of equal ones the first in this
+ * order. */
+static int smallest(const uint32_t *x, const uint32_t *gap, int64_t count, int64_t span) {
     int best = PLAIN;
     int64_t least = 4 * count;
     for (int width = 0; width <= WIDTH_MAX && count > 0; width++) {
         bytes trial = {NULL, 0};
-        if (((span - 1) >> width) / 8 > least)
-            continue; /* the bitmap alone is larger: no need to make it */
-        append_indices(&trial, x, count, span, width);
-        if ((int64_t)trial.size < least) {
-            least = (int64_t)trial.size;
+        append_lows(&trial, x, gap, count, width);
+        const int64_t size = (int64_t)trial.size + (count + ((span - count) >> width) + 7) / 8;
+        if (size < least) {
+            least = size;
             best = width;
         }
         free(trial.at);
@@ -204,20 +210,25 @@ static void append_values(bytes *b, int format, const float *val, int64_t count,
 uint8_t *wire_model_encode(int format, const int32_t *idx, const float *val, int64_t count,
                            int64_t lo, int64_t hi, size_t *size, float *rounded) {
     uint32_t *x = calloc((size_t)count + 1, sizeof *x);
+    uint32_t *gap = calloc((size_t)count + 1, sizeof *gap);
     const uint32_t total = (uint32_t)count;
     bytes message = {NULL, 0};
-    if (!x)
+    if (!x || !gap)
         abort();
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
         x[i] = (uint32_t)(idx[i] - lo);
-    const int width = smallest(x, count, hi - lo);
-    const uint8_t start[4] = {1, (uint8_t)format, (uint8_t)width, 0};
+        gap[i] = i > 0 ? x[i] - x[i - 1] - 1 : x[i];
+    }
+    const int width = smallest(x, gap, count, hi - lo);
+    const uint8_t start[4] = {2, (uint8_t)format, (uint8_t)width, 0};
     append(&message, start, sizeof start);
     append(&message, &total, sizeof total);
-    append_indices(&message, x, count, hi - lo, width);
+    append_lows(&message, x, gap, count, width);
     for (int64_t i = 0; i < count; i += BLOCK)
         append_values(&message, format, val + i, at_most(BLOCK, count - i), rounded + i);
+    append_bitmap(&message, gap, count, width);
     free(x);
+    free(gap);
     *size = message.size;
     return message.at;
 }

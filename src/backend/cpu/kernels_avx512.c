@@ -181,17 +181,15 @@ static void avx512_widen_f16(float *dst, const void *src, int64_t len) {
 
 /* ---- wire formats: only positions needs more than the compiler, a compress of the numbers 0 .. 63 */
 
+/* Stores all of them: of a bitmap of gaps 40 to 60 % of the bits are set. */
 static int avx512_positions(uint64_t word, uint32_t first, uint32_t *at) {
     const ints firsts = all_ints((int32_t)first);
-    int count = __builtin_popcountll(word);
     bytes set = positions_of(word);
     store_positions(at, _mm512_castsi512_si128(set), firsts);
     store_positions(at + 16, _mm512_extracti32x4_epi32(set, 1), firsts);
-    if (count > 32) { /* seldom: Elias and Fano's bitmaps are a third to half full */
-        store_positions(at + 32, _mm512_extracti32x4_epi32(set, 2), firsts);
-        store_positions(at + 48, _mm512_extracti32x4_epi32(set, 3), firsts);
-    }
-    return count;
+    store_positions(at + 32, _mm512_extracti32x4_epi32(set, 2), firsts);
+    store_positions(at + 48, _mm512_extracti32x4_epi32(set, 3), firsts);
+    return __builtin_popcountll(word);
 }
 
 static const tw__wire_kernels wire = {TW__WIRE_LOOPS, .positions = avx512_positions};

@@ -21,6 +21,17 @@ static uint64_t load_word(const uint8_t *bits, size_t at, size_t bytes) {
     return word;
 }
 
+/* ---- Writing indices ------------------------------------------------------------------------ */
+
+typedef struct index_writer {
+    const tw__wire_kernels *kernels;
+    tw__index_plan plan;
+    uint8_t *low;     /* where the next block goes */
+    uint8_t *bits;    /* [plan.bit_bytes], zeros behind those that are set */
+    uint32_t used;    /* bits up to the last one that is set */
+    uint32_t minimum; /* of the next index */
+} index_writer;
+
 /* Sets bits at[count], which ascend, behind those that are set already. A word is stored when the
  * next one begins, so it is whole, but for the last. */
 static void set_bits(const uint32_t *at, int count, uint8_t *bits, size_t bytes) {
@@ -38,38 +49,29 @@ static void set_bits(const uint32_t *at, int count, uint8_t *bits, size_t bytes)
     memcpy(bits + last, &pending, word_bytes(last, bytes));
 }
 
-/* ---- Writing indices ------------------------------------------------------------------------ */
-
-typedef struct index_writer {
-    const tw__wire_kernels *kernels;
-    tw__index_plan plan;
-    uint8_t *low;  /* where the next block goes */
-    uint8_t *bits; /* [plan.bit_bytes] */
-    uint32_t done; /* indices written */
-} index_writer;
-
-static void put_elias_fano(index_writer *w, const uint32_t *idx, int count) {
-    uint32_t at[TW__WIRE_BLOCK];
-    for (int i = 0; i < TW__WIRE_BLOCK; i++)
-        at[i] = (idx[i] >> w->plan.width) + w->done + (uint32_t)i;
-    set_bits(at, count, w->bits, w->plan.bit_bytes);
-    w->kernels->pack(idx, count, w->plan.width, w->low);
+static void put_gaps(index_writer *w, const uint32_t *idx, int count) {
+    uint32_t gap[TW__WIRE_BLOCK], at[TW__WIRE_BLOCK];
+    w->kernels->gaps(idx, count, w->minimum, gap);
+    w->kernels->sums(gap, w->plan.width, w->used - 1, at);
+    w->kernels->pack(gap, count, w->plan.width, w->low);
     w->low += tw__packed_bytes(count, w->plan.width);
+    set_bits(at, count, w->bits, w->plan.bit_bytes);
+    w->used = at[count - 1] + 1;
+    w->minimum = idx[count - 1] + 1;
 }
 
 /* The next `count` indices: all blocks but the last are full. */
 static void put_indices(index_writer *w, const uint32_t *idx, int count) {
-    assert(count > 0 && w->done % TW__WIRE_BLOCK == 0);
-    assert(idx[count - 1] < w->plan.span);
+    assert(count > 0 && idx[0] >= w->minimum && idx[count - 1] < w->plan.span);
     if (w->plan.width == TW__INDEX_PLAIN) {
         memcpy(w->low, idx, sizeof *idx * (size_t)count);
         w->low += sizeof *idx * (size_t)count;
-    } else if (w->plan.width == TW__INDEX_BITMAP) {
+    } else if (w->plan.width == TW__INDEX_BITMAP) { /* as put_gaps, but faster */
         set_bits(idx, count, w->bits, w->plan.bit_bytes);
+        w->used = idx[count - 1] + 1;
     } else {
-        put_elias_fano(w, idx, count);
+        put_gaps(w, idx, count);
     }
-    w->done += (uint32_t)count;
 }
 
 /* ---- Reading indices ------------------------------------------------------------------------ */
@@ -81,7 +83,8 @@ typedef struct index_reader {
     const uint8_t *bits; /* [plan.bit_bytes] */
     size_t next;         /* the first byte of bits that was not read */
     uint32_t done;       /* indices read */
-    uint32_t previous;   /* the last one of them */
+    uint32_t previous;   /* plain: the last one of them */
+    uint32_t lows;       /* else: the sum of their low parts, and how many they are */
     int nfound;          /* set bits of later blocks */
     uint32_t found[TW__WIRE_BLOCK + TW__WIRE_WORD];
 } index_reader;
@@ -102,48 +105,58 @@ static void drop_found(index_reader *r, int count) {
     memmove(r->found, r->found + count, sizeof *r->found * (size_t)r->nfound);
 }
 
-/* A high part that is too large may wrap around; bits are left then, and is_at_end says so. */
-static void get_elias_fano(index_reader *r, uint32_t *idx, int count) {
-    r->kernels->unpack(r->low, count, r->plan.width, idx);
-    r->low += tw__packed_bytes(count, r->plan.width);
-    for (int i = 0; i < count; i++)
-        idx[i] |= (r->found[i] - r->done - (uint32_t)i) << r->plan.width;
-}
-
-static int ascends(const uint32_t *idx, int count) {
-    int descents = 0;
+static int get_plain(index_reader *r, uint32_t *idx, int count) {
+    memcpy(idx, r->low, sizeof *idx * (size_t)count);
+    r->low += sizeof *idx * (size_t)count;
+    int descents = r->done > 0 && idx[0] <= r->previous;
     for (int i = 1; i < count; i++)
         descents += idx[i] <= idx[i - 1];
-    return descents == 0;
+    r->previous = idx[count - 1];
+    return descents == 0 && r->previous < r->plan.span;
+}
+
+/* What get_gaps would do, but faster. */
+static int get_bitmap(index_reader *r, uint32_t *idx, int count) {
+    if (!find_bits(r, count))
+        return 0;
+    memcpy(idx, r->found, sizeof *idx * (size_t)count);
+    drop_found(r, count);
+    return idx[count - 1] < r->plan.span;
+}
+
+/* Index i is i + the low parts + the high parts << width, both summed up to it. Sums ascend: if the
+ * last index of a block lies within the span, so do the others. That of the low parts fits into 32
+ * bits: it is below the span before the block, and the block adds 2^31 at most. */
+static int get_gaps(index_reader *r, uint32_t *idx, int count) {
+    const int width = r->plan.width, last = count - 1;
+    if (!find_bits(r, count))
+        return 0;
+    r->kernels->unpack(r->low, count, width, idx);
+    r->kernels->sums(idx, 0, r->lows - 1, idx);
+    r->low += tw__packed_bytes(count, width);
+    r->lows = idx[last] + 1;
+    uint64_t high = r->found[last] - r->done - (uint32_t)last;
+    int within = idx[last] + (high << width) < r->plan.span;
+    for (int i = 0; i < count; i++)
+        idx[i] += (r->found[i] - r->done - (uint32_t)i) << width;
+    drop_found(r, count);
+    return within;
 }
 
 /* The next `count` indices. Returns 0 if there are none, or not ascending within the span. */
 static int get_indices(index_reader *r, uint32_t *idx, int count) {
     assert(count > 0 && count <= TW__WIRE_BLOCK);
-    if (r->plan.width == TW__INDEX_PLAIN) {
-        memcpy(idx, r->low, sizeof *idx * (size_t)count);
-        r->low += sizeof *idx * (size_t)count;
-    } else {
-        if (!find_bits(r, count))
-            return 0;
-        if (r->plan.width == TW__INDEX_BITMAP)
-            memcpy(idx, r->found, sizeof *idx * (size_t)count);
-        else
-            get_elias_fano(r, idx, count);
-        drop_found(r, count);
-    }
-    int follows = r->done == 0 || idx[0] > r->previous;
+    int good = r->plan.width == TW__INDEX_PLAIN    ? get_plain(r, idx, count)
+               : r->plan.width == TW__INDEX_BITMAP ? get_bitmap(r, idx, count)
+                                                   : get_gaps(r, idx, count);
     r->done += (uint32_t)count;
-    r->previous = idx[count - 1];
-    return follows && ascends(idx, count) && r->previous < r->plan.span;
+    return good;
 }
 
-/* After the last block: whether no bits are left. */
+/* After the last block: whether the bitmap ends in the byte of its last entry. */
 static int is_at_end(const index_reader *r) {
-    uint64_t more = (uint64_t)r->nfound;
-    for (size_t at = r->next; at < r->plan.bit_bytes; at += WORD_BYTES)
-        more |= load_word(r->bits, at, r->plan.bit_bytes);
-    return more == 0;
+    return r->nfound == 0 && r->next >= r->plan.bit_bytes &&
+           (r->plan.bit_bytes == 0 || r->bits[r->plan.bit_bytes - 1] != 0);
 }
 
 /* ---- Values: a block of them to bytes, and back ------------------------------------------------ */
@@ -206,14 +219,17 @@ static int any_from(const block *b, uint32_t bits) {
     return count > 0;
 }
 
-/* Returns 1, and stops, at a value whose magnitude bits are `huge` or more; else 0. */
-static int write_body(const tw__kernels *kernels, const tw__wire_message *m, const tw__list *list,
+/* Returns 1, and stops, at a value whose magnitude bits are `huge` or more; else 0, and the lengths
+ * of the message are what was written. */
+static int write_body(const tw__kernels *kernels, tw__wire_message *m, const tw__list *list,
                       uint8_t *indices, float *rounded, uint32_t huge) {
-    uint8_t *bits = indices + m->indices.low_bytes, *values = bits + m->indices.bit_bytes;
-    index_writer writer = {
-        .kernels = kernels->wire, .plan = m->indices, .low = indices, .bits = bits};
+    uint8_t *values = indices + m->indices.low_bytes;
+    index_writer writer = {.kernels = kernels->wire,
+                           .plan = m->indices,
+                           .low = indices,
+                           .bits = values + tw__wire_value_bytes(m->format, m->count)};
     assert(list->count == m->count);
-    memset(bits, 0, m->indices.bit_bytes);
+    memset(writer.bits, 0, m->indices.bit_bytes);
     block b;
     for (int64_t at = 0; at < list->count; at += b.count) {
         b.count = block_count(list->count - at);
@@ -222,14 +238,17 @@ static int write_body(const tw__kernels *kernels, const tw__wire_message *m, con
             return 1;
         put_indices(&writer, b.idx, b.count);
         encode_values(kernels, m->format, b.val, b.count, values);
-        decode_values(kernels, m->format, values, b.count, b.val);
-        memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
+        float *seen = b.count == TW__WIRE_BLOCK ? rounded + at : b.val; /* room for a whole block */
+        decode_values(kernels, m->format, values, b.count, seen);
+        if (seen == b.val)
+            memcpy(rounded + at, b.val, sizeof *rounded * (size_t)b.count);
         values += value_block_bytes(m->format, b.count);
     }
+    tw__wire_set_bits(m, writer.used);
     return 0;
 }
 
-static int encode(void *context, const tw__wire_message *m, const tw__list *list, void *out,
+static int encode(void *context, tw__wire_message *m, const tw__list *list, void *out,
                   float *rounded, int *huge) {
     const tw__cpu_lists *cpu = context;
     memcpy(out, m->head, m->head_bytes);
@@ -253,14 +272,13 @@ static void put_together(const block *b, int64_t lo, tw__entry *entries) {
 
 static int read_body(const tw__kernels *kernels, const tw__wire_message *m, const void *body,
                      tw__entry *entries, int rank) {
-    const uint8_t *indices = body, *bits = indices + m->indices.low_bytes;
-    const uint8_t *values = bits + m->indices.bit_bytes;
+    const uint8_t *indices = body, *values = indices + m->indices.low_bytes;
     index_reader reader;
     memset(&reader, 0, offsetof(index_reader, found));
     reader.kernels = kernels->wire;
     reader.plan = m->indices;
     reader.low = indices;
-    reader.bits = bits;
+    reader.bits = values + tw__wire_value_bytes(m->format, m->count);
     block b;
     for (int64_t at = 0; at < m->count; at += b.count) {
         b.count = block_count(m->count - at);
@@ -272,7 +290,7 @@ static int read_body(const tw__kernels *kernels, const tw__wire_message *m, cons
         put_together(&b, m->lo, entries + at);
         values += value_block_bytes(m->format, b.count);
     }
-    return is_at_end(&reader) ? TW_OK : tw__wire_fail_surplus(m, rank);
+    return is_at_end(&reader) ? TW_OK : tw__wire_fail_end(m, rank);
 }
 
 static int decode(void *context, const tw__wire_message *m, const void *body, tw__entry *entries,

@@ -14,7 +14,7 @@
 
 #define TW__WIRE_BLOCK 128
 #define TW__WIRE_WORD 64        /* bits that are looked at together */
-#define TW__WIRE_WIDTH_MAX 24   /* bits that pack takes from an index */
+#define TW__WIRE_WIDTH_MAX 24   /* bits that pack takes from a gap */
 #define TW__WIRE_LEVELS_BYTES 4 /* before the codes of a block of quantized values */
 
 /* Bytes that `count` numbers of `bits` bits take. */
@@ -30,6 +30,11 @@ typedef struct tw__wire_kernels {
      * other bits of x are 0. */
     void (*pack)(const uint32_t *x, int count, int width, uint8_t *out);
     void (*unpack)(const uint8_t *in, int count, int width, uint32_t *x);
+    /* What lies between ascending idx[count]: gap[i] = idx[i] - idx[i - 1] - 1, and
+     * gap[0] = idx[0] - minimum. */
+    void (*gaps)(const uint32_t *idx, int count, uint32_t minimum, uint32_t *gap);
+    /* sum[i] = before + the sum of (x[j] >> shift) + 1 over j = 0 .. i. The two may be one. */
+    void (*sums)(const uint32_t *x, int shift, uint32_t before, uint32_t *sum);
 
     /* Rounded to nearest, ties to even; what is too large becomes the largest finite number.
      * out[2 * count]. tw__kernels' widen is the inverse. */

@@ -113,6 +113,36 @@ static void loop_unpack(const uint8_t *in, int count, int width, uint32_t *x) {
         unpack_slice(in, count, shift, 1, x);
 }
 
+static void loop_gaps(const uint32_t *idx, int count, uint32_t minimum, uint32_t *gap) {
+    gap[0] = idx[0] - minimum;
+    for (int i = 1; i < TW__WIRE_BLOCK; i++)
+        gap[i] = idx[i] - idx[i - 1] - 1;
+    if (count < TW__WIRE_BLOCK)
+        memset(gap + count, 0, sizeof *gap * (size_t)(TW__WIRE_BLOCK - count));
+}
+
+/* Of four numbers by adding what lies one, then two lanes before; the last lane is carried on. Twice
+ * as fast as the loop below, which is for versions of gcc that lack the shuffle. */
+static void loop_sums(const uint32_t *x, int shift, uint32_t before, uint32_t *sum) {
+#if defined(__clang__) || __GNUC__ >= 12
+    typedef uint32_t four __attribute__((vector_size(16)));
+    const four zero = {0};
+    four carry = {before, before, before, before}, s;
+    for (int i = 0; i < TW__WIRE_BLOCK; i += 4) {
+        memcpy(&s, x + i, sizeof s);
+        s = (s >> shift) + 1;
+        s += __builtin_shufflevector(zero, s, 0, 4, 5, 6);
+        s += __builtin_shufflevector(zero, s, 0, 1, 4, 5);
+        s += carry;
+        memcpy(sum + i, &s, sizeof s);
+        carry = __builtin_shufflevector(s, s, 3, 3, 3, 3);
+    }
+#else
+    for (int i = 0; i < TW__WIRE_BLOCK; i++)
+        sum[i] = before += (x[i] >> shift) + 1;
+#endif
+}
+
 /* ---- Values of 16 bits ---------------------------------------------------------------------- */
 
 static void loop_narrow_bf16(const float *val, int count, uint8_t *out) {
@@ -209,7 +239,8 @@ static void loop_dequantize(const uint8_t *in, int count, int bits, float *val) 
 
 /* A table of these, but for positions. */
 #define TW__WIRE_LOOPS                                                                             \
-    .pack = loop_pack, .unpack = loop_unpack, .narrow_f16 = loop_narrow_f16,                       \
-    .narrow_bf16 = loop_narrow_bf16, .quantize = loop_quantize, .dequantize = loop_dequantize
+    .pack = loop_pack, .unpack = loop_unpack, .gaps = loop_gaps, .sums = loop_sums,                \
+    .narrow_f16 = loop_narrow_f16, .narrow_bf16 = loop_narrow_bf16, .quantize = loop_quantize,     \
+    .dequantize = loop_dequantize
 
 #endif

@@ -544,6 +544,14 @@ cudaError_t temporary_of(int64_t most, size_t *bytes) {
         error = cub::DeviceScan::ExclusiveSum(nullptr, need, (uint32_t *)nullptr,
                                               (uint32_t *)nullptr, (int)most);
     *bytes = need > *bytes ? need : *bytes;
+    if (error == cudaSuccess)
+        error = cub::DeviceScan::InclusiveSum(nullptr, need, (uint32_t *)nullptr,
+                                              (uint32_t *)nullptr, (int)most);
+    *bytes = need > *bytes ? need : *bytes;
+    if (error == cudaSuccess)
+        error = cub::DeviceScan::InclusiveSum(nullptr, need, (Word *)nullptr, (Word *)nullptr,
+                                              (int)most);
+    *bytes = need > *bytes ? need : *bytes;
     return error;
 }
 

@@ -21,6 +21,7 @@ struct Answer {
     tw__entry at, before;
     int huge;                /* of a message: values that it cannot have */
     int misplaced, infinite; /* of a message: indices, values */
+    int padded;              /* of a message: nothing in the last byte of its bitmap */
     uint32_t bins[TW__BINS];
     int64_t bounds[MOST_CUTS];
     int64_t positions[MOST_CUTS];

@@ -1,12 +1,13 @@
 /* wire.cu - entries in wire formats, in a GPU's memory; see wire/wire.h
  *
  * A block of threads for each block of a message. wire/wire_each.h says what a thread makes or reads;
- * here is what threads need of each other: the levels of a block's values, and which set bit of a
- * bitmap belongs to which entry. Lengths were checked when the message was opened: whatever the
+ * here is what threads need of each other: the levels of a block's values, sums of the gaps before an
+ * entry, and which set bit of a bitmap belongs to which entry. Lengths were checked when the message was opened: whatever the
  * bytes are, they are read, and entries written, within them. */
 #include "backend/cuda/lists.cuh"
 #include "wire/wire_each.h"
 
+#include <assert.h>
 #include <cub/device/device_scan.cuh>
 
 using namespace tw;
@@ -73,7 +74,7 @@ __device__ tw__levels levels_of(const tw__wire_body &body, const float *val, int
 __global__ void write_blocks(const __grid_constant__ tw__wire_body body,
                              const __grid_constant__ Head head, const tw__entry *entries,
                              uint8_t *out, float *rounded, Answer *answer) {
-    __shared__ uint32_t x[TW__WIRE_BLOCK], code[TW__WIRE_BLOCK];
+    __shared__ uint32_t gap[TW__WIRE_BLOCK], code[TW__WIRE_BLOCK];
     __shared__ float val[TW__WIRE_BLOCK];
     const int i = threadIdx.x, m = tw__block_entries(body.count, blockIdx.x);
     const int64_t at = (int64_t)blockIdx.x * TW__WIRE_BLOCK + i;
@@ -82,15 +83,15 @@ __global__ void write_blocks(const __grid_constant__ tw__wire_body body,
     if (m <= 0)
         return;
     uint8_t *indices = out + head.bytes;
-    x[i] = i < m ? (uint32_t)entries[at].idx - (uint32_t)body.lo : 0;
+    gap[i] = i < m ? tw__gap_of(&body, entries, at) : 0;
     val[i] = i < m ? entries[at].val : 0.0f;
     bool huge = __syncthreads_or(magnitude(val[i]) >= magnitude(TW__WIRE_HUGE));
     if (huge && i == 0)
         answer->huge = 1;
     if (body.width == TW__INDEX_PLAIN && i < m)
-        tw__plain_write(x[i], 4, indices + 4 * at);
+        tw__plain_write((uint32_t)entries[at].idx - (uint32_t)body.lo, 4, indices + 4 * at);
     else if (body.width != TW__INDEX_PLAIN)
-        tw__low_write(x, m, body.width, i,
+        tw__low_write(gap, m, body.width, i,
                       indices + blockIdx.x * tw__packed_bytes(TW__WIRE_BLOCK, body.width));
     const tw__levels levels = levels_of(body, val, m);
     code[i] = i < m ? tw__value_code(&body, val[i], levels) : 0;
@@ -100,29 +101,55 @@ __global__ void write_blocks(const __grid_constant__ tw__wire_body body,
     tw__values_write(&body, code, levels, m, i, indices + tw__values_at(&body, blockIdx.x));
 }
 
-__global__ void write_bitmap(const __grid_constant__ tw__wire_body body, const tw__entry *entries,
-                             int64_t words, uint8_t *bits) {
-    int64_t word = thread_number();
-    if (word < words)
-        tw__bitmap_store(tw__bitmap_word(&body, entries, word), word, bits, body.bit_bytes);
+__global__ void count_entry_bits(const __grid_constant__ tw__wire_body body,
+                                 const tw__entry *entries, uint32_t *bits) {
+    int64_t i = thread_number();
+    if (i < body.count)
+        bits[i] = tw__bits_of(&body, entries, i);
 }
 
-int encode(void *context, const tw__wire_message *m, const tw__list *list, void *out,
-           float *rounded, int *huge) {
+/* ends[i]: bits of entries 0 .. i. There is room for `words`, and the last entry ends the bitmap. */
+__global__ void write_bitmap(const uint32_t *ends, int64_t count, int64_t words, uint8_t *bits,
+                             Answer *answer) {
+    int64_t word = thread_number();
+    if (word < words)
+        tw__bitmap_store(tw__bitmap_word(ends, count, word), word, bits,
+                         tw__bits_bytes(ends[count - 1], 1));
+    if (word == 0)
+        answer->number = ends[count - 1];
+}
+
+/* Queues what writes the bitmap; answer->number will be its length in bits. */
+cudaError_t add_bitmap(tw__cuda_lists *d, const tw__wire_body &body, const tw__entry *entries,
+                       uint8_t *bits) {
+    const int64_t words = words_of_bits(body);
+    assert(body.count <= d->most);
+    count_entry_bits<<<blocks_of(body.count), LIST_THREADS, 0, stream_of(d)>>>(body, entries,
+                                                                               d->orders);
+    cudaError_t error = cub::DeviceScan::InclusiveSum(d->temporary, d->temporary_bytes, d->orders,
+                                                      d->orders, (int)body.count, stream_of(d));
+    write_bitmap<<<blocks_of(words), LIST_THREADS, 0, stream_of(d)>>>(d->orders, body.count, words,
+                                                                      bits, d->answer);
+    return error;
+}
+
+int encode(void *context, tw__wire_message *m, const tw__list *list, void *out, float *rounded,
+           int *huge) {
     tw__cuda_lists *d = of(context);
     Guard guard(d->stream->ordinal);
     const tw__wire_body body = tw__wire_body_of(m);
     const Head head = {{m->head[0], m->head[1]}, (int)m->head_bytes};
-    const int64_t words = words_of_bits(body);
     uint8_t *bytes = static_cast<uint8_t *>(out);
+    cudaError_t error = cudaSuccess;
     d->answer->huge = 0;
+    d->answer->number = 0;
     write_blocks<<<grid_of(body.count), TW__WIRE_BLOCK, 0, stream_of(d)>>>(
         body, head, list->at, bytes, rounded, d->answer);
-    if (words > 0)
-        write_bitmap<<<blocks_of(words), LIST_THREADS, 0, stream_of(d)>>>(
-            body, list->at, words, bytes + head.bytes + body.low_bytes);
-    TW_TRY(finish(d, cudaSuccess, "writing a message"));
+    if (body.bit_bytes > 0)
+        error = add_bitmap(d, body, list->at, bytes + head.bytes + body.bits_at);
+    TW_TRY(finish(d, error, "writing a message"));
     *huge = d->answer->huge;
+    tw__wire_set_bits(m, (uint32_t)d->answer->number);
     return TW_OK;
 }
 
@@ -135,7 +162,7 @@ __global__ void count_bits(const uint8_t *bits, size_t bytes, int64_t words, uin
 }
 
 /* Bit r of those that are set, to found[r], of which there is room for `count`. before[word]: set
- * bits of earlier words. */
+ * bits of earlier words. The last byte must have one. */
 __global__ void find_bits(const uint8_t *bits, size_t bytes, int64_t words, const uint32_t *before,
                           int64_t count, uint32_t *found, Answer *answer) {
     int64_t word = thread_number();
@@ -145,21 +172,38 @@ __global__ void find_bits(const uint8_t *bits, size_t bytes, int64_t words, cons
     for (uint64_t left = tw__bitmap_load(bits, word, bytes); left != 0; left &= left - 1, r++)
         if (r < count)
             found[r] = (uint32_t)(word * TW__WIRE_WORD + __ffsll((long long)left) - 1);
-    if (word == words - 1)
+    if (word == words - 1) {
         answer->number = r;
+        answer->padded = bits[bytes - 1] == 0;
+    }
 }
 
+__global__ void read_lows(const __grid_constant__ tw__wire_body body, const uint8_t *in,
+                          Word *lows) {
+    int64_t i = thread_number();
+    if (i < body.count)
+        lows[i] = tw__low_at(&body, in, i);
+}
+
+__device__ bool is_plain_misplaced(const tw__wire_body &body, const uint8_t *in, int64_t at) {
+    uint32_t x = tw__plain_read(in + 4 * at, 4);
+    return x >= body.span || (at > 0 && x <= tw__plain_read(in + 4 * (at - 1), 4));
+}
+
+/* found[] and lows[]: see tw__index_at. Sums of gaps ascend, plain indices may not. */
 __global__ void read_blocks(const __grid_constant__ tw__wire_body body, const uint8_t *in,
-                            const uint32_t *found, tw__entry *entries, Answer *answer) {
+                            const uint32_t *found, const Word *lows, tw__entry *entries,
+                            Answer *answer) {
     const int i = threadIdx.x, m = tw__block_entries(body.count, blockIdx.x);
     const int64_t at = (int64_t)blockIdx.x * TW__WIRE_BLOCK + i;
     bool misplaced = false, infinite = false;
     if (i < m) {
-        uint32_t x = tw__index_at(&body, in, found, at);
-        misplaced = x >= body.span || (at > 0 && x <= tw__index_at(&body, in, found, at - 1));
+        const bool plain = body.width == TW__INDEX_PLAIN;
+        uint64_t x = plain ? tw__plain_read(in + 4 * at, 4) : tw__index_at(&body, found, lows, at);
+        misplaced = plain ? is_plain_misplaced(body, in, at) : x >= body.span;
         float value = tw__value_read(&body, in + tw__values_at(&body, blockIdx.x), m, i);
         infinite = magnitude(value) >= TW__INFINITY_BITS;
-        entries[at] = tw__entry{(int32_t)(x + (uint32_t)body.lo), value};
+        entries[at] = tw__entry{(int32_t)((uint32_t)x + (uint32_t)body.lo), value};
     }
     misplaced = __syncthreads_or(misplaced);
     infinite = __syncthreads_or(infinite);
@@ -182,6 +226,14 @@ cudaError_t look_for_bits(tw__cuda_lists *d, const tw__wire_body &body, const ui
     return error;
 }
 
+/* Queues the sums of low parts. */
+cudaError_t add_up_lows(tw__cuda_lists *d, const tw__wire_body &body, const uint8_t *in,
+                        Word *lows) {
+    read_lows<<<blocks_of(body.count), LIST_THREADS, 0, stream_of(d)>>>(body, in, lows);
+    return cub::DeviceScan::InclusiveSum(d->temporary, d->temporary_bytes, lows, lows,
+                                         (int)body.count, stream_of(d));
+}
+
 /* A message lies in memory of the group's, as do its entries, so there is room for both. */
 int check_room(const tw__cuda_lists *d, const tw__wire_body &body, int rank) {
     if (body.count <= d->most && words_of_bits(body) <= d->most)
@@ -202,18 +254,21 @@ int decode(void *context, const tw__wire_message *m, const void *body, tw__entry
     if (b.count == 0)
         return TW_OK; /* and no bitmap */
     d->answer->number = (unsigned long long)b.count;
-    d->answer->misplaced = d->answer->infinite = 0;
+    d->answer->misplaced = d->answer->infinite = d->answer->padded = 0;
     if (b.bit_bytes > 0)
-        error = look_for_bits(d, b, in + b.low_bytes, found);
-    read_blocks<<<grid_of(b.count), TW__WIRE_BLOCK, 0, stream_of(d)>>>(b, in, found, entries,
-                                                                       d->answer);
+        error = look_for_bits(d, b, in + b.bits_at, found);
+    if (b.bit_bytes > 0 && error == cudaSuccess)
+        error = add_up_lows(d, b, in, d->words[1]);
+    read_blocks<<<grid_of(b.count), TW__WIRE_BLOCK, 0, stream_of(d)>>>(b, in, found, d->words[1],
+                                                                       entries, d->answer);
     TW_TRY(finish(d, error, "reading a message"));
     if (d->answer->number < (unsigned long long)b.count || d->answer->misplaced)
         return tw__wire_fail_order(m, rank);
     if (d->answer->infinite)
         return tw__wire_fail_number(rank);
-    return d->answer->number == (unsigned long long)b.count ? TW_OK
-                                                            : tw__wire_fail_surplus(m, rank);
+    if (d->answer->number > (unsigned long long)b.count || d->answer->padded)
+        return tw__wire_fail_end(m, rank);
+    return TW_OK;
 }
 
 } // namespace
