@@ -489,8 +489,10 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
     tw__handover h = {0};
     int *heirs = calloc((size_t)g->nranks, sizeof *heirs);
     plan p = {.heirs = heirs};
-    if (heirs == NULL) /* the others wait for this rank */
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
+    if (heirs == NULL) { /* the others wait for this rank */
+        tw__group_break(g, tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks));
+        return TW_ERR_MEMORY;
+    }
     int error = share_change(g, heir, &p);
     if (error == TW_OK)
         tell_unchanged(g, members);

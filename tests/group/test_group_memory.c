@@ -256,6 +256,48 @@ static void test_open_out_of_memory(void **state) {
     check_true(call > 5);
 }
 
+/* Rank 2 leaves, and rank 1 runs out of memory meanwhile. */
+static int leave_without_memory(ranks *r, int rank, void *context) {
+    int64_t *call = context;
+    if (rank == 2)
+        return tw_group_leave(r->groups[2], 0);
+    allocation_fails_in = rank == 1 ? *call : 0;
+    int error = tw_group_grow(r->groups[rank], NULL);
+    if (rank == 1)
+        *call = allocation_fails_in;
+    allocation_fails_in = 0;
+    return error;
+}
+
+static int step_of_those_that_stay(ranks *r, int rank, void *context) {
+    float row[N] = {0};
+    (void)context;
+    return rank == 2 ? TW_OK : tw_allreduce(r->groups[rank], 0, row, row);
+}
+
+/* A change that fails on a rank leaves it with a broken group, not with one of two sizes. */
+static void test_leave_out_of_memory(void **state) {
+    (void)state;
+    const int64_t n = N;
+    int64_t call = 1, left = 0;
+    for (; left == 0; call++) {
+        ranks r;
+        tw_group_params params = ranks_params("oktopk", K);
+        params.membership = TW_MEMBERSHIP_ELASTIC;
+        params.timeout = 0.3;
+        left = call;
+        check_scene("allocation %lld fails", (long long)call);
+        ranks_open(&r, 3, &params, &n, 1);
+        ranks_run(&r, leave_without_memory, &left);
+        const int failed = r.status[1] != TW_OK;
+        check_true(failed == (left == 0));
+        ranks_run(&r, step_of_those_that_stay, NULL);
+        check_true((r.status[1] != TW_OK) == failed);
+        ranks_close(&r);
+    }
+    check_true(call > 5);
+}
+
 /* Three ranks and their files. */
 typedef struct saved {
     const char *paths[3];
@@ -319,6 +361,7 @@ int main(void) {
         cmocka_unit_test(test_many_tensors),
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_open_out_of_memory),
+        cmocka_unit_test(test_leave_out_of_memory),
         cmocka_unit_test(test_load_out_of_memory),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
