@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_elastic.sh - training goes on when ranks are lost, leave and join: sh test_elastic.sh PATH-TO-THINWIRE
 #
-# Four processes; one joins, one is killed, one with other options is refused, rank 0 leaves. The others
+# Four processes; one joins, one with other options is refused, one is killed, rank 0 leaves. The others
 # end with equal replicas, and the log of rank 0 is one log. Prints each failure; ends with their number.
 
 # shellcheck source=tests/cli/shell.sh
@@ -26,7 +26,7 @@ start() {
     echo $! >"$dir/pid.$name"
 }
 # shellcheck disable=SC2046 # words
-trap 'kill -9 $(cat "$dir"/pid.*) 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'kill -9 $(cat "$dir"/pid.* 2>/dev/null) 2>/dev/null; rm -rf "$dir"' EXIT
 
 # signal NAME SIGNAL
 signal() {
@@ -68,16 +68,16 @@ begin 200
 for rank in 0 1 2 3; do
     ends $rank 0
 done
-steps=$(sed -n 's/.*"kind":"end".*"seconds":\([0-9.]*\).*/\1/p' "$dir/run.jsonl" | awk '{ print int(1 + 8 * 200 / $1) }')
+steps=$(sed -n 's/.*"kind":"end".*"seconds":\([0-9.]*\).*/\1/p' "$dir/run.jsonl" | awk '{ print int(1 + 10 * 200 / $1) }')
 begin "${steps:-2000}"
 start new --join
 until_says err.new "joined at step"
-signal 2 KILL
-until_says err.0 "rank 2 was lost; 4 go on"
 # shellcheck disable=SC2086 # words
 refused 1 "has another secret" $common --secret-file "$dir/other" --join
 # shellcheck disable=SC2086
 refused 1 "differ in --batch" $common --secret-file "$dir/secret" --join --batch 16
+signal 2 KILL
+until_says err.0 "rank 2 was lost; 4 go on"
 signal 0 TERM
 ends 0 0
 grep -q "left the job after step" "$dir/err.0" || fail "rank 0 does not say that it left"
