@@ -39,9 +39,10 @@ def setting(wrapped, **options):
 
 
 def everything(network, optimizer):
-    """Weights, residuals, moments, counters: of a rank, as bytes."""
+    """Weights, residuals, moments, counters: of a rank, as bytes. Without the head of the state, which
+    has the number of the run, and its checksum."""
     return torch.cat([weights(network).view(torch.uint8), optimizer.state_dict()["thinwire"]
-                      ["state"]])
+                      ["state"][40:-8]])
 
 
 # ---- loss scaling
