@@ -986,19 +986,18 @@ TW_API int tw_group_grow(tw_group *group, tw_members *members);
  * whole and goes on. TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
 TW_API int tw_group_verify(tw_group *group, const void *hash, size_t bytes, tw_members *members);
 
-/* What ranks tell each other besides gradients: losses, hashes, the parameters of newcomers. Collective,
- * between steps, in any group; the bytes arrive as they are.
- *
- * Records of all ranks to all.
- *   records  [nranks][bytes]; this rank has filled its own, and gets the others'
- * The memory of rank `root` to the others.
- *   data     [bytes]; NULL on a rank that has them already: it only waits
- * Errors that all ranks get, and that change nothing: TW_ERR_MISMATCH for another root or number of bytes
- * in a broadcast; TW_ERR_MEMORY.
- * Errors after which the group is broken: those of tw_allreduce. Other ranks may have completed the call:
- * after tw_group_shrink let the ranks tell each other who lacks what, before anything is sent again.
- * Errors of this rank alone: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_STATE if the group is not open or a tensor
- * is in progress. */
+/* Send what is no gradient, for instance losses, or the parameters to new ranks. Collective, between
+ * steps, in any open group. The bytes arrive as they were.
+ *   tw_group_allgather  sends the record of each rank to all.
+ *       records  [nranks][bytes]: fill records[rank]; the call fills the others.
+ *   tw_group_broadcast  sends the memory of rank `root` to all ranks that want it.
+ *       data     [bytes]; NULL on a rank that does not want it.
+ * Errors that all ranks get and that change nothing: TW_ERR_MISMATCH if root or bytes of a broadcast
+ * differ; TW_ERR_MEMORY.
+ * Errors after which the group is broken: those of tw_allreduce. Other ranks may have completed the
+ * call. So after tw_group_shrink tell each other who has what, before you send it again.
+ * Errors of this rank alone: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_STATE if the group is not open or a
+ * tensor is in progress. */
 TW_API int tw_group_allgather(tw_group *group, void *records, size_t bytes);
 TW_API int tw_group_broadcast(tw_group *group, int root, void *data, size_t bytes);
 
@@ -1033,8 +1032,8 @@ TW_API int tw_group_save(tw_group *group, const char *path);
  * Errors that all ranks get. Nothing has changed on any of them:
  *   TW_ERR_FILE      also for a directory, pipe or device
  *   TW_ERR_DAMAGED, TW_ERR_MEMORY
- *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), with the saved rank that
- *                    nobody took or that several ranks took, or for files of two runs or steps
+ *   TW_ERR_MISMATCH  with the field that differs (tensors, n, moments ...), or with the saved rank
+ *                    that nobody or that several ranks took; also for files of two runs or steps
  *   TW_ERR_NUMBER    a sum of residuals, velocities or moments that a rank takes overflows
  *   TW_ERR_NULL      a path is NULL
  *   TW_ERR_PARAM     npaths is negative
@@ -1053,21 +1052,22 @@ typedef struct tw_missing {
     int64_t reserved[4];
 } tw_missing;
 
-/* tw_group_load, but states may be missing, because ranks were lost with their files. What they held is
- * lost: the group begins with the residuals that are there. Collective; all ranks make this call, none
- * of them tw_group_load.
- *   missing  gets what no rank has taken; may be NULL
- * Errors: those of tw_group_load, but for a saved rank that nobody took. */
+/* As tw_group_load, but the states of ranks that were lost may be missing. Their residuals are lost:
+ * the group begins with those that are there. Collective: all ranks must make this call, and none
+ * tw_group_load.
+ *   missing  gets the states that no rank has taken; may be NULL.
+ * Errors: those of tw_group_load, except for a saved rank that nobody took. */
 TW_API int tw_group_load_some(tw_group *group, const char *const *paths, int npaths,
                               tw_missing *missing);
 
-/* Take the residuals and moments of one saved state in place of this rank's own, and nothing else of it:
- * step counters stay. Not collective. For a rank that was lost and joins its job again, with the state
- * that it saved in it: call this after tw_group_open. After tw_group_leave do not: the heir has these
- * residuals, and they would count twice.
- * Errors, nothing has changed: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in
- * progress; the error that broke the group; TW_ERR_FILE; TW_ERR_DAMAGED; TW_ERR_MEMORY; TW_ERR_MISMATCH
- * with the field that differs. TW_ERR_DEVICE leaves the residuals undefined. */
+/* Take residuals and moments from one saved state, in place of this rank's own. Step counters stay.
+ * Not collective. For a rank that was lost, has joined its job again and had saved its state: call
+ * this after tw_group_open. Do not call it after tw_group_leave: the heir has these residuals, and
+ * they would count twice.
+ * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if the group is not open or a tensor is in
+ * progress; the error that broke the group; TW_ERR_FILE; TW_ERR_DAMAGED; TW_ERR_MEMORY;
+ * TW_ERR_MISMATCH with the field that differs.
+ * TW_ERR_DEVICE leaves the residuals undefined. */
 TW_API int tw_group_load_residuals(tw_group *group, const char *path);
 
 /* ---- 9. The selector alone ---------------------------------------------------------------- */
