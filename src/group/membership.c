@@ -472,7 +472,7 @@ static void merge_departure(tw_group *g, departure *d, tw_members *m) {
 
 static int admit_after(tw_group *g, const plan *p, tw_members *members) {
     departure d = {0};
-    if (members == NULL || p->leaving == 0)
+    if (members == NULL || members->before == NULL || members->lost == NULL) /* nobody has left */
         return admit(g, p, members);
     int error = tw__agree_error(g, keep_departure(g, members, &d));
     if (error == TW_OK)

@@ -271,7 +271,7 @@ static void look_for_decision(agreement *a) {
         if (h != NULL && h->accepted > 0 && (last == NULL || h->accepted > last->accepted))
             last = h;
     }
-    memset(set, 0, 8 * tw__set_words(a->self->nranks));
+    memset(set, 0, 8 * tw__set_words((uint64_t)a->nranks));
     for (int r = 0; r < a->nranks && last != NULL; r++)
         if (state_of(a, r) != NULL && state_of(a, r)->accepted == last->accepted)
             tw__set_add(set, r);

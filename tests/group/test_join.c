@@ -147,7 +147,7 @@ static int take_state(const process *p, tw_group *group) {
     if (status == TW_OK)
         status = tw_group_info(group, 0, &after);
     if (status == TW_OK &&
-        (memcmp(residual, saved, sizeof saved) != 0 || after.step != before.step))
+        (oracle_difference(residual, saved, N) >= 0 || after.step != before.step))
         status = TW_ERR_DAMAGED;
     return status;
 }
