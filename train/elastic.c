@@ -40,9 +40,11 @@ static int check(worker *w, const char *doing, int status) {
 /* *all gets the records of all ranks, valid until the next call. Collective. */
 static int share(worker *w, const void *own, size_t bytes, const void **all) {
     char *records = realloc(w->shared, (size_t)w->nranks * bytes);
-    if (records == NULL)
-        return worker_fail(w, TW_ERR_MEMORY, "not enough memory for the records of %d ranks",
-                           w->nranks);
+    if (records == NULL) {
+        (void)worker_fail(w, TW_ERR_MEMORY, "not enough memory for the records of %d ranks",
+                          w->nranks);
+        return TW_ERR_MEMORY;
+    }
     w->shared = records;
     memcpy(records + (size_t)w->rank * bytes, own, bytes);
     *all = records;
