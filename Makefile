@@ -50,10 +50,11 @@ deb: ## Debian packages of the last commit in dist/, checked by lintian
 wheel: ## the Python package for every Linux of 2018 and later in dist/, without CUDA; pip installs tools
 	scripts/make-wheel
 
+# Twice as many at a time as there are cores: some of these tests wait most of the time.
 check: ## release tests in 90 seconds; without the longest, sanitizers, MPICH and valgrind
 	@scripts/install-deps --check check
 	$(MAKE) all
-	$(CTEST) build -LE slow
+	$(CTEST) build -LE slow -j$$((2 * $(JOBS)))
 
 test: ## install what is missing, run all tests, sanitizers, both MPIs and valgrind: 15 minutes
 	@scripts/install-deps build test
