@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -448,6 +449,7 @@ static int keep_departure(const tw_group *g, const tw_members *m, departure *d) 
 /* Both changes as one: numbers are those before the first and after the second. Takes d->lost. */
 static void merge_departure(tw_group *g, departure *d, tw_members *m) {
     tw__elastic *e = &g->elastic;
+    assert(d->nlost + m->nlost <= 2 * d->nranks_before && m->rank < m->nranks);
     for (int i = 0; i < d->nlost; i++) {
         int heir = -1;
         for (int r = 0; r < m->nranks; r++)

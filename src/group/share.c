@@ -4,6 +4,7 @@
  * parameters of a newcomer. An elastic group has no other way that survives a change of its ranks. */
 #include "group/group.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Bytes of a message. Between two of them every rank hears from the root: no wait is long. */
@@ -63,6 +64,7 @@ static int compare(tw_group *g, const broadcast_record *records, int root, const
 /* Ranks that want nothing get an empty message, so that they do not wait for the others for long. */
 static int send_part(tw_group *g, int root, char *part, size_t bytes, const table *t) {
     char nothing = 0;
+    assert(root >= 0 && root < g->nranks && bytes > 0 && bytes <= PART);
     for (int r = 0; r < g->nranks; r++) {
         t->out[r] = t->in[r] = (tw__buffer){0};
         if (g->rank == root)

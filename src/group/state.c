@@ -9,6 +9,7 @@
 
 #include "backend/cpu/kernels.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 static int check_quiet(tw_group *g) {
@@ -297,6 +298,7 @@ static int prepare(tw_group *g, const char *const *paths, int npaths, int some, 
 /* All checks that need the other ranks, then the change. */
 static int settle(tw_group *g, int npaths, loading *l, tw_missing *missing) {
     const common *chosen = NULL;
+    assert(l->states != NULL && l->all != NULL && npaths >= 0);
     TW_TRY(tw__allgather(g->transport, l->all, common_bytes(g), l->scratch));
     TW_TRY(compare_common(g, l->all, &chosen));
     if (chosen == NULL)

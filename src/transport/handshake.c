@@ -192,6 +192,7 @@ static int on_reply(tw__meeting *m, tw__handshake *t) {
         read_next(t, TW__WAITS_TABLE, m->table, m->table_bytes);
         return 1;
     }
+    assert(t->peer >= 0 && t->peer < m->rank && m->sockets[t->peer] < 0);
     m->sockets[t->peer] = t->fd;
     t->fd = -1;
     return 0;

@@ -15,6 +15,7 @@
 #include "transport/transport_internal.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,7 @@ int tw__transport_listens(const tw_transport *t) {
 int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned char *id) {
     tw__admission *a = t->admission;
     tw__meeting *m = &a->meeting;
+    assert(a->meeting.running && count > 0 && count <= TW__MOST_NEW);
     tw__handshake_random(m, a->invitations[0].id);
     if (m->refused != TW_OK)
         return m->refused;
@@ -140,6 +142,7 @@ int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned ch
 int tw__transport_meet_newcomers(tw_transport *t, int count, double timeout,
                                  const unsigned char *id) {
     char name[2 * TW__DIGEST + 1];
+    assert(t->meet != NULL && t->new_sockets == NULL && count > 0);
     tw_tcp_params params = *t->meet;
     name_meeting(id, name);
     params.job = name;

@@ -6,6 +6,7 @@
 #include "transport/transport_internal.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +85,7 @@ void tw__meeting_register(tw__meeting *m, uint32_t purpose) {
 static tw__address address_of(const tw__meeting *m, int peer) {
     tw__listen_address where;
     tw__address address = m->meeting_point;
+    assert(m->known && peer >= 0 && peer < m->nranks);
     memcpy(&where, m->table + TW__DIGEST + (size_t)peer * sizeof where, sizeof where);
     if (m->seen[peer].any.sa_family != 0) /* registered here */
         address = m->seen[peer];
@@ -223,6 +225,7 @@ int tw__meeting_init(tw__meeting *m, const tw_tcp_params *params, int *sockets) 
                        .service = -1,
                        .listener = -1,
                        .sockets = sockets};
+    assert(m->nranks >= 1 && m->rank >= 0 && m->rank < m->nranks);
     for (int r = 0; r < m->nranks; r++)
         sockets[r] = -1;
     size_t ranks = (size_t)m->nranks;
