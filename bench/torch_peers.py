@@ -13,9 +13,13 @@ allreduces of what a hook sends.
 """
 import pathlib
 import sys
+import warnings
 
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 has some for Python 3.13
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
