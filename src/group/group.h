@@ -49,32 +49,33 @@ typedef struct tw__tensor {
     double per_rank;         /* by which TW_COUNT_PER_RANK has multiplied k and densities; else 1 */
     const struct tw__method *method;
     const tw__backend *backend;
-    tw_selector *selector; /* NULL with dense */
-    tw__entries result;    /* of the last step; cap 0 with dense */
-    int has_result;
-    int completed;             /* its failed step was completed later: repeating it does nothing */
+    tw_selector *selector;     /* NULL with dense */
+    tw__entries result;        /* of the last step; cap 0 with dense */
     int64_t steps;             /* that succeeded; with a selector as many as it committed */
     uint32_t threshold;        /* oktopk: global threshold to reuse, 0 if none */
     uint32_t threshold_before; /* as it was when the step began */
     int bucket;
     int leader; /* auto: the tensor with which this one's steps begin */
 
+    _Bool has_result; /* a byte each: there may be thousands of tensors */
+    _Bool completed;  /* its failed step was completed later: repeating it does nothing */
+    _Bool open;       /* its selector holds an open step */
+
     /* The step under way. */
     tw__progress progress;
+    int status;        /* of its last step in the background */
+    int failure;       /* of a failed one: where its text is; -1: nowhere */
+    int marked;        /* the error of recording `ready`: all ranks are told in the step */
+    int32_t selected;  /* entries; -1 while a device has not told */
+    int32_t cleared;   /* elements of out that were made zero while entries travelled */
+    int32_t placed;    /* sums that were put there since */
     int64_t launch;    /* number of the launch that took it */
     const void *grad;  /* [n], the caller's; NULL with a table */
     float *out;        /* [n], the caller's, or NULL; NULL with a table */
     void *ready;       /* the event at which the gradient is there */
-    int marked;        /* the error of recording it: all ranks are told in the step */
-    int64_t selected;  /* entries; -1 while a device has not told */
-    int open;          /* its selector holds an open step */
-    int64_t cleared;   /* elements of out that were made zero while entries travelled */
-    int64_t placed;    /* sums that were put there since */
     const float *acc;  /* dense with a selector: [n] gradient and residual */
     void *staged_grad; /* dense: [n] of the type, the host's copy of a device's gradient; or NULL */
     float *staged_out; /* dense: [n] where sums wait for the way to out; or NULL */
-    int status;        /* of its last step in the background */
-    int failure;       /* of a failed one: where its text is; -1: nowhere */
     tw_step_info info;
 } tw__tensor;
 

@@ -16,7 +16,7 @@ int tw__step_overlap(void *context) {
             continue;
         int64_t count = tw__at_most(TW__CLEARED_AT_ONCE, t->n - t->cleared);
         t->backend->clear(t->selector->state, t->out, t->cleared, count);
-        t->cleared += count;
+        t->cleared += (int32_t)count;
         return 1;
     }
     return 0;

@@ -55,7 +55,7 @@ static int prepare(tw__step *s, tw__tensor *t) {
 /* A dense tensor selects nothing, but its gradient is checked. */
 static int check_gradient(tw__step *s, tw__tensor *t) {
     const tw__list_memory *lists = tw__group_lists(s->g);
-    t->selected = t->n;
+    t->selected = (int32_t)t->n;
     TW_TRY(lists->backend->dense->find_bad(lists->context, tw__dense_source(t), t->params.type,
                                            t->n, &s->bad_index));
     return s->bad_index < 0 ? TW_OK : TW_ERR_NUMBER;
@@ -67,7 +67,7 @@ static int fold_one(tw__step *s, tw__tensor *t) {
         return check_gradient(s, t);
     int error = tw__selector_fold(t->selector, tw__grads_of(t), &t->acc);
     s->bad_index = t->selector->info.bad_index;
-    t->selected = t->n;
+    t->selected = (int32_t)t->n;
     t->open = t->selector->open;
     return error;
 }
@@ -86,8 +86,9 @@ enum { AT_ONCE = 64 };
 /* What has come of member i's selection. */
 static void note_task(tw__step *s, int i, const tw__select_task *task) {
     tw__tensor *t = tw__member(s, i);
-    t->selected = task->sparse.count;
-    t->open = t->selector->open = task->open;
+    t->selected = (int32_t)task->sparse.count;
+    t->selector->open = task->open;
+    t->open = task->open;
     if (t->open)
         return;
     s->error_tensor = s->members[i];
