@@ -1,7 +1,7 @@
 /* churn.h - processes that come, work and die, and what they leave in shared memory
  *
  *   life.c        one process: joins the job, steps, leaves
- *   faults.c      it dies at its n-th system call
+ *   faults.c      it dies at its n-th fault point
  *   ledger.c      what each of them must hold after every step, and the comparison
  *   jobs.c        starts them, and notes what became of them
  *   test_churn.c  kills them at random
@@ -32,9 +32,15 @@ enum {
 /* How a process is ended by others, and two that are none. */
 typedef enum { EXIT_0, EXIT_1, ABORT, KILL, TERM, STOP, WAYS, LEAVE = WAYS, NOTHING } way;
 
-/* X(name): the call in which a process is. */
+/* X(name): the call in which a process is. A step has stages; those of one that tw_group_shrink
+ * completes are part of it. */
 #define PHASES(X)                                                                                  \
-    X(meet) X(open) X(step) X(save) X(load) X(grow) X(leave) X(join) X(verify) X(shrink) X(end)
+    X(meet)                                                                                        \
+    X(open)                                                                                        \
+    X(step)                                                                                        \
+    X(select)                                                                                      \
+    X(agree) X(exchange) X(complete) X(apply) X(save) X(load) X(grow) X(leave) X(join) X(verify)   \
+        X(shrink) X(end)
 
 typedef enum {
 #define PHASE_ENUM(name) IN_##name,
@@ -42,6 +48,7 @@ typedef enum {
 #undef PHASE_ENUM
         NPHASES,
 } phase;
+extern const char *const phase_names[NPHASES];
 
 /* A completed step, as one process saw it. */
 typedef struct record {
@@ -59,24 +66,26 @@ typedef struct life {
     int joins;        /* it comes when the job runs */
     int rank, nranks; /* with which it begins */
     _Atomic int leave;
-    int64_t die_at; /* the system call before which it dies; 0: none */
+    int64_t die_at; /* the fault point at which it dies; 0: none */
     int die_way;
-    int die_in_shrink; /* calls are counted from its first tw_group_shrink on */
+    int die_in_shrink; /* points are counted from its first tw_group_shrink on */
     int64_t die_after; /* steps: it dies then; 0: it does not */
 
     /* what it tells */
     _Atomic int phase;
-    int died_in;           /* phase */
-    double died;           /* when */
-    _Atomic int64_t calls; /* system calls while it may die */
-    char misnamed[256];    /* an error that names another rank than the lost one */
-    int heir;              /* the life that inherits its residual */
-    int leaving;           /* it has asked to leave, and has not heard that it stays */
-    _Atomic int64_t begun; /* steps that it has begun */
-    float before[RING][N]; /* its residual before each */
-    _Atomic int64_t done;  /* steps that it has completed */
-    record records[RING];  /* of step i (counted by this process): [i % RING] */
-    char text[512];        /* of its error, if it ends with FAILED */
+    int died_in;  /* phase */
+    int died_at;  /* in an exchange: the number of the message that it was to send, from 1 */
+    double died;  /* when */
+    int messages; /* that it has begun to send in this exchange */
+    _Atomic int64_t points; /* fault points while it may die */
+    char misnamed[256];     /* an error that names another rank than the lost one */
+    int heir;               /* the life that inherits its residual */
+    int leaving;            /* it has asked to leave, and has not heard that it stays */
+    _Atomic int64_t begun;  /* steps that it has begun */
+    float before[RING][N];  /* its residual before each */
+    _Atomic int64_t done;   /* steps that it has completed */
+    record records[RING];   /* of step i (counted by this process): [i % RING] */
+    char text[512];         /* of its error, if it ends with FAILED */
 } life;
 
 typedef struct job {
@@ -84,7 +93,7 @@ typedef struct job {
     int tcp;
     char meet[256], folder[32];
     int nlives; /* so far */
-    int faults; /* processes die at given calls, save and load */
+    int faults; /* processes die at given points, save and load */
     double timeout;
     _Atomic int64_t checked; /* steps that the ledger has seen */
     _Atomic int64_t stop_at; /* all end after this step */

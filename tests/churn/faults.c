@@ -1,7 +1,11 @@
-/* faults.c - a process dies before its n-th system call that sends, connects or makes a file durable
+/* faults.c - a process dies at its n-th fault point: before a system call that sends, connects or makes a
+ * file durable, and before and after each stage of a step
  *
- * The linker puts these in place of the system's (--wrap): the library knows nothing of it. */
+ * The linker puts these functions in place of the system's and the library's (--wrap): the library knows
+ * nothing of it. */
 #include "churn.h"
+
+#include "transport/transport.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +14,8 @@
 #include <unistd.h>
 
 enum { LAST_STEP = 6 }; /* of its own, up to which a process may die */
+
+struct tw__step;
 
 life *fault_life;
 
@@ -36,13 +42,16 @@ void fault_die(way how) {
 static void fault_point(void) {
     life *l = fault_life;
     if (l == NULL || l->die_at == 0 || l->done > LAST_STEP ||
-        (l->die_in_shrink && l->calls == 0 && l->phase != IN_shrink))
+        (l->die_in_shrink && l->points == 0 && l->phase != IN_shrink))
         return;
-    if (++l->calls != l->die_at)
+    if (++l->points != l->die_at)
         return;
     l->died_in = l->phase;
+    l->died_at = l->phase == IN_exchange ? l->messages : 0;
     fault_die((way)l->die_way);
 }
+
+/* ---- system calls */
 
 ssize_t __real_send(int fd, const void *data, size_t bytes, int flags);
 ssize_t __wrap_send(int fd, const void *data, size_t bytes, int flags);
@@ -77,4 +86,71 @@ int __wrap_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to) {
     fault_point();
     return __real_rename(from, to);
+}
+
+/* ---- stages of a step */
+
+/* Whether the process is in a step, and now in this stage of it. */
+static int enter_stage(phase stage) {
+    life *l = fault_life;
+    if (l == NULL || l->phase != IN_step)
+        return 0;
+    l->phase = stage;
+    l->messages = 0;
+    fault_point();
+    return 1;
+}
+
+static int leave_stage(int is_stage, int status) {
+    if (is_stage) {
+        fault_point();
+        fault_life->phase = IN_step;
+    }
+    return status;
+}
+
+int __real_tw__step_select(struct tw__step *s);
+int __wrap_tw__step_select(struct tw__step *s);
+int __wrap_tw__step_select(struct tw__step *s) {
+    int is_stage = enter_stage(IN_select);
+    return leave_stage(is_stage, __real_tw__step_select(s));
+}
+
+int __real_tw__agree_step(struct tw__step *s, int error);
+int __wrap_tw__agree_step(struct tw__step *s, int error);
+int __wrap_tw__agree_step(struct tw__step *s, int error) {
+    int is_stage = enter_stage(IN_agree);
+    return leave_stage(is_stage, __real_tw__agree_step(s, error));
+}
+
+int __real_tw__step_exchange(struct tw__step *s);
+int __wrap_tw__step_exchange(struct tw__step *s);
+int __wrap_tw__step_exchange(struct tw__step *s) {
+    int is_stage = enter_stage(IN_exchange);
+    return leave_stage(is_stage, __real_tw__step_exchange(s));
+}
+
+int __real_tw__agree_complete(tw_group *g);
+int __wrap_tw__agree_complete(tw_group *g);
+int __wrap_tw__agree_complete(tw_group *g) {
+    int is_stage = enter_stage(IN_complete);
+    return leave_stage(is_stage, __real_tw__agree_complete(g));
+}
+
+int __real_tw__step_apply(struct tw__step *s);
+int __wrap_tw__step_apply(struct tw__step *s);
+int __wrap_tw__step_apply(struct tw__step *s) {
+    int is_stage = enter_stage(IN_apply);
+    return leave_stage(is_stage, __real_tw__step_apply(s));
+}
+
+int __real_tw__transport_send(tw_transport *t, int peer, tw__message_kind kind, const void *data,
+                              size_t bytes, tw__message *message);
+int __wrap_tw__transport_send(tw_transport *t, int peer, tw__message_kind kind, const void *data,
+                              size_t bytes, tw__message *message);
+int __wrap_tw__transport_send(tw_transport *t, int peer, tw__message_kind kind, const void *data,
+                              size_t bytes, tw__message *message) {
+    if (fault_life != NULL)
+        fault_life->messages++;
+    return __real_tw__transport_send(t, peer, kind, data, bytes, message);
 }

@@ -26,15 +26,17 @@ job_counts counts;
 static ledger *book;
 static double last_step;
 static const char *hosts;
+
+const char *const phase_names[] = {
+#define PHASE_NAME(name) #name,
+    PHASES(PHASE_NAME)
+#undef PHASE_NAME
+};
+
 enum { HOSTS = 8 };
 
 /* What every process was doing when something went wrong. */
 static void print_processes(void) {
-    static const char *const phase_names[] = {
-#define PHASE_NAME(name) #name,
-        PHASES(PHASE_NAME)
-#undef PHASE_NAME
-    };
     for (int i = 0; i < j->nlives; i++) {
         const life *l = &j->lives[i];
         if (ended[i] >= 0 && seconds_now() - processes[i].gone > 90)

@@ -1,16 +1,17 @@
-/* test_kill_matrix.c - a process dies before each of its system calls, one after the other
+/* test_kill_matrix.c - a process dies at each of its fault points, one after the other
  *
  *   test_kill_matrix        some points, without SIGSTOP
- *   test_kill_matrix EVERY  every EVERY-th point; 1: all of them
+ *   test_kill_matrix EVERY  every EVERY-th point, 1: all of them; exchanges side by side
  *
  * Each run is a job of five: they meet, open a group, make steps, save and load, one leaves, and over tcp
- * one joins. One of them dies before its n-th call to send, connect, fsync or rename, in the six ways in
- * turn. Three scripts: a rank dies; it dies in the tw_group_shrink after another's death; the one that
- * joins dies. For each exchange and transport n grows until the script ends before that call.
+ * one joins. One of them dies at its n-th fault point (faults.c), in the six ways in turn. Three scripts:
+ * a rank dies; it dies in the tw_group_shrink after another's death; the one that joins dies. For each
+ * transport n grows until the script ends before that point. A point is repeated until its place in the
+ * library has seen all six ways.
  *
  * Then the others must go on: ledger.c compares their residuals, results and steps, errors must name the
  * one that died, and the next step must be complete within the timeout, or within 30 s if the process was
- * stopped. Prints the number of deaths in each call of the library. */
+ * stopped. Prints the number of deaths in each place. */
 #include "check.h"
 #include "churn.h"
 
@@ -18,25 +19,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { RANKS = 5, STALLED = 30, LAST = 8, MANY = 100000 };
 
 typedef enum { A_RANK, IN_SHRINK, A_NEWCOMER, SCRIPTS } script;
 
-static const char *const phase_names[] = {
-#define PHASE_NAME(name) #name,
-    PHASES(PHASE_NAME)
-#undef PHASE_NAME
-};
-
 static char folder[] = "/tmp/test_kill_matrix-XXXXXX"; /* of saved states */
 
 static int is_quick;
 
+/* Where a process dies: a phase, or in an exchange that many messages after its begin. */
+enum { PART = RANKS - 1, PARTS = 16, PLACES = NPHASES + PARTS };
+
 static struct {
-    int deaths[NPHASES][WAYS];
-    int not_met; /* of those in meet: no job came about */
+    int deaths[2][PLACES][WAYS]; /* sockets, tcp */
+    int not_met;                 /* of those in meet: no job came about */
 } matrix;
 
 /* ---- one run */
@@ -78,8 +77,13 @@ static int victim_of(script s, int64_t n) {
     return s == A_NEWCOMER ? RANKS : (int)(n / WAYS % (RANKS - 1));
 }
 
-/* Whether the process died; *in: where. */
-static int run_point(const char *exchange, int tcp, script s, int64_t n, way how, phase *in) {
+static int place_of(const life *l) {
+    int part = (l->died_at - 1) / PART;
+    return l->died_at == 0 ? l->died_in : NPHASES + (part < PARTS ? part : PARTS - 1);
+}
+
+/* Whether the process died; *place: where. */
+static int run_point(const char *exchange, int tcp, script s, int64_t n, way how, int *place) {
     int victim = victim_of(s, n), sound = 1;
     life *l = &j->lives[victim];
     job_begin(exchange, tcp, 2.0);
@@ -98,11 +102,11 @@ static int run_point(const char *exchange, int tcp, script s, int64_t n, way how
         processes[FIRST_DEAD].fate = KILL;
     while (sound && !has_ended(victim) && ranks_running() > 0)
         sound = job_poll(STALLED);
-    int died = l->calls >= n;
-    *in = (phase)l->died_in;
+    int died = l->points >= n;
+    *place = place_of(l);
     if (!died)
         processes[victim].fate = NOTHING;
-    while (sound && died && *in == IN_meet && j->checked == 0 && ranks_running() > 0)
+    while (sound && died && *place == IN_meet && j->checked == 0 && ranks_running() > 0)
         sound = job_poll(STALLED);
     if (j->checked == 0 && !has_met(victim)) {
         matrix.not_met++;
@@ -114,36 +118,65 @@ static int run_point(const char *exchange, int tcp, script s, int64_t n, way how
 
 /* ---- the matrix */
 
+/* The way in which fewest have died there. */
+static way rarest(const int *deaths) {
+    way best = EXIT_0;
+    for (way how = EXIT_1; how < (is_quick ? STOP : WAYS); how++)
+        if (deaths[how] < deaths[best])
+            best = how;
+    return best;
+}
+
 static void run_script(const char *exchange, int tcp, script s, int every) {
     static int turn;
-    for (int64_t n = 1 + (every > 1 ? turn % every : 0); n < MANY; n += every) {
-        way how = (way)(turn++ % (is_quick ? STOP : WAYS));
-        phase in;
+    int place = IN_meet;
+    for (int64_t n = 1 + (every > 1 ? turn++ % every : 0); n < MANY;) {
+        way how = is_quick ? (way)(turn++ % STOP) : rarest(matrix.deaths[tcp][place]);
         int before = counts.violations;
-        if (!run_point(exchange, tcp, s, n, how, &in)) {
-            if (victim_of(s, n) == LEAVER) /* it leaves early: the others' scripts are longer */
-                continue;
-            break;
+        if (!run_point(exchange, tcp, s, n, how, &place)) {
+            if (victim_of(s, n) != LEAVER) /* it leaves early: the others' scripts are longer */
+                break;
+            n += every;
+            continue;
         }
-        matrix.deaths[in][how]++;
+        int *deaths = matrix.deaths[tcp][place];
+        deaths[how]++;
         if (counts.violations > before)
-            printf("  script %d, call %lld, in %s, way %d\n", s, (long long)n, phase_names[in],
-                   how);
+            printf("  script %d, point %lld, in %s, message %d, way %d\n", s, (long long)n,
+                   phase_names[j->lives[victim_of(s, n)].died_in],
+                   j->lives[victim_of(s, n)].died_at, how);
         (void)fflush(stdout);
+        if (is_quick || deaths[rarest(deaths)] > 0)
+            n += every;
     }
 }
 
-static void print_matrix(void) {
-    printf("%-8s %8s %8s %8s %8s %8s %8s\n", "died in", "exit 0", "exit 1", "abort", "SIGKILL",
-           "SIGTERM", "SIGSTOP");
-    for (int p = 0; p < NPHASES; p++) {
-        printf("%-8s", phase_names[p]);
-        for (int w = 0; w < WAYS; w++)
-            printf(" %8d", matrix.deaths[p][w]);
-        printf("\n");
-    }
+static void print_place(int tcp, int place) {
+    const int *deaths = matrix.deaths[tcp][place];
+    int sum = 0;
+    for (int w = 0; w < WAYS; w++)
+        sum += deaths[w];
+    if (sum == 0)
+        return;
+    printf("%-8s", tcp ? "tcp" : "sockets");
+    if (place < NPHASES)
+        printf("%-12s", phase_names[place]);
+    else
+        printf("message %2d..", (place - NPHASES) * PART + 1);
+    for (int w = 0; w < WAYS; w++)
+        printf(" %7d", deaths[w]);
+    printf("\n");
+}
+
+static void print_matrix(const char *title) {
+    printf("%s\n%-8s%-12s %7s %7s %7s %7s %7s %7s\n", title, "over", "died in", "exit 0", "exit 1",
+           "abort", "SIGKILL", "SIGTERM", "SIGSTOP");
+    for (int tcp = 0; tcp <= 1; tcp++)
+        for (int place = 0; place < PLACES; place++)
+            print_place(tcp, place);
     printf("%d of those in meet left no job; %lld steps, %d violations\n", matrix.not_met,
            counts.steps, counts.violations);
+    (void)fflush(stdout);
 }
 
 static void remove_folder(void) {
@@ -156,18 +189,40 @@ static void remove_folder(void) {
     (void)rmdir(folder);
 }
 
-int main(int argc, char **argv) {
-    int every = argc > 1 ? atoi(argv[1]) : 151;
-    is_quick = argc < 2;
+static void run_exchange(int e, int every) {
+    for (int tcp = 0; tcp <= 1; tcp++)
+        for (int s = 0; s < SCRIPTS; s++)
+            if ((tcp || s != A_NEWCOMER) && (!is_quick || (e + tcp + s) % 3 == 0))
+                run_script(check_exchange(e), tcp, (script)s, every);
+}
+
+/* Exchanges first .. end-1. Returns whether something was wrong. */
+static int run_exchanges(const char *title, int first, int end, int every) {
+    jobs_open(NULL);
     if (mkdtemp(folder) == NULL)
         abort();
-    jobs_open(NULL);
-    for (int e = 0; e < check_exchanges(); e++)
-        for (int tcp = 0; tcp <= 1; tcp++)
-            for (int s = 0; s < SCRIPTS; s++)
-                if ((tcp || s != A_NEWCOMER) && (!is_quick || (e + tcp + s) % 3 == 0))
-                    run_script(check_exchange(e), tcp, (script)s, every);
-    print_matrix();
+    for (int e = first; e < end; e++)
+        run_exchange(e, every);
+    print_matrix(title);
     remove_folder();
     return counts.violations > 0;
+}
+
+/* Each in a process of its own: most of the time they wait for deadlines. */
+static int run_side_by_side(int every) {
+    int status, failed = 0;
+    for (int e = 0; e < check_exchanges(); e++)
+        if (fork() == 0)
+            _exit(run_exchanges(check_exchange(e), e, e + 1, every));
+    while (wait(&status) > 0)
+        failed |= status != 0;
+    return failed;
+}
+
+int main(int argc, char **argv) {
+    static char output[1 << 16]; /* a table appears at once */
+    (void)setvbuf(stdout, output, _IOFBF, sizeof output);
+    is_quick = argc < 2;
+    return is_quick ? run_exchanges("some points", 0, check_exchanges(), 151)
+                    : run_side_by_side(atoi(argv[1]));
 }
