@@ -199,7 +199,6 @@ static void test_methods(void **state) {
         }
 }
 
-/* Reused thresholds, local and global, over many steps: the scheme as it comes. */
 /* Where the threshold is close to that of the step before, finding it takes three alltoalls: with
  * agreement, cut, counts, split, balance and gathering that makes ten. Over some steps of random
  * supports it settles. */
@@ -255,6 +254,7 @@ static void test_crowded_threshold(void **state) {
     rows_free(grads);
 }
 
+/* Reused thresholds, local and global, over many steps: the scheme as it comes. */
 static void test_reuse(void **state) {
     (void)state;
     int reused = 0;
