@@ -349,7 +349,9 @@ typedef struct tw_tcp_params {
     const void *secret; /* [secret_bytes], the same on all ranks; NULL: none */
     size_t secret_bytes;
     const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
-    double timeout;  /* seconds in which all ranks must come; 0: 300 */
+    double timeout;  /* seconds in which all ranks must come; 0: 300. A rank that has met all others
+                        waits for them in tw_group_open, for the group's timeout: if that is less, it
+                        may give up ranks that still meet */
     uint32_t reserved[8];
 } tw_tcp_params;
 
@@ -902,9 +904,10 @@ typedef struct tw_members {
  *
  * Who goes on: more than half of the ranks of the last membership, or half of them with its rank 0.
  * So if a job falls apart, one part at most goes on. A rank whose connection is closed is lost at
- * once. A rank that does not answer is waited for: `timeout` at most, or 0.2 s if it did not answer
- * in the failed step either. If two ranks cannot reach each other, the lower one stays. To agree
- * takes 2 * timeout and 20 s at most. Then the group opens; each wait in that ends after `timeout`.
+ * once. A rank that does not answer is waited for: `timeout` and 0.5 s at most, or 0.2 s if it did
+ * not answer in the failed step either. If two ranks cannot reach each other, the lower one stays.
+ * To agree takes 2 * timeout and 20 s at most. Then the group opens; each wait in that ends after
+ * `timeout`.
  *
  * The failed step: repeat every failed call with the same arguments. If it was a tw_allreduce_wait,
  * start its tensors again and wait again.

@@ -38,6 +38,8 @@
 #define PERIOD (TW__SECOND / 20) /* in which each rank repeats its state */
 #define SILENCE TW__SECOND       /* after which a rank that had answered counts as gone, at least */
 #define GRACE (TW__SECOND / 5)   /* for ranks that did not answer in the step already */
+/* For ranks that first wait for a lost one as long as the timeout lets them, and then come. */
+#define DELAY (TW__SECOND / 2)
 #define TELLING (3 * TW__SECOND / 10) /* to tell the others of the decision */
 #define NAMED 16                      /* ranks in a text */
 /* Ranks by which a peer's membership may be larger than this rank's. */
@@ -100,7 +102,7 @@ static int is_settled(agreement *a) {
     for (int r = 0; r < a->nranks; r++) {
         if (r == a->rank || a->peers[r].lost || a->peers[r].heard > 0)
             continue;
-        if (a->now < a->entered + (is_suspected(a, r) ? GRACE : a->t->timeout))
+        if (a->now < a->entered + (is_suspected(a, r) ? GRACE : a->t->timeout + DELAY))
             return 0;
     }
     return 1;

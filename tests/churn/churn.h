@@ -34,13 +34,11 @@ typedef enum { EXIT_0, EXIT_1, ABORT, KILL, TERM, STOP, WAYS, LEAVE = WAYS, NOTH
 
 /* X(name): the call in which a process is. A step has stages; those of one that tw_group_shrink
  * completes are part of it. */
-#define PHASES(X)                                                                                  \
-    X(meet)                                                                                        \
-    X(open)                                                                                        \
-    X(step)                                                                                        \
-    X(select)                                                                                      \
-    X(agree) X(exchange) X(complete) X(apply) X(save) X(load) X(grow) X(leave) X(join) X(verify)   \
-        X(shrink) X(end)
+/* clang-format off */
+#define PHASES(X) \
+    X(meet) X(open) X(step) X(select) X(agree) X(exchange) X(complete) X(apply) \
+    X(save) X(load) X(grow) X(leave) X(join) X(verify) X(shrink) X(end)
+/* clang-format on */
 
 typedef enum {
 #define PHASE_ENUM(name) IN_##name,

@@ -120,7 +120,7 @@ static void connect_first(worker *w) {
     life *l = w->l;
     tw_tcp_params params = {.meet = j->meet, .rank = l->rank, .nranks = l->nranks};
     enter(w, IN_meet);
-    params.timeout = j->faults ? 2 * j->timeout : 60;
+    params.timeout = j->faults ? j->timeout : 60;
     if (j->tcp && tw_transport_tcp(&w->transport, &params) != TW_OK)
         end(w, NOT_MET);
     else if (!j->tcp)

@@ -216,6 +216,26 @@ static void test_stopped(void **unused) {
     run_ranks(2, 0, run_stopped, NULL);
 }
 
+/* ---- ranks that come as late as their own wait for a lost one lets them */
+
+/* Rank 2 was lost when it had sent the message of a round to 3 and 4, which are here, but not to 0 and 1. */
+static void run_late(test_rank *r) {
+    tw__membership m;
+    tw__transport_set_timeout(r->transport, 0.4);
+    if (r->rank == 2)
+        return;
+    if (r->rank < 2) {
+        nap(0.6);
+        tw__transport_suspect(r->transport, 2);
+    }
+    rank_check(r, agree(r, &m) == TW_OK && m.nranks == 4);
+}
+
+static void test_late(void **unused) {
+    (void)unused;
+    run_ranks(5, 0, run_late, NULL);
+}
+
 /* ---- decisions that this rank cannot follow */
 
 static void decide_joining(test_rank *r) {
@@ -249,9 +269,8 @@ static void test_joining(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_accepted), cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_stopped),  cmocka_unit_test(test_late),
         cmocka_unit_test(test_joining),
     };
     ranks_on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
