@@ -78,6 +78,7 @@ typedef struct life {
     _Atomic int64_t points; /* fault points while it may die */
     char misnamed[256];     /* an error that names another rank than the lost one */
     int heir;               /* the life that inherits its residual */
+    _Atomic int gave_up;    /* it has ended by itself: met nobody, no quorum, excluded */
     int leaving;            /* it has asked to leave, and has not heard that it stays */
     _Atomic int64_t begun;  /* steps that it has begun */
     float before[RING][N];  /* its residual before each */

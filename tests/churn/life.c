@@ -46,6 +46,7 @@ void life_gradient(int number, int64_t i, float *grad) {
 /* _exit: kills may come at any time, and sanitizers must not wait for anything. */
 __attribute__((noreturn)) static void end(worker *w, int code) {
     snprintf(w->l->text, sizeof w->l->text, "%s", tw_last_error());
+    w->l->gave_up = 1;
     _exit(code);
 }
 
@@ -92,7 +93,7 @@ static void check_name(worker *w) {
                              ? &j->lives[j->who[version % VERSIONS][rank] - 1]
                              : NULL;
     if (j->faults && w->l->die_at == 0 && !w->l->leaving && strstr(text, "ranks ") == NULL &&
-        blamed != NULL && blamed->die_at == 0 && blamed->die_after == 0)
+        blamed != NULL && blamed->die_at == 0 && blamed->die_after == 0 && !blamed->gave_up)
         snprintf(w->l->misnamed, sizeof w->l->misnamed, "%s", text);
 }
 
