@@ -2,6 +2,7 @@
  *
  * Ranks are threads here, each with its own sockets. After a meeting they sum over every connection. */
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -199,6 +200,17 @@ static void test_digests(void **state) {
     check_true(tw__digest_equal(digest, digest) && !tw__digest_equal(digest, key));
 }
 
+/* A machine without /etc/hosts, such as a bare chroot, may know no localhost. */
+static int is_host_known(const char *host) {
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(host, NULL, NULL, &found) != 0) {
+        print_message("SKIP: this machine does not know '%s': see /etc/hosts\n", host);
+        return 0;
+    }
+    freeaddrinfo(found);
+    return 1;
+}
+
 static void test_all_meet(void **state) {
     (void)state;
     static const char *const forms[] = {"127.0.0.1:%d", "localhost:%d", "[::1]:%d",
@@ -206,6 +218,8 @@ static void test_all_meet(void **state) {
     player players[MOST];
     char meet[64];
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        if (strncmp(forms[f], "localhost", 9) == 0 && !is_host_known("localhost"))
+            continue;
         for (int nranks = 1; nranks <= 9; nranks += nranks < 3 ? 1 : 3) {
             int port = free_port();
             snprintf(meet, sizeof meet, forms[f], port, port);
