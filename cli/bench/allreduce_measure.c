@@ -195,13 +195,13 @@ static bool rounds_remainders(const char *wire) {
 static int find_slack(allreduce_rank *self, float *slack) {
     const double unit = 1.0 / 1024;
     int nranks = self->job->nranks;
-    double largest = 0.0;
+    float largest = 0.0f;
     *slack = 0.0f;
     if (self->dense || !rounds_remainders(self->result->wire))
         return STATUS_OK;
     for (int64_t i = 0; i < self->bench->n; i++)
-        largest = fmax(largest, fabs((double)self->residual[i]));
-    int64_t units = (int64_t)ceil(largest / unit);
+        largest = fmaxf(largest, fabsf(self->residual[i]));
+    int64_t units = (int64_t)ceil((double)largest / unit);
     TW_TRY(gather_values(&self->gather, &units, 1));
     units = gather_max(&self->gather, 0);
     double most = unit * (double)(larger(units, self->units_before) + PATTERN_LARGE_MAX);
