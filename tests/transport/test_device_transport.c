@@ -417,8 +417,9 @@ static double least_seconds(double work) {
     double least = RANKS_TIMEOUT;
     for (int i = 0; i < 20; i++) {
         slow s;
-        run_slowly(&s, &(tw__stream){.ends = check_seconds() + work}, RANKS_TIMEOUT, TW_OK);
-        double took = s.took[0] > s.took[1] ? s.took[0] : s.took[1];
+        double begin = check_seconds();
+        run_slowly(&s, &(tw__stream){.ends = begin + work}, RANKS_TIMEOUT, TW_OK);
+        double took = (s.took[0] > s.took[1] ? s.took[0] : s.took[1]) + s.began - begin;
         least = took < least ? took : least;
     }
     return least;
@@ -431,7 +432,7 @@ static void test_lent_is_noticed(void **state) {
     for (int milliseconds = 1; milliseconds < 10; milliseconds += 4) {
         double work = 1e-3 * milliseconds, least = least_seconds(work);
         check_scene("events are reached after %g s", work);
-        if (least < work || least > work + 0.002)
+        if (least < work - 1e-9 || least > work + 0.002)
             check_fail("took %g s", least);
     }
     check_scene("queued at the 50th question");
