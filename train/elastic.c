@@ -462,7 +462,7 @@ int elastic_collect(worker *w, bool *refused) {
         any = any || arrived;
         w->progress[t] = TENSOR_IDLE;
     }
-    worker_carry(w, *refused && any);
+    worker_carry(w, m->grads, *refused && any);
     w->exchanged = true;
     return TW_OK;
 }

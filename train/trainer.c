@@ -31,20 +31,24 @@ static double lap(const worker *w, const char *stage, double *mark) {
     return *mark - before;
 }
 
-/* The gradient of a tensor is final: its exchange starts. */
-static void gradient_ready(void *context, int tensor) {
-    worker *w = context;
+void worker_start(worker *w, int tensor, float *grad) {
     const model_tensor *t = &w->model->tensors[tensor];
     if (w->carries)
-        vector_add(t->grad, w->carry + t->offset, t->n);
+        vector_add(grad, w->carry + t->offset, t->n);
     if (w->observed)
-        vector_add(w->acc + t->offset, t->grad, t->n);
-    float *out = worker_is_elastic(w) ? w->means + t->offset : t->grad;
-    int error = tw_allreduce_start(w->group, worker_group_tensor(w, tensor), t->grad, out);
+        vector_add(w->acc + t->offset, grad, t->n);
+    float *out = worker_is_elastic(w) ? w->means + t->offset : grad;
+    int error = tw_allreduce_start(w->group, worker_group_tensor(w, tensor), grad, out);
     if (error == TW_OK && worker_is_elastic(w))
         w->progress[tensor] = TENSOR_STARTED;
     if (error != TW_OK && w->failed == TW_OK)
         w->failed = worker_is_elastic(w) ? error : worker_check(w, "starting an allreduce", error);
+}
+
+/* The gradient of a tensor is final: its exchange starts. */
+static void gradient_ready(void *context, int tensor) {
+    worker *w = context;
+    worker_start(w, tensor, w->model->tensors[tensor].grad);
 }
 
 /* Local steps keep gradients to themselves. */
@@ -62,9 +66,7 @@ static int read_residuals(worker *w) {
     return TW_OK;
 }
 
-/* Waits for every tensor. *refused: some were refused, the same ones on all ranks. Then the means of
- * the others, which are in their gradients now, are carried to the next step. */
-static int collect(worker *w, bool *refused) {
+int worker_collect(worker *w, float *means, bool *refused) {
     const model *m = w->model;
     bool arrived = false;
     *refused = false;
@@ -73,11 +75,11 @@ static int collect(worker *w, bool *refused) {
         if (error != TW_OK && error != TW_ERR_NUMBER)
             return worker_check(w, "allreduce", error);
         if (error == TW_ERR_NUMBER)
-            memset(m->tensors[t].grad, 0, sizeof(float) * (size_t)m->tensors[t].n);
+            memset(means + m->tensors[t].offset, 0, sizeof(float) * (size_t)m->tensors[t].n);
         *refused = *refused || error == TW_ERR_NUMBER;
         arrived = arrived || error == TW_OK;
     }
-    worker_carry(w, *refused && arrived);
+    worker_carry(w, means, *refused && arrived);
     return TW_OK;
 }
 
@@ -93,8 +95,7 @@ static void tell_bucket(const worker *w, const tw_step_info *info) {
     }
 }
 
-/* Adds up what the group reports of the step, tensor by tensor. */
-static int note_exchange(worker *w, trainer_step *s) {
+int worker_note_exchange(worker *w, trainer_step *s) {
     tw_step_info info;
     double began = 0.0;
     for (int t = 0; t < w->model->ntensors; t++) {
@@ -168,13 +169,7 @@ static int apply_step(worker *w, bool refused, double rate) {
 
 static int exchange_round(worker *w, trainer_step *s, bool *refused) {
     double mark = tw__seconds();
-    local_difference(w);
-    w->failed = TW_OK;
-    for (int t = w->model->ntensors - 1; t >= 0; t--)
-        gradient_ready(w, t);
-    TW_TRY(w->failed);
-    TW_TRY(collect(w, refused));
-    local_apply(w, *refused);
+    TW_TRY(local_end_round(w, s, refused));
     s->times.exposed = lap(w, "round", &mark);
     return note_refused(w, *refused);
 }
@@ -199,13 +194,19 @@ static int compute(worker *w, trainer_step *s, model_result *result, bool *refus
     s->times.backward = lap(w, "backward", &mark);
     if (local)
         return TW_OK;
-    int status = worker_is_elastic(w) ? elastic_collect(w, refused) : collect(w, refused);
+    int status = worker_is_elastic(w) ? elastic_collect(w, refused) : worker_collect(w, w->model->grads, refused);
     s->times.exposed = lap(w, "wait for exchange", &mark);
     return status;
 }
 
-/* A rank that is lost now takes the sums of this step along: the log has null. */
+/* With local steps nobody waits for another rank's loss. A rank that is lost now takes the sums of this
+ * step along: the log has null. */
 static int share_losses(worker *w, const model_result *result, trainer_step *s) {
+    if (w->spec->local_steps > 0) {
+        s->loss = result->loss;
+        s->accuracy = (double)result->correct / fmax(1.0, (double)result->count);
+        return TW_OK;
+    }
     double begin = tw__seconds();
     int status = share_loss(w, result->loss, result->count, result->correct, &s->loss);
     s->loss /= w->nranks;
@@ -237,8 +238,7 @@ static int train_step(worker *w) {
     w->elapsed += tw__seconds() - begin;
     s.traffic = traffic_since(w, &before);
     TW_TRY(share_losses(w, &result, &s));
-    bool exchanged = !refused && (round || w->spec->local_steps == 0);
-    TW_TRY(exchanged ? note_exchange(w, &s) : TW_OK);
+    TW_TRY(!refused && w->spec->local_steps == 0 ? worker_note_exchange(w, &s) : TW_OK);
     s.elapsed = w->elapsed;
     s.skipped = w->skipped;
     if (w->watch->step != NULL)

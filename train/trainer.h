@@ -9,7 +9,8 @@
  * reports what happens to a watcher; nothing is printed.
  *
  * With local steps each rank applies its own gradients, and a round exchanges what changed; replicas
- * are equal after each round. A round with NaN or infinity on any rank is dropped on all of them.
+ * are equal after each round; if rounds are delayed, after the last one. A round with NaN or infinity
+ * on any rank is dropped on all of them. Losses of steps are this rank's own then.
  *
  * With an elastic group the ranks may change: see elastic.c.
  */
@@ -44,6 +45,7 @@ typedef struct trainer_spec {
     int64_t most_skipped;   /* steps in a row that may be skipped; then the run stops */
     int64_t local_steps;    /* of a round, in which each rank trains alone; 0: exchange each step */
     double outer_rate, outer_momentum; /* of the outer step, with Nesterov's momentum */
+    bool delayed; /* the exchange of a round runs while the next one computes */
     const char *checkpoints; /* directory, or NULL; holds none of another run unless resume */
     int64_t checkpoint_every;
     bool resume;
@@ -62,7 +64,7 @@ typedef struct trainer_times {
 
 typedef struct trainer_step {
     int64_t step, epoch;
-    double loss, accuracy; /* of all ranks' batches */
+    double loss, accuracy; /* of all ranks' batches; with local steps of this rank's own */
     double rate;
     int64_t k, selected, applied; /* all tensors; selected by this rank */
     double density;               /* k over all elements */

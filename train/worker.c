@@ -96,10 +96,10 @@ static int specify_batches(worker *w) {
     return worker_check(w, "", dataset_steps(w->data, &w->train, &w->steps_per_epoch));
 }
 
-void worker_carry(worker *w, bool arrived) {
+void worker_carry(worker *w, const float *means, bool arrived) {
     w->carries = arrived && !optimizer_is_before(w->spec->optimizer.name);
     if (w->carries)
-        memcpy(w->carry, w->model->grads, sizeof(float) * (size_t)w->model->n);
+        memcpy(w->carry, means, sizeof(float) * (size_t)w->model->n);
 }
 
 /* The buffers of a batch as parts of one block. memory NULL: only counts. Returns its bytes. */
@@ -162,6 +162,7 @@ void worker_free(worker *w) {
     free(w->words);
     free(w->base);
     free(w->velocity);
+    free(w->start);
     free(w->means);
     free(w->progress);
     free(w->shared);

@@ -56,6 +56,8 @@ typedef struct worker {
     bool observed; /* this step is */
 
     float *base, *velocity; /* [n] of local steps: what the last round left, the outer momentum */
+    float *start;           /* [n], delayed: the values at the start of the round */
+    bool pending;           /* delayed: the exchange of the last round is under way, in `means` */
 
     int64_t step; /* the next one */
     int64_t skipped, skipped_in_row;
@@ -63,8 +65,11 @@ typedef struct worker {
     int failed; /* first error of a start within the backward pass */
     trainer_end *end;
 
+    /* [n], apart from the gradients. Elastic: a repeated exchange needs these. Delayed: the next round
+     * makes new ones. */
+    float *means;
+
     /* Elastic groups. */
-    float *means;            /* [n]: apart from the gradients, which a repeated exchange needs */
     unsigned char *progress; /* [ntensors]: TENSOR_ */
     bool synced;             /* this rank has the parameters: false on one that joins */
     bool exchanged;          /* the exchange of `step` is complete, or refused */
@@ -105,9 +110,17 @@ void worker_free(worker *w);
 /* sums[] over all ranks. Collective. */
 int worker_allreduce_sums(worker *w);
 
-/* After a step that was refused: with `arrived` the gradients, which hold the means of other tensors,
- * are carried to the next one. */
-void worker_carry(worker *w, bool arrived);
+/* Starts the exchange of a tensor: the mean comes back to where its gradient was or, if the group is
+ * elastic, to means. w->failed keeps the first error. */
+void worker_start(worker *w, int tensor, float *grad);
+/* Waits until means[n] holds all of them. *refused: some tensors were refused, the same ones on all
+ * ranks. The means of the others are then carried to the next step. */
+int worker_collect(worker *w, float *means, bool *refused);
+/* Adds what the group reports of the exchange that has ended. */
+int worker_note_exchange(worker *w, trainer_step *s);
+/* After a step that was refused: with `arrived` the means of other tensors are carried to the next
+ * one. */
+void worker_carry(worker *w, const float *means, bool arrived);
 
 /* Fills the buffers and makes a batch of them. */
 int worker_batch(worker *w, const batch_spec *spec, int64_t epoch, int64_t step,
@@ -126,10 +139,9 @@ int checkpoint_save(worker *w);
 int local_create(worker *w);
 /* Whether the step under way is the last of a round; without local steps never. */
 bool local_ends_round(const worker *w);
-/* The gradients become base - values, which the round exchanges. */
-void local_difference(worker *w);
-/* The outer step with the mean in the gradients; refused: the round is dropped. Then values = base. */
-void local_apply(worker *w, bool refused);
+/* The end of a round: exchange and outer step. Delayed: the outer step of the round before, and the
+ * exchange of this one begins. *refused: a round is dropped. */
+int local_end_round(worker *w, trainer_step *s, bool *refused);
 
 /* ---- trainer.c */
 

@@ -106,6 +106,9 @@ static int parse(train_settings *s, int argc, char **argv) {
         OPTION_REAL("decay", "B", &s->decay, 1e-6, 1,
                     "with --local-steps: residuals are multiplied by it in each round (default "
                     "0.95)"),
+        OPTION_FLAG("delayed", &s->delayed,
+                    "with --local-steps: a round's exchange runs while the next round computes, and "
+                    "is applied at its end"),
         OPTION_FLAG("augment", &s->augment, "random crops and flips of training images"),
         OPTION_INTEGER("evaluate", "N", &s->evaluate_every, 1, 1e9,
                        "test every N steps (default an epoch)"),
@@ -174,6 +177,8 @@ static int check(const train_settings *s) {
     if (s->local_steps > 0 && s->checkpoints != NULL)
         return error_usage("train: --checkpoint saves one optimiser for all workers, and with "
                            "--local-steps each has its own; leave it out");
+    if (s->delayed && s->local_steps == 0)
+        return error_usage("train: --delayed needs --local-steps H");
     TW_TRY(check_elastic(s));
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");

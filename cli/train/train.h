@@ -42,6 +42,7 @@ typedef struct train_settings {
     bool augment;
     int64_t local_steps; /* of a round; 0: an exchange in each step */
     double outer_rate, outer_momentum, decay;
+    bool delayed; /* a round's exchange runs while the next round computes */
     int64_t evaluate_every, snapshot_every;
     int64_t seed;
     double timeout;

@@ -32,7 +32,8 @@ void train_log_run(jsonl *log, const train_settings *s, const trainer_spec *spec
               J_INT("local_steps", s->local_steps));
     if (s->local_steps > 0)
         jsonl_set(log, J_REAL("outer_lr", s->outer_rate),
-                  J_REAL("outer_momentum", s->outer_momentum), J_REAL("decay", s->decay));
+                  J_REAL("outer_momentum", s->outer_momentum), J_REAL("decay", s->decay),
+                  J_FLAG("delayed", s->delayed));
     jsonl_write(log);
 }
 

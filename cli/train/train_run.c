@@ -143,6 +143,7 @@ static int settle(const train_settings *s, const dataset *data, int nranks, trai
                        .local_steps = s->local_steps,
                        .outer_rate = s->outer_rate,
                        .outer_momentum = s->outer_momentum,
+                       .delayed = s->delayed,
                        .checkpoints = s->checkpoints,
                        .checkpoint_every = s->checkpoint_every,
                        .resume = s->resume};

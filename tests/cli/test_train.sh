@@ -101,6 +101,24 @@ sent = [row["step"] for row in rows if row["kind"] == "step" and row["payload_se
 assert sent == [5, 11, 17, 19], sent       # the last round is shorter
 assert all(row["step"] % 6 == 0 or row["step"] == 20 for row in rows if row["kind"] == "evaluation")
 PY
+# Delayed rounds: of one rank they are the same as others, bit by bit. Of several, replicas end equal.
+for delayed in "" --delayed; do
+    # shellcheck disable=SC2086
+    trains --ranks 1 --steps 20 --local-steps 6 --scheme dense $delayed
+    hash
+done >"$dir/hashes"
+[ "$(sort -u "$dir/hashes" | wc -l)" -eq 1 ] || fail "delayed rounds of one rank: $(paste -s "$dir/hashes")"
+# shellcheck disable=SC2086
+trains --ranks 3 $local --delayed --log "$dir/delayed.jsonl"
+delayed=$(hash)
+[ -n "$delayed" ] && [ "$delayed" != "$rounds" ] || fail "delayed rounds: hash '$delayed'"
+python3 - "$dir/delayed.jsonl" <<'PY' || fail "log of delayed rounds"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert rows[0]["delayed"] is True, rows[0]
+ended = [row["step"] for row in rows if row["kind"] == "step" and row["applied"] > 0]
+assert ended == [11, 17, 19], ended        # an exchange ends with the next round; the last one too
+PY
 if ! "$thinwire" info | grep -q '^ *mpi *not' && command -v "$mpirun" >/dev/null; then
     export ASAN_OPTIONS=detect_leaks=0 # MPI itself leaks
     # shellcheck disable=SC2086
@@ -111,6 +129,10 @@ if ! "$thinwire" info | grep -q '^ *mpi *not' && command -v "$mpirun" >/dev/null
     "$mpirun" -n 3 "$thinwire" train $small $local >"$dir/out" 2>"$dir/err" </dev/null ||
         fail "local steps under mpirun: status $?"
     same "local steps with threads and mpirun" "$rounds" "$(hash)"
+    # shellcheck disable=SC2086
+    "$mpirun" -n 3 "$thinwire" train $small $local --delayed >"$dir/out" 2>"$dir/err" </dev/null ||
+        fail "delayed rounds under mpirun: status $?"
+    same "delayed rounds with threads and mpirun" "$delayed" "$(hash)"
     "$mpirun" -n 2 "$thinwire" demo --logs "$thinwire" >"$dir/out" 2>"$dir/err" </dev/null
     [ "$(grep -c '^thinwire: cannot make the directory' "$dir/err")" -eq 1 ] || fail "demo under mpirun"
     unset ASAN_OPTIONS
@@ -331,6 +353,7 @@ fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 100
 fails 2 "sparse scheme" --scheme dense --momentum-correction
 fails 2 "--snapshots" --local-steps 5 --snapshots 5
+fails 2 "--delayed needs --local-steps" --delayed
 fails 2 "--checkpoint" --local-steps 5 --checkpoint "$dir/none"
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
 fails 2 "needs a fixed scheme" --scheme auto --per-rank
