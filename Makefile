@@ -22,7 +22,7 @@ all: ## build the library and build/thinwire; installs nothing
 	$(call BUILD,build)
 
 # Compiles what the demo runs, in build/. `make` compiles the rest: GPU kernels, MPI, tests.
-demo: ## install what is missing, train under six schemes, compare: a minute, then see report.html
+demo: ## install what is missing, train under six schemes, compare: 2 minutes, then see report.html
 	@scripts/install-deps demo
 	cmake --preset $$(grep -qs THINWIRE_DEMO:BOOL=OFF build/CMakeCache.txt && echo release || echo demo)
 	$(call BUILD,build) --target thinwire_cli

@@ -4,7 +4,7 @@
     thinwire.compress(ddp_model, scheme="oktopk", density=0.01)      # a hook beside any optimizer
 
 docs/python.md is the manual. Group works without torch. The rest imports torch when it is used.
-thinwire.integrations has accelerate, lightning and transformers.
+thinwire.integrations.accelerate, .lightning and .transformers must be imported by name.
 """
 from typing import TYPE_CHECKING
 

@@ -255,7 +255,7 @@ class AdamW(_Exchanging, _AdamWRule):
     that of the mean update of the model. Other options are those of compress().
 
     param.grad stays the gradient of this rank. With a DistributedDataParallel backward() exchanges,
-    else step() does.
+    else step() does; with whole_model=False it waits for what backward() has begun.
     """
 
     @shown

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Compression:
-    """The options of compress() as an object."""
+    """The options of compress() as an object. whole_model is False by default."""
 
     @shown
     def __init__(self, scheme: str = "oktopk",

@@ -1,5 +1,6 @@
 """Hugging Face Accelerate.
 
+    import thinwire.integrations.accelerate
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     state = thinwire.integrations.accelerate.attach(accelerator, model, density=0.01)
     ...
