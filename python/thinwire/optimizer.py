@@ -56,6 +56,7 @@ class PlainStep:
     def _reset(self):
         self.ready = [0] * len(self.parameters)     # backward passes so far, for each parameter
         self.started = [False] * len(self.parameters)
+        self.versions = [0] * len(self.parameters)  # torch's, of the gradients that were started
 
     def _hook(self, number):
         step = weakref.ref(self)
@@ -96,11 +97,24 @@ class PlainStep:
             raise
         for number in numbers:
             self.started[number] = True
+            self.versions[number] = self.parameters[number].grad._version
+
+    def _check_unchanged(self):
+        """The exchange reads gradients from the backward pass on: a change may come too late."""
+        for number, parameter in enumerate(self.parameters):
+            grad = parameter.grad
+            if self.started[number] and (grad is None or grad._version != self.versions[number]):
+                self._reset()
+                self.engine.transport.abort()
+                raise StateError(f"the gradient of '{self.engine.names[number]}' was changed between "
+                                 "backward() and step(), while it was exchanged; to clip gradients "
+                                 "pass clip_norm or whole_model=True, or call synchronize() first")
 
     def synchronize(self, then=None):
         """Waits for all gradients, then calls then() in the engine's stream. Parameters that this
         rank did not use count as zero: all ranks sum the same tensors."""
         with self.lock:
+            self._check_unchanged()
             self._start([number for number, started in enumerate(self.started) if not started])
             self._reset()
             stream = self.engine.stream

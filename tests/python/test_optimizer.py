@@ -130,9 +130,23 @@ def unfrozen(rank, nranks):
     assert not network.b.any()
 
 
+def clipped(rank, nranks):
+    """Gradients that change while they are exchanged are noticed, not half applied."""
+    network = Known(**SIZES)
+    optimizer, account = setting(network)
+    network(draw(rank, 0)).backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1e-3)
+    try:
+        optimizer.step()
+        assert False, "gradients were clipped while they were exchanged"
+    except thinwire.StateError as error:
+        assert "clip_norm" in str(error), error
+
+
 def all_of_them(rank, nranks):
     refusals(rank, nranks)
     unfrozen(rank, nranks)
+    clipped(rank, nranks)
     return [play(rank, nranks) for play in (plain, passes, closure, bfloat16, scaled)]
 
 
