@@ -116,19 +116,17 @@ int worker_note_exchange(worker *w, trainer_step *s) {
     return TW_OK;
 }
 
-static tw_traffic traffic_of(const worker *w) {
-    tw_traffic traffic = {0};
-    (void)tw_transport_info(w->transport, NULL, NULL, NULL, &traffic);
-    return traffic;
-}
-
-static tw_traffic traffic_since(const worker *w, const tw_traffic *b) {
-    tw_traffic a = traffic_of(w);
-    return (tw_traffic){.payload_sent = a.payload_sent - b->payload_sent,
-                        .payload_received = a.payload_received - b->payload_received,
-                        .control_sent = a.control_sent - b->control_sent,
-                        .control_received = a.control_received - b->control_received,
-                        .messages_sent = a.messages_sent - b->messages_sent};
+/* What the group has sent and received since the last step, between steps too: delayed rounds go on
+ * then. */
+static tw_traffic traffic_since_last(worker *w) {
+    tw_traffic now = {0}, before = w->traffic;
+    (void)tw_transport_info(w->transport, NULL, NULL, NULL, &now);
+    w->traffic = now;
+    return (tw_traffic){.payload_sent = now.payload_sent - before.payload_sent,
+                        .payload_received = now.payload_received - before.payload_received,
+                        .control_sent = now.control_sent - before.control_sent,
+                        .control_received = now.control_received - before.control_received,
+                        .messages_sent = now.messages_sent - before.messages_sent};
 }
 
 /* Sums loss, count and correct over all ranks, in sums[]. The exchange would refuse NaN: a bad loss
@@ -225,7 +223,6 @@ static int train_step(worker *w) {
     assert(w->step < w->spec->steps);
     w->observed = w->spec->snapshot_every > 0 && w->step % w->spec->snapshot_every == 0;
     TW_TRY(w->observed ? read_residuals(w) : TW_OK);
-    tw_traffic before = traffic_of(w);
     double begin = tw__seconds();
     s.rate = schedule_rate(&w->spec->schedule, w->step);
     if (optimizer_is_before(w->spec->optimizer.name))
@@ -236,7 +233,7 @@ static int train_step(worker *w) {
     s.times.optimiser = lap(w, "optimiser", &mark);
     TW_TRY(round ? exchange_round(w, &s, &refused) : TW_OK);
     w->elapsed += tw__seconds() - begin;
-    s.traffic = traffic_since(w, &before);
+    s.traffic = traffic_since_last(w);
     TW_TRY(share_losses(w, &result, &s));
     TW_TRY(!refused && w->spec->local_steps == 0 ? worker_note_exchange(w, &s) : TW_OK);
     s.elapsed = w->elapsed;
@@ -324,6 +321,7 @@ static bool due(int64_t every, int64_t step) {
 static int train(worker *w) {
     bool evaluated = false, checkpoints = w->spec->checkpoints != NULL;
     TW_TRY(checkpoints ? checkpoint_begin(w) : TW_OK);
+    (void)traffic_since_last(w); /* opening the group is not part of a step */
     while (w->step < w->spec->steps) {
         TW_TRY(train_step(w));
         evaluated = due(w->spec->evaluate_every, w->step);

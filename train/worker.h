@@ -62,6 +62,7 @@ typedef struct worker {
     int64_t step; /* the next one */
     int64_t skipped, skipped_in_row;
     double elapsed;
+    tw_traffic traffic; /* of the transport, up to the last step */
     int failed; /* first error of a start within the backward pass */
     trainer_end *end;
 
