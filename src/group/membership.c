@@ -221,12 +221,13 @@ typedef struct change_record {
     int64_t listens;   /* it listens for them */
 } change_record;
 
-/* What all ranks make of it. */
+/* What all ranks make of it. If some leave, nobody joins: a rank that is lost meanwhile may end the leave
+ * on some ranks alone, and these would have to know whether the others still let newcomers in. */
 typedef struct plan {
     int leaving; /* ranks that leave */
     int *heirs;  /* [nranks] to whom; -1: it stays */
     int host;    /* the rank that newcomers have asked */
-    int joining; /* how many; 0: none. No more than stay: if all of them fail, these are a quorum */
+    int joining; /* how many; 0: none. No more than ranks: if all of them fail, these are a quorum */
 } plan;
 
 static int check_change(tw_group *g) {
@@ -282,14 +283,15 @@ static int share_change(tw_group *g, int64_t heir, plan *p) {
                          r, (long long)records[r].step, g->rank, (long long)own.step));
         p->leaving += records[r].heir != STAYS;
         g->elastic.has_listener |= records[r].listens != 0;
-        if (p->joining == 0 && records[r].heir == STAYS && records[r].newcomers > 0 &&
-            records[r].newcomers <= TW__MOST_NEW) {
+        if (p->joining == 0 && records[r].newcomers > 0 && records[r].newcomers <= TW__MOST_NEW) {
             p->host = r;
             p->joining = (int)records[r].newcomers;
         }
     }
-    if (p->joining > g->nranks - p->leaving)
-        p->joining = g->nranks - p->leaving;
+    if (p->joining > g->nranks)
+        p->joining = g->nranks;
+    if (p->leaving > 0)
+        p->joining = 0; /* they wait for the next call */
     return p->leaving > 0 ? choose_heirs(g, records, p->heirs) : TW_OK;
 }
 
@@ -320,9 +322,7 @@ static int stay(tw_group *g, tw__membership *m, const int *heirs, tw__handover *
     return change_ranks(g, m, heirs, members);
 }
 
-/* The number of the plan's host becomes what it is afterwards. */
-static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *members) {
-    const int *heirs = p->heirs;
+static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, tw_members *members) {
     const tw__intent intent = {.step = g->elastic.step,
                                .leaving = heirs[g->rank] >= 0,
                                .heir = heirs[g->rank] >= 0 ? heirs[g->rank] : 0,
@@ -332,8 +332,6 @@ static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *memb
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
-    p->host = number_now(&m, p->host);
-    p->joining = p->host >= 0 && p->joining <= m.nranks ? p->joining : 0;
     error = intent.leaving ? end_membership(g, &m, heirs) : stay(g, &m, heirs, h, members);
     free(m.ranks);
     return error;
@@ -423,68 +421,7 @@ int tw__group_share_steps(tw_group *g, int is_new) {
     return error;
 }
 
-/* ---- ranks that leave and others that join in one call */
-
-/* The change by which ranks have left, while others join. */
-typedef struct departure {
-    int *before;        /* [nranks] after it */
-    tw_lost_rank *lost; /* [nlost], room for two times as many ranks as there were */
-    int nlost, nranks_before;
-    int64_t version;
-} departure;
-
-static int keep_departure(const tw_group *g, const tw_members *m, departure *d) {
-    *d = (departure){.before = calloc((size_t)m->nranks, sizeof *d->before),
-                     .lost = calloc((size_t)m->nranks_before * 2, sizeof *d->lost),
-                     .nlost = m->nlost,
-                     .nranks_before = m->nranks_before,
-                     .version = m->version};
-    if (d->before == NULL || d->lost == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
-    memcpy(d->before, m->before, (size_t)m->nranks * sizeof *d->before);
-    memcpy(d->lost, m->lost, (size_t)m->nlost * sizeof *d->lost);
-    return TW_OK;
-}
-
-/* Both changes as one: numbers are those before the first and after the second. Takes d->lost. */
-static void merge_departure(tw_group *g, departure *d, tw_members *m) {
-    tw__elastic *e = &g->elastic;
-    assert(d->nlost + m->nlost <= 2 * d->nranks_before && m->rank < m->nranks);
-    for (int i = 0; i < d->nlost; i++) {
-        int heir = -1;
-        for (int r = 0; r < m->nranks; r++)
-            heir = e->before[r] == d->lost[i].heir ? r : heir;
-        d->lost[i].heir = d->lost[i].heir >= 0 ? heir : -1;
-    }
-    for (int i = 0; i < m->nlost; i++) {
-        d->lost[d->nlost] = e->lost[i];
-        d->lost[d->nlost++].rank = d->before[e->lost[i].rank];
-    }
-    for (int r = 0; r < m->nranks; r++)
-        e->before[r] = e->before[r] >= 0 ? d->before[e->before[r]] : -1;
-    free(e->lost);
-    e->lost = d->lost;
-    d->lost = NULL;
-    m->before = e->before;
-    m->lost = e->lost;
-    m->nlost = d->nlost;
-    m->rank_before = e->before[m->rank];
-    m->nranks_before = d->nranks_before;
-}
-
-static int admit_after(tw_group *g, const plan *p, tw_members *members) {
-    departure d = {0};
-    if (members == NULL || members->before == NULL || members->lost == NULL) /* nobody has left */
-        return admit(g, p, members);
-    int error = tw__agree_error(g, keep_departure(g, members, &d));
-    if (error == TW_OK)
-        error = admit(g, p, members);
-    if (error == TW_OK && members->version != d.version)
-        merge_departure(g, &d, members);
-    free(d.before);
-    free(d.lost);
-    return error;
-}
+/* ---- the calls */
 
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
@@ -499,9 +436,9 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
     if (error == TW_OK)
         tell_unchanged(g, members);
     if (error == TW_OK && p.leaving > 0)
-        error = leave_or_stay(g, &p, &h, members);
-    if (error == TW_OK && heir == STAYS && p.joining > 0)
-        error = admit_after(g, &p, members);
+        error = leave_or_stay(g, heirs, &h, members);
+    if (error == TW_OK && p.joining > 0)
+        error = admit(g, &p, members);
     tw__handover_free(&h);
     free(heirs);
     int lost =

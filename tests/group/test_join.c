@@ -14,16 +14,24 @@
 
 enum { MOST = 8, N = 500, K = 64, STEPS = 400 };
 
+typedef struct change {
+    tw_members members; /* its arrays are these: */
+    int before[MOST];
+    tw_lost_rank lost[MOST];
+} change;
+
 typedef struct process {
     tw_tcp_params params;
     const char *exchange;
     int joins;         /* it comes when the job runs */
+    double late;       /* seconds before it comes */
+    int asks_nothing;  /* it gives no tw_members to tw_group_grow */
     int64_t k;         /* 0: K */
     int differs;       /* its parameters do */
     double pause;      /* seconds that it waits after its first step */
     const char *state; /* a file whose residuals it takes when it has joined */
-    tw_members last;   /* change of ranks that it has seen; arrays below */
-    int before[MOST], left[MOST];
+    change changes[2]; /* of the ranks that it has seen first */
+    int nchanges;
     int leaves_at;  /* step; 0: it stays */
     int until;      /* ranks with which it ends, once there have been so many */
     int only;       /* 1: ends when a change was made, whatever it was */
@@ -31,6 +39,7 @@ typedef struct process {
     int status;
     char text[512];
     int rank, nranks;
+    int joined; /* others have, since it began */
     int64_t steps, version;
     int refused;   /* newcomers that it has seen refused */
     uint64_t hash; /* of all results since all were there */
@@ -39,6 +48,12 @@ typedef struct process {
 
 static char meet[64];
 static const char secret[] = "a secret of the tests";
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds,
+                         .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
 
 static void choose_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -64,27 +79,39 @@ static int open_group(process *p, tw_transport *transport, tw_group **group) {
 }
 
 static void note_change(process *p, const tw_members *m) {
-    p->last = *m;
-    for (int r = 0; r < m->nranks; r++)
-        p->before[r] = m->before[r];
+    change *c = &p->changes[p->nchanges];
+    if (p->nchanges == 2)
+        return;
+    p->nchanges++;
+    c->members = *m;
+    for (int r = 0; r < m->nranks && m->before != NULL; r++)
+        c->before[r] = m->before[r];
     for (int i = 0; i < m->nlost; i++)
-        p->left[i] = m->lost[i].heir >= 0 ? m->lost[i].rank : -1;
+        c->lost[i] = m->lost[i];
+}
+
+static int grow(const process *p, tw_transport *transport, tw_group *group, tw_members *members) {
+    if (!p->asks_nothing)
+        return tw_group_grow(group, members);
+    int status = tw_group_grow(group, NULL);
+    members->nranks_before = p->nranks;
+    (void)tw_transport_info(transport, NULL, &members->rank, &members->nranks, NULL);
+    return status;
 }
 
 /* Polls, then makes a step, until as many are there as it waits for. */
-static int work(process *p, tw_group *group) {
+static int work(process *p, tw_transport *transport, tw_group *group) {
     float grad[N], out[N];
     int status = TW_OK, verified = !p->joins;
     for (int step = 0; step < STEPS && status == TW_OK; step++) {
         tw_members members = {0};
         tw_step_info info;
-        struct timespec nap = {0, 2000000};
-        nanosleep(&nap, NULL);
+        nap(0.002);
         if (verified) { /* a newcomer is past this call */
             (void)tw_group_info(group, 0, &info);
             if (p->leaves_at > 0 && info.step >= p->leaves_at)
                 return tw_group_leave(group, TW_ANY_RANK);
-            status = tw_group_grow(group, &members);
+            status = grow(p, transport, group, &members);
             if (status == TW_ERR_MISMATCH) {
                 p->refused++;
                 status = TW_OK;
@@ -98,6 +125,7 @@ static int work(process *p, tw_group *group) {
         if (status == TW_OK &&
             (!verified || members.nranks > members.nranks_before - members.nlost)) {
             uint64_t parameters = p->differs ? 7 : 6;
+            p->joined = 1;
             status = tw_group_verify(group, &parameters, sizeof parameters, &members);
             if (status == TW_ERR_MISMATCH && !p->differs) {
                 p->refused++;
@@ -115,13 +143,10 @@ static int work(process *p, tw_group *group) {
             status = tw_group_info(group, 0, &info);
         p->steps = info.step;
         p->hash = oracle_hash(p->hash, out, sizeof out);
-        if (step == 0 && p->pause > 0.0 && !p->joins) {
-            struct timespec pause = {(time_t)p->pause,
-                                     (long)((p->pause - (double)(time_t)p->pause) * 1e9)};
-            nanosleep(&pause, NULL);
-        }
-        int ends = p->pause > 0.0 ? p->joins || p->last.nlost > 0 : p->nranks == p->until;
-        if (ends || (p->only && p->refused > 0))
+        if (step == 0 && !p->joins)
+            nap(p->pause);
+        int waits = p->pause > 0.0 && !p->joined;
+        if ((p->nranks == p->until && !waits) || (p->only && p->refused > 0))
             return status;
     }
     return status;
@@ -156,6 +181,7 @@ static void *process_main(void *context) {
     process *p = context;
     tw_transport *transport = NULL;
     tw_group *group = NULL;
+    nap(p->late);
     p->status = p->joins ? tw_transport_join(&transport, &p->params)
                          : tw_transport_tcp(&transport, &p->params);
     if (p->status == TW_OK) {
@@ -165,7 +191,7 @@ static void *process_main(void *context) {
     if (p->status == TW_OK && p->state != NULL)
         p->status = take_state(p, group);
     if (p->status == TW_OK)
-        p->status = work(p, group);
+        p->status = work(p, transport, group);
     if (p->status != TW_OK)
         snprintf(p->text, sizeof p->text, "%s", tw_last_error());
     tw_group_free(group);
@@ -286,18 +312,33 @@ static void test_join_with_state(void **state) {
     }
 }
 
-/* Whether rank 1 has left in the very call in which another process has joined: while the others were
- * idle after their first step, it came to the meeting point. */
+/* Whether rank 1 has left while another process waited to join: while the others were idle after their
+ * first step, it came to the meeting point. */
 static int run_at_once(process *all, double pause) {
     begin(all, 4, 5, "oktopk");
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         all[i].pause = pause;
+        all[i].until = 4;
+    }
     all[1].leaves_at = 1;
-    all[4].params.timeout = 5;
+    all[3].asks_nothing = 1;
+    all[4].late = pause / 2;
     run(all, 5);
-    return all[4].status == TW_OK;
+    return all[0].nchanges == 2 &&
+           all[0].changes[1].members.step == all[0].changes[0].members.step + 1;
 }
 
+static void check_change(const change *c, int rank_before, int rank, int nranks_before, int nranks,
+                         const int *before) {
+    check_int("ranks before", c->members.nranks_before, nranks_before);
+    check_int("ranks", c->members.nranks, nranks);
+    check_int("its own number before", c->members.rank_before, rank_before);
+    check_int("its own number", c->members.rank, rank);
+    for (int r = 0; r < nranks; r++)
+        check_int("number before", c->before[r], before[r]);
+}
+
+/* In the call in which a rank leaves nobody joins; in the next one those that wait do. */
 static void test_at_once(void **state) {
     (void)state;
     process all[5];
@@ -306,20 +347,20 @@ static void test_at_once(void **state) {
         pause *= 2.0;
     for (int i = 0; i < 5; i++)
         check_process(&all[i], TW_OK, NULL);
-    const int before[] = {0, 2, 3, -1};
-    for (int i = 0; i < 4; i++) {
-        const tw_members *m = &all[i].last;
-        if (i == 1)
-            continue;
-        check_int("ranks before", m->nranks_before, 4);
-        check_int("ranks", m->nranks, 4);
-        check_int("its own number before", m->rank_before, i);
-        check_int("ranks that left", m->nlost, 1);
-        check_int("who left", all[i].left[0], 1);
-        for (int r = 0; r < 4; r++)
-            check_int("number before", all[i].before[r], before[r]);
-        check_true(all[i].hash == all[4].hash);
+    for (int i = 0; i <= 2; i += 2) {
+        const change *left = &all[i].changes[0], *joined = &all[i].changes[1];
+        int rank = i == 0 ? 0 : 1;
+        check_int("changes", all[i].nchanges, 2);
+        check_change(left, i, rank, 4, 3, (const int[]){0, 2, 3});
+        check_int("ranks that left", left->members.nlost, 1);
+        check_int("who left", left->lost[0].rank, 1);
+        check_true(left->lost[0].heir >= 0);
+        check_change(joined, rank, rank, 3, 4, (const int[]){0, 1, 2, -1});
+        check_int("ranks that left", joined->members.nlost, 0);
+        check_int("a grow later", joined->members.step, left->members.step + 1);
     }
+    for (int i = 0; i < 4; i++)
+        check_true(i == 1 || all[i].hash == all[4].hash);
 }
 
 /* ---- refused: the job goes on */
