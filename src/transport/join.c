@@ -11,6 +11,7 @@
  * timeout of the meeting, and no more. */
 #include "transport/meeting.h"
 
+#include "base/memory.h"
 #include "transport/handshake.h"
 #include "transport/transport_internal.h"
 
@@ -142,31 +143,47 @@ int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned ch
 int tw__transport_meet_newcomers(tw_transport *t, int count, double timeout,
                                  const unsigned char *id) {
     char name[2 * TW__DIGEST + 1];
-    assert(t->meet != NULL && t->new_sockets == NULL && count > 0);
+    assert(t->meet != NULL && t->new_context == NULL && count > 0);
     tw_tcp_params params = *t->meet;
     name_meeting(id, name);
     params.job = name;
     params.rank = t->rank;
     params.nranks = t->nranks + count;
     params.timeout = timeout;
-    t->new_sockets = malloc((size_t)params.nranks * sizeof *t->new_sockets);
-    if (t->new_sockets == NULL)
+    int *sockets = malloc((size_t)params.nranks * sizeof *sockets);
+    if (sockets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", params.nranks);
-    int status = tw__meet(&params, t->new_sockets, t);
-    if (status != TW_OK) {
-        free(t->new_sockets);
-        t->new_sockets = NULL;
-    }
-    t->new_count = params.nranks;
+    int status = tw__meet(&params, sockets, t);
+    if (status == TW_OK)
+        status = tw__transport_take_newcomers(t, sockets, params.nranks);
+    free(sockets);
+    return status;
+}
+
+int tw__transport_take_newcomers(tw_transport *t, const int *sockets, int nranks) {
+    size_t bytes = (size_t)nranks * sizeof *t->new_peers;
+    assert(t->new_context == NULL && t->new_peers == NULL && nranks > t->nranks);
+    t->new_peers = tw__reserve(bytes);
+    t->new_count = nranks;
+    int status = t->new_peers == NULL
+                     ? tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", bytes)
+                     : t->member_calls->renew(&t->new_context, sockets, t->rank, nranks);
+    if (status == TW_OK)
+        return TW_OK;
+    for (int r = 0; r < nranks; r++)
+        if (sockets[r] >= 0)
+            (void)close(sockets[r]);
+    t->new_context = NULL;
+    tw__transport_drop_newcomers(t);
     return status;
 }
 
 void tw__transport_drop_newcomers(tw_transport *t) {
-    for (int r = 0; t->new_sockets != NULL && r < t->new_count; r++)
-        if (t->new_sockets[r] >= 0)
-            (void)close(t->new_sockets[r]);
-    free(t->new_sockets);
-    t->new_sockets = NULL;
+    if (t->new_context != NULL)
+        t->calls.close(t->new_context);
+    free(t->new_peers);
+    t->new_context = NULL;
+    t->new_peers = NULL;
 }
 
 /* ---- a process that joins */

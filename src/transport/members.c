@@ -4,7 +4,6 @@
  * connections to those that are not in it, and renumbers the others. If ranks join, all have met before
  * (join.c), and the connections of that meeting take the place of the old ones. A rank that joins waits
  * for the decision. */
-#include "base/memory.h"
 #include "transport/paxos.h"
 
 #include <assert.h>
@@ -65,7 +64,7 @@ static int prepare_self(tw_transport *t, const tw__intent *intent) {
 /* Newcomers are only known to ranks that have met them in this call. */
 static int list_members(const tw_transport *t, tw__member_state *s, tw__membership *m) {
     const uint64_t *set = tw__member_set(s, TW__DECIDED);
-    uint64_t met = t->new_sockets != NULL ? (uint64_t)(t->new_count - t->nranks) : 0;
+    uint64_t met = t->new_context != NULL ? (uint64_t)(t->new_count - t->nranks) : 0;
     if (!s->leaving &&
         (!tw__set_has(set, t->rank) || (s->decided_joining > 0 && s->decided_joining != met)))
         return tw__fail_excluded();
@@ -73,9 +72,6 @@ static int list_members(const tw_transport *t, tw__member_state *s, tw__membersh
     m->joined = s->leaving ? 0 : (int)s->decided_joining;
     m->nbefore = t->nranks;
     m->before = t->rank;
-    m->ranks = malloc((size_t)(t->nranks + m->joined) * sizeof *m->ranks);
-    if (m->ranks == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", t->nranks);
     for (int r = 0; r < t->nranks; r++)
         if (tw__set_has(set, r))
             m->ranks[m->nranks++] = r;
@@ -83,32 +79,21 @@ static int list_members(const tw_transport *t, tw__member_state *s, tw__membersh
 }
 
 /* The connections of the meeting with newcomers take the place of the old ones. */
-static int renew_connections(tw_transport *t, const tw__membership *m) {
-    size_t bytes = (size_t)t->new_count * sizeof *t->liveness.peers;
-    tw__liveness_peer *peers = tw__reserve(bytes);
-    void *context = NULL;
-    if (peers == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", bytes);
-    int error = t->member_calls->renew(&context, t->new_sockets, t->rank, t->new_count);
-    if (error != TW_OK) {
-        free(peers);
-        return error;
-    }
+static void renew_connections(tw_transport *t, const tw__membership *m) {
     t->member_calls->keep(t->context, &m->before, 1); /* closes at once */
     t->calls.close(t->context);
-    t->context = context;
+    t->context = t->new_context;
+    t->new_context = NULL;
     free(t->liveness.peers);
-    t->liveness.peers = peers;
-    free(t->new_sockets);
-    t->new_sockets = NULL;
-    return TW_OK;
+    t->liveness.peers = t->new_peers;
+    t->new_peers = NULL;
 }
 
 /* Newcomers stand behind the ranks that stay: m->ranks gets them too, by their numbers in the meeting. */
-static int install(tw_transport *t, tw__membership *m) {
+static void install(tw_transport *t, tw__membership *m) {
     tw__liveness_stop(t);
     if (m->joined > 0) {
-        TW_TRY(renew_connections(t, m));
+        renew_connections(t, m);
         for (int i = 0; i < m->joined; i++)
             m->ranks[m->nranks++] = m->nbefore + i;
     }
@@ -123,7 +108,6 @@ static int install(tw_transport *t, tw__membership *m) {
     free(t->members->decided); /* late ranks are told of this decision in the next change */
     t->members->decided = t->members->self;
     t->members->self = NULL;
-    return TW_OK;
 }
 
 /* Newcomers wait for the decision. */
@@ -166,21 +150,25 @@ static int begin_change(tw_transport *t) {
     return TW_OK;
 }
 
+/* All memory is taken before the ranks agree: what they decide, each of them can do. */
 int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m) {
     *m = (tw__membership){0};
     assert(intent->heir >= 0 && intent->heir < t->nranks && intent->joining >= 0);
     int error = begin_change(t);
     if (error == TW_OK)
         error = prepare_self(t, intent);
+    m->ranks = malloc((size_t)(t->nranks + TW__MOST_NEW) * sizeof *m->ranks);
+    if (error == TW_OK && m->ranks == NULL)
+        error = tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", t->nranks);
     if (error == TW_OK)
         error =
             tw__paxos_run(t, t->members->self, t->members->capacity, intent->heir, &m->inherited);
     if (error == TW_OK)
         error = list_members(t, t->members->self, m);
-    if (error == TW_OK && !intent->leaving)
-        error = install(t, m);
-    if (error == TW_OK && !intent->leaving)
+    if (error == TW_OK && !intent->leaving) {
+        install(t, m);
         welcome(t, m->joined);
+    }
     tw__transport_drop_newcomers(t);
     if (error != TW_OK) {
         free(m->ranks);
