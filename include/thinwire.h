@@ -958,7 +958,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
  * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
  * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
- * group goes on without that rank, as `members` tells.
+ * group goes on without that rank, as `members` tells; likewise after TW_ERR_MEMORY and
+ * TW_ERR_DEVICE, if a new rank could not open its group.
  * Errors after which the group is broken: those of tw_allreduce. Nobody has left. Call
  * tw_group_shrink, then go on with the next step. Do not repeat the failed call at once: other
  * ranks may have completed it.

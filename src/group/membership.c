@@ -71,40 +71,54 @@ static int inherits(const tw__membership *m, const int *heirs, int heir) {
     return all;
 }
 
-/* Norms are renumbered, those of lost ranks kept for the caller.
+/* Memory for what is reported. It is taken before the ranks agree: none may fail when they have. */
+typedef struct room {
+    tw_lost_rank *lost; /* [nranks before] */
+    tw__norm *norms;    /* [nranks before, and those that may join] */
+} room;
+
+static int take_room(const tw_group *g, room *r) {
+    size_t nranks = (size_t)g->nranks;
+    *r = (room){.lost = calloc(nranks, sizeof *r->lost),
+                .norms = calloc(nranks + TW__MOST_NEW, sizeof *r->norms)};
+    return r->lost != NULL && r->norms != NULL
+               ? TW_OK
+               : tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
+}
+
+static void free_room(room *r) {
+    free(r->lost);
+    free(r->norms);
+}
+
+/* Norms are renumbered, those of lost ranks kept for the caller. Takes what is in the room.
  *   heirs  [nbefore] of those that have left; NULL: none has */
-static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
+static void note_members(tw_group *g, tw__membership *m, const int *heirs, room *spare) {
     tw__elastic *e = &g->elastic;
     int nlost = 0;
-    tw_lost_rank *lost = calloc((size_t)m->nbefore, sizeof *lost);
-    tw__norm *norms = calloc((size_t)m->nranks, sizeof *norms);
-    if (lost == NULL || norms == NULL) {
-        free(lost);
-        free(norms);
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", m->nbefore);
-    }
+    assert(m->nbefore == g->nranks && m->joined <= TW__MOST_NEW);
     for (int r = 0; r < m->nbefore; r++)
         if (number_now(m, r) < 0)
-            lost[nlost++] = (tw_lost_rank){.rank = r,
-                                           .heir = heirs != NULL && heirs[r] >= 0 &&
-                                                           inherits(m, heirs, heirs[r])
-                                                       ? number_now(m, heirs[r])
-                                                       : -1,
-                                           .norm = e->norms[r].norm,
-                                           .step = e->norms[r].step};
+            spare->lost[nlost++] = (tw_lost_rank){.rank = r,
+                                                  .heir = heirs != NULL && heirs[r] >= 0 &&
+                                                                  inherits(m, heirs, heirs[r])
+                                                              ? number_now(m, heirs[r])
+                                                              : -1,
+                                                  .norm = e->norms[r].norm,
+                                                  .step = e->norms[r].step};
     for (int r = 0; r < m->nranks; r++) {
         int is_new = m->ranks[r] >= m->nbefore;
-        norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
+        spare->norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
         m->ranks[r] = is_new ? -1 : m->ranks[r];
     }
     free(e->norms);
     free(e->before);
     free(e->lost);
-    e->norms = norms;
+    e->norms = spare->norms;
     e->before = m->ranks;
-    e->lost = lost;
+    e->lost = spare->lost;
+    *spare = (room){0};
     m->ranks = NULL;
-    return TW_OK;
 }
 
 static void tell_members(const tw_group *g, const tw__membership *m, tw_members *members) {
@@ -173,14 +187,15 @@ static int end_here(tw_group *g, int error) {
 }
 
 /* The transport has changed already: if the group cannot, it is broken. */
-static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_members *members) {
+static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, room *spare,
+                        tw_members *members) {
     int error = settle_step(g, m->step);
-    if (error == TW_OK)
-        error = note_members(g, m, heirs);
-    if (error != TW_OK)
+    if (error != TW_OK) {
         g->elastic.damaged = 1; /* its arrays are those of the ranks before */
-    else
+    } else {
+        note_members(g, m, heirs, spare);
         error = tw__group_reopen(g, m->joined);
+    }
     if (error != TW_OK) {
         tw__group_break(g, error);
         return error;
@@ -196,13 +211,17 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     TW_REQUIRE(g, "group");
     TW_TRY(check_shrink(g));
     double begin = tw__seconds();
-    tw__membership m;
+    tw__membership m = {0};
+    room spare;
     const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
-    int error = tw__transport_agree_members(g->transport, &intent, &m);
+    int error = take_room(g, &spare);
+    if (error == TW_OK)
+        error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error == TW_ERR_QUORUM || error == TW_ERR_EXCLUDED)
-        return end_here(g, error);
-    TW_TRY(error);
-    error = change_ranks(g, &m, NULL, members);
+        error = end_here(g, error);
+    else if (error == TW_OK)
+        error = change_ranks(g, &m, NULL, &spare, members);
+    free_room(&spare);
     free(m.ranks);
     if (error == TW_OK && members != NULL)
         members->seconds = tw__seconds() - begin;
@@ -219,6 +238,7 @@ typedef struct change_record {
     int64_t heir;      /* TW_ANY_RANK: leaves, any heir; STAYS */
     int64_t newcomers; /* that have asked it to join */
     int64_t listens;   /* it listens for them */
+    int64_t lacks;     /* the memory for a change */
 } change_record;
 
 /* What all ranks make of it. If some leave, nobody joins: a rank that is lost meanwhile may end the leave
@@ -226,6 +246,7 @@ typedef struct change_record {
 typedef struct plan {
     int leaving; /* ranks that leave */
     int *heirs;  /* [nranks] to whom; -1: it stays */
+    room spare;
     int host;    /* the rank that newcomers have asked */
     int joining; /* how many; 0: none. No more than ranks: if all of them fail, these are a quorum */
 } plan;
@@ -264,14 +285,16 @@ static int choose_heirs(const tw_group *g, const change_record *records, int *he
     return TW_OK;
 }
 
-static int share_change(tw_group *g, int64_t heir, plan *p) {
+static int share_change(tw_group *g, int64_t heir, int lacks, plan *p) {
     const change_record own = {.step = g->elastic.step,
                                .heir = heir,
                                .newcomers =
                                    tw__transport_newcomers(g->transport, !g->elastic.has_listener),
-                               .listens = tw__transport_listens(g->transport)};
+                               .listens = tw__transport_listens(g->transport),
+                               .lacks = lacks};
     const change_record *records = NULL;
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&records));
+    int without = -1;
     g->elastic.has_listener = 0;
     for (int r = 0; r < g->nranks; r++) {
         if (records[r].step != own.step)
@@ -283,11 +306,14 @@ static int share_change(tw_group *g, int64_t heir, plan *p) {
                          r, (long long)records[r].step, g->rank, (long long)own.step));
         p->leaving += records[r].heir != STAYS;
         g->elastic.has_listener |= records[r].listens != 0;
+        without = without < 0 && records[r].lacks != 0 ? r : without;
         if (p->joining == 0 && records[r].newcomers > 0 && records[r].newcomers <= TW__MOST_NEW) {
             p->host = r;
             p->joining = (int)records[r].newcomers;
         }
     }
+    if (without >= 0)
+        return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", without, g->nranks);
     if (p->joining > g->nranks)
         p->joining = g->nranks;
     if (p->leaving > 0)
@@ -311,18 +337,18 @@ static int end_membership(tw_group *g, const tw__membership *m, const int *heirs
 }
 
 /* A rank that stays: what it was given becomes its own. */
-static int stay(tw_group *g, tw__membership *m, const int *heirs, tw__handover *h,
-                tw_members *members) {
-    int error = inherits(m, heirs, g->rank) ? tw__handover_apply(g, h) : TW_OK;
+static int stay(tw_group *g, tw__membership *m, plan *p, tw__handover *h, tw_members *members) {
+    int error = inherits(m, p->heirs, g->rank) ? tw__handover_apply(g, h) : TW_OK;
     if (error != TW_OK) {
         g->elastic.damaged = 1;
         tw__group_break(g, error);
         return error;
     }
-    return change_ranks(g, m, heirs, members);
+    return change_ranks(g, m, p->heirs, &p->spare, members);
 }
 
-static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, tw_members *members) {
+static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *members) {
+    const int *heirs = p->heirs;
     const tw__intent intent = {.step = g->elastic.step,
                                .leaving = heirs[g->rank] >= 0,
                                .heir = heirs[g->rank] >= 0 ? heirs[g->rank] : 0,
@@ -332,7 +358,7 @@ static int leave_or_stay(tw_group *g, const int *heirs, tw__handover *h, tw_memb
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
-    error = intent.leaving ? end_membership(g, &m, heirs) : stay(g, &m, heirs, h, members);
+    error = intent.leaving ? end_membership(g, &m, heirs) : stay(g, &m, p, h, members);
     free(m.ranks);
     return error;
 }
@@ -348,18 +374,23 @@ typedef struct invitation_record {
     unsigned char id[32];
 } invitation_record;
 
-/* Newcomers that differ are not waited for: the others go on without them. */
-static int refuse_newcomers(tw_group *g, int joined, tw_members *members) {
+/* Errors with which the opening fails on all ranks, though perhaps for the sake of newcomers alone. */
+static int may_refuse(const tw_group *g, int error) {
+    return !g->elastic.damaged &&
+           (error == TW_ERR_MISMATCH || error == TW_ERR_MEMORY || error == TW_ERR_DEVICE);
+}
+
+/* Newcomers that differ, or cannot open, are not waited for: the others go on without them. */
+static int refuse_newcomers(tw_group *g, int error, int joined, tw_members *members) {
     char text[TW__TEXT];
     snprintf(text, sizeof text, "%s", tw_last_error());
-    tw__group_break(g, TW_ERR_MISMATCH);
     for (int r = g->nranks - joined; r < g->nranks; r++)
         tw__transport_suspect(g->transport, r);
     TW_TRY(tw_group_shrink(g, members));
-    return tw__fail(TW_ERR_MISMATCH, "%s; the others go on without it", text);
+    return tw__fail(error, "%s; the others go on without it", text);
 }
 
-static int admit(tw_group *g, const plan *p, tw_members *members) {
+static int admit(tw_group *g, plan *p, tw_members *members) {
     double timeout = g->params.timeout / 2 < MEETING ? g->params.timeout / 2 : MEETING;
     tw__intent intent = {.step = g->elastic.step};
     invitation_record own = {0};
@@ -378,9 +409,9 @@ static int admit(tw_group *g, const plan *p, tw_members *members) {
     if (error != TW_OK)
         return end_here(g, error);
     int joined = m.joined;
-    error = change_ranks(g, &m, NULL, members);
+    error = change_ranks(g, &m, NULL, &p->spare, members);
     free(m.ranks);
-    return error == TW_ERR_MISMATCH && joined > 0 ? refuse_newcomers(g, joined, members) : error;
+    return joined > 0 && may_refuse(g, error) ? refuse_newcomers(g, error, joined, members) : error;
 }
 
 static int64_t *steps_row(const tw_group *g, int64_t *rows, int rank) {
@@ -426,21 +457,18 @@ int tw__group_share_steps(tw_group *g, int is_new) {
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
     tw__handover h = {0};
-    int *heirs = calloc((size_t)g->nranks, sizeof *heirs);
-    plan p = {.heirs = heirs};
-    if (heirs == NULL) { /* the others wait for this rank */
-        tw__group_break(g, tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks));
-        return TW_ERR_MEMORY;
-    }
-    int error = share_change(g, heir, &p);
+    plan p = {.heirs = calloc((size_t)g->nranks, sizeof *p.heirs)};
+    int lacks = take_room(g, &p.spare) != TW_OK || p.heirs == NULL;
+    int error = share_change(g, heir, lacks, &p);
     if (error == TW_OK)
         tell_unchanged(g, members);
     if (error == TW_OK && p.leaving > 0)
-        error = leave_or_stay(g, heirs, &h, members);
+        error = leave_or_stay(g, &p, &h, members);
     if (error == TW_OK && p.joining > 0)
         error = admit(g, &p, members);
     tw__handover_free(&h);
-    free(heirs);
+    free_room(&p.spare);
+    free(p.heirs);
     int lost =
         error == TW_ERR_TRANSPORT || error == TW_ERR_TIMEOUT; /* also before a message began */
     if (error != TW_OK && g->broken == TW_OK && (lost || tw__transport_has_failed(g->transport)))
@@ -471,21 +499,23 @@ int tw_group_grow(tw_group *g, tw_members *members) {
 typedef struct hash_record {
     uint64_t bytes;
     unsigned char hash[HASH];
+    int64_t lacks; /* the memory for a change */
 } hash_record;
 
 /* Whether a rank's differs from that of rank 0. */
 static int differs(const hash_record *records, int rank) {
-    return memcmp(&records[rank], &records[0], sizeof *records) != 0;
+    return records[rank].bytes != records[0].bytes ||
+           memcmp(records[rank].hash, records[0].hash, HASH) != 0;
 }
 
-static int part_with(tw_group *g, int first, int leaving, tw_members *members) {
+static int part_with(tw_group *g, int first, int leaving, room *spare, tw_members *members) {
     const tw__intent intent = {.step = g->elastic.step, .leaving = leaving};
     tw__membership m;
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
     if (!leaving)
-        error = change_ranks(g, &m, NULL, members);
+        error = change_ranks(g, &m, NULL, spare, members);
     free(m.ranks);
     if (error != TW_OK)
         return error;
@@ -496,20 +526,31 @@ static int part_with(tw_group *g, int first, int leaving, tw_members *members) {
     return leaving ? end_here(g, error) : error;
 }
 
+static int compare_hashes(tw_group *g, const hash_record *own, room *spare, tw_members *members) {
+    const hash_record *records = NULL;
+    int first = 0;
+    TW_TRY(tw__agree_share(g, own, sizeof *own, (const void **)&records));
+    for (int r = 0; r < g->nranks; r++)
+        if (records[r].lacks != 0)
+            return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", r, g->nranks);
+    while (first < g->nranks && !differs(records, first))
+        first++;
+    if (first == g->nranks)
+        return TW_OK;
+    return part_with(g, first, differs(records, g->rank), spare, members);
+}
+
 int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *members) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(hash, "hash");
     TW_TRY(check_change(g));
     if (bytes == 0 || bytes > HASH)
         return tw__fail(TW_ERR_PARAM, "bytes: %zu; accepted is 1 .. %d", bytes, HASH);
-    hash_record own = {.bytes = bytes};
-    const hash_record *records = NULL;
+    room spare;
+    hash_record own = {.bytes = bytes, .lacks = take_room(g, &spare) != TW_OK};
     memcpy(own.hash, hash, bytes);
-    int error = tw__agree_share(g, &own, sizeof own, (const void **)&records), first = 0;
-    while (error == TW_OK && first < g->nranks && !differs(records, first))
-        first++;
-    if (error == TW_OK && first < g->nranks)
-        error = part_with(g, first, differs(records, g->rank), members);
+    int error = compare_hashes(g, &own, &spare, members);
+    free_room(&spare);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
     return error;
