@@ -134,7 +134,7 @@ int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned ch
         tw__handshakes_wait(m, 1);
         tw__handshakes_serve(m);
     }
-    end_admission(t); /* the meeting needs the address */
+    end_admission(t);
     return TW_OK;
 }
 
@@ -144,6 +144,7 @@ int tw__transport_meet_newcomers(tw_transport *t, int count, double timeout,
                                  const unsigned char *id) {
     char name[2 * TW__DIGEST + 1];
     assert(t->meet != NULL && t->new_context == NULL && count > 0);
+    end_admission(t); /* nobody would answer there: the meeting needs all addresses */
     tw_tcp_params params = *t->meet;
     name_meeting(id, name);
     params.job = name;

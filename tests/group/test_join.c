@@ -47,6 +47,7 @@ typedef struct process {
 } process;
 
 static char meet[64];
+static int port;
 static const char secret[] = "a secret of the tests";
 
 static void nap(double seconds) {
@@ -62,7 +63,8 @@ static void choose_port(void) {
     check_true(fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0);
     check_true(getsockname(fd, (struct sockaddr *)&address, &size) == 0);
     (void)close(fd);
-    snprintf(meet, sizeof meet, "127.0.0.1:%d", ntohs(address.sin_port));
+    port = ntohs(address.sin_port);
+    snprintf(meet, sizeof meet, "127.0.0.1:%d", port);
 }
 
 static int open_group(process *p, tw_transport *transport, tw_group **group) {
@@ -363,6 +365,28 @@ static void test_at_once(void **state) {
         check_true(i == 1 || all[i].hash == all[4].hash);
 }
 
+/* ---- the meeting point */
+
+/* Two ranks listen, each at an address of its own. During the pause a newcomer asks at the first one for
+ * 5 s, then at the second one: that is left for the meeting, and so must the first one be. */
+static void test_two_addresses(void **state) {
+    (void)state;
+    process all[3];
+    begin(all, 2, 3, "oktopk");
+    snprintf(meet, sizeof meet, "127.0.0.1:%d,127.0.0.2:%d", port, port);
+    for (int i = 0; i < 3; i++)
+        all[i].timeout = 8;
+    all[0].pause = all[1].pause = 6.2;
+    all[2].late = 0.5;
+    run(all, 3);
+    for (int i = 0; i < 3; i++)
+        check_process(&all[i], TW_OK, NULL);
+    for (int i = 0; i < 2; i++) {
+        check_int("ranks", all[i].nranks, 3);
+        check_int("changes, of meetings that failed too", all[i].version, 1);
+    }
+}
+
 /* ---- refused: the job goes on */
 
 static void check_refused(process *all, int status, const char *text) {
@@ -456,6 +480,7 @@ int main(void) {
         cmocka_unit_test(test_leave_and_join),
         cmocka_unit_test(test_at_once),
         cmocka_unit_test(test_join_with_state),
+        cmocka_unit_test(test_two_addresses),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),
