@@ -87,6 +87,14 @@ static int has_pending(const tw__meeting *m) {
     return 0;
 }
 
+/* Invitations, or refusals, that are not sent yet. */
+static int has_leaving(const tw__meeting *m) {
+    for (int i = 0; i < m->nhandshakes; i++)
+        if (m->handshakes[i]->stage == TW__LEAVING)
+            return 1;
+    return 0;
+}
+
 int tw__transport_newcomers(tw_transport *t, int may_listen) {
     if (t->meet == NULL)
         return 0;
@@ -130,7 +138,7 @@ int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned ch
         h->stage = TW__LEAVING;
         next++;
     }
-    for (int64_t end = tw__clock() + INVITE; has_pending(m) && tw__clock() < end;) {
+    for (int64_t end = tw__clock() + INVITE; has_leaving(m) && tw__clock() < end;) {
         tw__handshakes_wait(m, 1);
         tw__handshakes_serve(m);
     }

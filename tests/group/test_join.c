@@ -1,7 +1,9 @@
 /* test_join.c - processes that join a job over TCP: in, refused, or at the same time as others leave
  *
  * Processes are threads here, each with its own sockets. */
+#include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +67,18 @@ static void choose_port(void) {
     (void)close(fd);
     port = ntohs(address.sin_port);
     snprintf(meet, sizeof meet, "127.0.0.1:%d", port);
+}
+
+/* A socket; -1: nobody listens. */
+static int connect_to_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    (void)close(fd);
+    return -1;
 }
 
 static int open_group(process *p, tw_transport *transport, tw_group **group) {
@@ -387,6 +401,43 @@ static void test_two_addresses(void **state) {
     }
 }
 
+static _Atomic int strangers_end;
+
+/* Connects and says nothing, again and again: the ranks close what is silent. */
+static void *stranger_main(void *context) {
+    (void)context;
+    while (!strangers_end) {
+        struct pollfd closed = {.fd = connect_to_port(), .events = POLLIN};
+        while (closed.fd >= 0 && !strangers_end && poll(&closed, 1, 5) == 0)
+            ;
+        if (closed.fd >= 0)
+            (void)close(closed.fd);
+        nap(0.001);
+    }
+    return NULL;
+}
+
+/* It delays no invitation: with half of this timeout the meeting would be over. */
+static void test_stranger(void **state) {
+    (void)state;
+    process all[3];
+    pthread_t stranger;
+    begin(all, 2, 3, "oktopk");
+    for (int i = 0; i < 3; i++)
+        all[i].timeout = 1.5;
+    all[2].late = 0.2;
+    all[2].params.timeout = 5;
+    strangers_end = 0;
+    check_true(pthread_create(&stranger, NULL, stranger_main, NULL) == 0);
+    run(all, 3);
+    strangers_end = 1;
+    pthread_join(stranger, NULL);
+    for (int i = 0; i < 3; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("ranks", all[i].nranks, 3);
+    }
+}
+
 /* ---- refused: the job goes on */
 
 static void check_refused(process *all, int status, const char *text) {
@@ -481,6 +532,7 @@ int main(void) {
         cmocka_unit_test(test_at_once),
         cmocka_unit_test(test_join_with_state),
         cmocka_unit_test(test_two_addresses),
+        cmocka_unit_test(test_stranger),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),
