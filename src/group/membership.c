@@ -190,6 +190,7 @@ static int end_here(tw_group *g, int error) {
 static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, room *spare,
                         tw_members *members) {
     int error = settle_step(g, m->step);
+    g->elastic.has_listener = 0; /* it may be gone, or have left the address to a meeting */
     if (error != TW_OK) {
         g->elastic.damaged = 1; /* its arrays are those of the ranks before */
     } else {

@@ -12,7 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "ranks.h"
+#include "transport/transport.h"
 
 enum { MOST = 8, N = 500, K = 64, STEPS = 400 };
 
@@ -438,6 +439,55 @@ static void test_stranger(void **state) {
     }
 }
 
+static int meet_rank(ranks *r, int rank, void *context) {
+    const tw_tcp_params params = {.meet = meet, .rank = rank, .nranks = r->nranks, .timeout = 15};
+    (void)context;
+    return tw_transport_tcp(&r->transports[rank], &params);
+}
+
+/* *context: the rank that leaves, or has left; -1: none. */
+static int leave_or_grow(ranks *r, int rank, void *context) {
+    if (r->groups[rank] == NULL)
+        return TW_OK;
+    return rank == *(int *)context ? tw_group_leave(r->groups[rank], TW_ANY_RANK)
+                                   : tw_group_grow(r->groups[rank], NULL);
+}
+
+/* The rank that listens leaves: another one takes its place in the next call. */
+static void test_listener_leaves(void **state) {
+    (void)state;
+    ranks r;
+    tw_group_params params = ranks_params("oktopk", K);
+    const int64_t n = N;
+    int leaver = -1, fd;
+    choose_port();
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    ranks_init(&r, 3);
+    for (int rank = 0; rank < 3; rank++)
+        tw_transport_free(r.transports[rank]);
+    ranks_run(&r, meet_rank, NULL);
+    ranks_ok(&r);
+    ranks_try_open(&r, &params, &n, 1);
+    ranks_ok(&r);
+    ranks_run(&r, leave_or_grow, &leaver);
+    ranks_ok(&r);
+    for (int rank = 0; rank < 3; rank++)
+        leaver = tw__transport_listens(r.transports[rank]) ? rank : leaver;
+    check_true(leaver >= 0);
+    ranks_run(&r, leave_or_grow, &leaver);
+    ranks_ok(&r);
+    tw_group_free(r.groups[leaver]);
+    tw_transport_free(r.transports[leaver]);
+    r.groups[leaver] = NULL;
+    r.transports[leaver] = NULL;
+    check_true(connect_to_port() < 0);
+    ranks_run(&r, leave_or_grow, &leaver);
+    ranks_ok(&r);
+    check_true((fd = connect_to_port()) >= 0);
+    (void)close(fd);
+    ranks_close(&r);
+}
+
 /* ---- refused: the job goes on */
 
 static void check_refused(process *all, int status, const char *text) {
@@ -533,6 +583,7 @@ int main(void) {
         cmocka_unit_test(test_join_with_state),
         cmocka_unit_test(test_two_addresses),
         cmocka_unit_test(test_stranger),
+        cmocka_unit_test(test_listener_leaves),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),
