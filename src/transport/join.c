@@ -25,6 +25,9 @@
 
 #define POLL (TW__SECOND / 100) /* that a poll may take while somebody is about to ask */
 #define INVITE TW__SECOND       /* to send invitations */
+/* Seconds for the decision of the ranks, and those that a newcomer waits for it at least. */
+#define DECISION 10.0
+#define MOMENTS 1.0
 
 /* Numbers in network order. */
 typedef struct invitation {
@@ -228,19 +231,28 @@ static int ask_to_join(const tw_tcp_params *params, invitation *got) {
     return status;
 }
 
+static double seconds_until(int64_t end) {
+    return 1e-9 * (double)(end - tw__clock());
+}
+
+/* The meeting takes no longer than the ranks give it, nor than this process has: until `end`. Whoever has
+ * met all of them hears within moments whether it is in; if it gave up then, it would be lost to them. */
 static int accept_invitation(tw_transport **transport, const tw_tcp_params *params,
-                             const invitation *i) {
+                             const invitation *i, int64_t end) {
     char name[2 * TW__DIGEST + 1];
     tw_tcp_params own = *params;
     name_meeting(i->id, name);
     own.job = name;
     own.rank = (int)ntohl(i->rank);
     own.nranks = (int)ntohl(i->nranks);
-    own.timeout = 1e-3 * ntohl(i->milliseconds);
+    double given = 1e-3 * ntohl(i->milliseconds);
+    own.timeout = fmax(fmin(given, seconds_until(end)), 1e-3);
     TW_TRY(tw_transport_tcp(transport, &own));
     int status = tw__transport_keep_meet(*transport, params);
     if (status == TW_OK)
-        status = tw__transport_await_members(*transport, ntohl(i->version), own.timeout);
+        status =
+            tw__transport_await_members(*transport, ntohl(i->version),
+                                        fmin(given + DECISION, fmax(seconds_until(end), MOMENTS)));
     if (status != TW_OK) {
         tw_transport_free(*transport);
         *transport = NULL;
@@ -261,8 +273,8 @@ int tw_transport_join(tw_transport **transport, const tw_tcp_params *params) {
     for (;;) {
         invitation i = {0};
         TW_TRY(ask_to_join(&own, &i));
-        int status = accept_invitation(transport, &own, &i);
-        own.timeout = 1e-9 * (double)(end - tw__clock());
+        int status = accept_invitation(transport, &own, &i, end);
+        own.timeout = seconds_until(end);
         if (status == TW_OK || own.timeout <= 0)
             return status;
         /* The ranks have gone on without it: once more. */

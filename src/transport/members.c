@@ -229,7 +229,7 @@ static int join_members(tw_transport *t, tw__member_state *h, uint32_t version) 
 
 int tw__transport_await_members(tw_transport *t, uint32_t version, double seconds) {
     size_t ranks = (size_t)t->nranks;
-    int64_t end = tw__clock() + (int64_t)((seconds + 10) * (double)TW__SECOND);
+    int64_t end = tw__clock() + (int64_t)(seconds * (double)TW__SECOND);
     waiting w = {.capacity = tw__member_state_capacity(ranks)};
     int lost = 0, status = TW_OK;
     tw__member_state *h = NULL;

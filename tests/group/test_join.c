@@ -488,6 +488,49 @@ static void test_listener_leaves(void **state) {
     ranks_close(&r);
 }
 
+typedef struct invited {
+    int status;
+    double seconds;
+} invited;
+
+static void *accept_main(void *context) {
+    invited *i = context;
+    tw_transport *transport;
+    const tw_tcp_params params = {.meet = meet, .timeout = 0.7};
+    double begin = check_seconds();
+    i->status = tw_transport_join(&transport, &params);
+    i->seconds = check_seconds() - begin;
+    return NULL;
+}
+
+/* A rank that invites to a long meeting and does not come: the newcomer waits no longer than it meant to. */
+static void test_no_meeting(void **state) {
+    (void)state;
+    const tw_tcp_params params = {.rank = 0, .nranks = 1, .timeout = 5};
+    tw_tcp_params own = params;
+    tw_transport *transport;
+    pthread_t newcomer;
+    unsigned char id[32];
+    invited i = {0};
+    int asked = 0;
+    choose_port();
+    own.meet = meet;
+    check_ok(tw_transport_tcp(&transport, &own));
+    check_int("nobody yet", tw__transport_newcomers(transport, 1), 0);
+    check_true(pthread_create(&newcomer, NULL, accept_main, &i) == 0);
+    for (int tries = 0; tries < 600 && asked == 0; tries++) {
+        asked = tw__transport_newcomers(transport, 1);
+        nap(0.001);
+    }
+    if (asked > 0)
+        asked = tw__transport_invite(transport, 1, 60.0, id) == TW_OK;
+    pthread_join(newcomer, NULL);
+    check_int("invited", asked, 1);
+    check_int("status", i.status, TW_ERR_TIMEOUT);
+    check_true(i.seconds < 3.0);
+    tw_transport_free(transport);
+}
+
 /* ---- refused: the job goes on */
 
 static void check_refused(process *all, int status, const char *text) {
@@ -584,6 +627,7 @@ int main(void) {
         cmocka_unit_test(test_two_addresses),
         cmocka_unit_test(test_stranger),
         cmocka_unit_test(test_listener_leaves),
+        cmocka_unit_test(test_no_meeting),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),
