@@ -69,12 +69,12 @@ typedef struct tw__member_calls {
 struct tw_transport {
     tw_transport_calls calls;
     void *context;
-    int rank, nranks;
-    int acquired;            /* a group has it */
-    int failed;              /* aborted, or messages were cancelled: later ones may not match */
-    int shared;              /* ranks can read each other's memory */
-    int64_t timeout;         /* ns */
-    _Atomic int interrupted; /* set by any thread */
+    _Atomic int rank, nranks; /* changed by the group's thread, read by any: tw_transport_info */
+    int acquired;             /* a group has it */
+    int failed;               /* aborted, or messages were cancelled: later ones may not match */
+    int shared;               /* ranks can read each other's memory */
+    int64_t timeout;          /* ns */
+    _Atomic int interrupted;  /* set by any thread */
     tw__counters counters;
     tw__sim_clock *clock; /* NULL: the network is real */
     tw__overlap *overlap; /* NULL: no work */

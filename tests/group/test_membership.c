@@ -458,6 +458,43 @@ static void test_two_at_once(void **state) {
     job_close(&j);
 }
 
+/* ---- who asks meanwhile */
+
+static _Atomic int asking;
+
+/* Any thread may ask a transport for its ranks: ThreadSanitizer looks at this. */
+static void *ask_main(void *context) {
+    job *j = context;
+    while (asking) {
+        int rank = -1, nranks = 0;
+        if (tw_transport_info(j->r.transports[0], NULL, &rank, &nranks, NULL) != TW_OK ||
+            rank != 0 || nranks < 3 || nranks > 4)
+            return j;
+    }
+    return NULL;
+}
+
+static void test_info_meanwhile(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    pthread_t thread;
+    void *wrong = NULL;
+    job_open(&j, 4, &params, &n, 1);
+    job_step(&j);
+    lose_rank(&j, 3);
+    asking = 1;
+    check_true(pthread_create(&thread, NULL, ask_main, &j) == 0);
+    job_step(&j);
+    asking = 0;
+    pthread_join(thread, &wrong);
+    ranks_ok(&j.r);
+    check_int("ranks", j.members[0].nranks, 3);
+    check_true(wrong == NULL);
+    job_close(&j);
+}
+
 /* ---- background */
 
 enum { TENSORS = 3 };
@@ -852,21 +889,14 @@ static void test_refused(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_doubt),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_broken_pair),
-        cmocka_unit_test(test_silent),
-        cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_down_to_one),
-        cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_background),
-        cmocka_unit_test(test_lost_at_open),
-        cmocka_unit_test(test_unchanged),
-        cmocka_unit_test(test_leave),
-        cmocka_unit_test(test_leave_refused),
-        cmocka_unit_test(test_leave_undone),
-        cmocka_unit_test(test_leave_without_host),
+        cmocka_unit_test(test_repeated),       cmocka_unit_test(test_doubt),
+        cmocka_unit_test(test_split),          cmocka_unit_test(test_broken_pair),
+        cmocka_unit_test(test_silent),         cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_down_to_one),    cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_info_meanwhile), cmocka_unit_test(test_background),
+        cmocka_unit_test(test_lost_at_open),   cmocka_unit_test(test_unchanged),
+        cmocka_unit_test(test_leave),          cmocka_unit_test(test_leave_refused),
+        cmocka_unit_test(test_leave_undone),   cmocka_unit_test(test_leave_without_host),
         cmocka_unit_test(test_refused),
     };
     on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
