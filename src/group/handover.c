@@ -125,9 +125,10 @@ static int set_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *at, vo
 
 /* ---- for membership.c */
 
-/* Memory for messages, and of an heir for its sums. */
+/* Memory for the agreement that follows, for messages, and of an heir for its sums. */
 static int set_up(tw_group *g, tw__handover *h, int inherits) {
     size_t elements = 0, nranks = (size_t)g->nranks;
+    TW_TRY(tw__transport_reserve_change(g->transport));
     TW_TRY(tw__kernels_choose(&h->kernels));
     TW_TRY(each_vector(g, NULL, count_elements, &elements));
     h->buffer = malloc(sizeof(float) * (size_t)PART);

@@ -371,7 +371,8 @@ static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *memb
 #define MEETING 10.0
 
 typedef struct invitation_record {
-    int64_t error;
+    int64_t error; /* of the host: nobody is invited */
+    int64_t lacks; /* the memory for the agreement */
     unsigned char id[32];
 } invitation_record;
 
@@ -398,9 +399,13 @@ static int admit(tw_group *g, plan *p, tw_members *members) {
     const invitation_record *all = NULL;
     tw__membership m;
     assert(p->host >= 0 && p->host < g->nranks && p->joining > 0 && p->joining <= g->nranks);
+    own.lacks = tw__transport_reserve_change(g->transport) != TW_OK;
     if (g->rank == p->host)
         own.error = tw__transport_invite(g->transport, p->joining, timeout, own.id);
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&all));
+    for (int r = 0; r < g->nranks; r++)
+        if (all[r].lacks != 0)
+            return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", r, g->nranks);
     if (all[p->host].error != TW_OK)
         return TW_OK; /* they may ask again */
     memcpy(own.id, all[p->host].id, sizeof own.id);
@@ -512,6 +517,7 @@ static int differs(const hash_record *records, int rank) {
 static int part_with(tw_group *g, int first, int leaving, room *spare, tw_members *members) {
     const tw__intent intent = {.step = g->elastic.step, .leaving = leaving};
     tw__membership m;
+    TW_TRY(tw__agree_error(g, tw__transport_reserve_change(g->transport)));
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);

@@ -19,33 +19,53 @@ struct tw__members {
     tw__member_state *self;    /* what this rank has promised and accepted since; NULL: nothing */
     size_t capacity;           /* of self */
     tw__member_state *decided; /* the last decision; NULL: none */
+    void *paxos;               /* memory for the next agreement, and */
+    int *ranks;                /* [nranks, and those that may join] for what it leads to; or NULL */
 };
 
 /* ---- the state of this rank */
 
+static tw__member_state *create_self(const tw_transport *t, size_t *capacity) {
+    tw__member_state *decided = t->members->decided;
+    uint64_t most = (uint64_t)t->nranks;
+    if (decided != NULL && decided->decided_nranks > most)
+        most = decided->decided_nranks;
+    *capacity = tw__member_state_capacity(most);
+    tw__member_state *s = calloc(1, *capacity);
+    if (s == NULL)
+        return NULL;
+    *s = (tw__member_state){.version = t->version, .nranks = (uint64_t)t->nranks};
+    if (decided != NULL) {
+        s->decided_version = decided->decided_version;
+        s->decided_nranks = decided->decided_nranks;
+        s->decided_step = decided->decided_step;
+        s->decided_joining = decided->decided_joining;
+        memcpy(tw__member_set(s, TW__DECIDED), tw__member_set(decided, TW__DECIDED),
+               8 * tw__set_words(decided->decided_nranks));
+    }
+    return s;
+}
+
+int tw__transport_reserve_change(tw_transport *t) {
+    assert(t->member_calls != NULL);
+    if (t->members == NULL)
+        t->members = calloc(1, sizeof *t->members);
+    tw__members *m = t->members;
+    if (m != NULL && m->self == NULL)
+        m->self = create_self(t, &m->capacity);
+    if (m != NULL && m->self != NULL && m->paxos == NULL)
+        m->paxos = calloc(1, tw__paxos_memory(t->nranks, m->capacity));
+    if (m != NULL && m->ranks == NULL)
+        m->ranks = malloc((size_t)(t->nranks + TW__MOST_NEW) * sizeof *m->ranks);
+    return m != NULL && m->paxos != NULL && m->ranks != NULL
+               ? TW_OK
+               : tw__fail(TW_ERR_MEMORY, "no memory for the members of %d ranks", t->nranks);
+}
+
 /* For the first call of a change, or for another after it has failed: what was promised and accepted
  * stays, or two parts of the job could decide on different things. */
-static int prepare_self(tw_transport *t, const tw__intent *intent) {
-    tw__members *members = t->members;
-    tw__member_state *decided = members->decided, *s = members->self;
-    if (s == NULL) {
-        uint64_t most = (uint64_t)t->nranks;
-        if (decided != NULL && decided->decided_nranks > most)
-            most = decided->decided_nranks;
-        members->capacity = tw__member_state_capacity(most);
-        s = members->self = calloc(1, members->capacity);
-        if (s == NULL)
-            return tw__fail(TW_ERR_MEMORY, "no memory for the members of %d ranks", t->nranks);
-        *s = (tw__member_state){.version = t->version, .nranks = (uint64_t)t->nranks};
-        if (decided != NULL) {
-            s->decided_version = decided->decided_version;
-            s->decided_nranks = decided->decided_nranks;
-            s->decided_step = decided->decided_step;
-            s->decided_joining = decided->decided_joining;
-            memcpy(tw__member_set(s, TW__DECIDED), tw__member_set(decided, TW__DECIDED),
-                   8 * tw__set_words(decided->decided_nranks));
-        }
-    }
+static void prepare_self(tw_transport *t, const tw__intent *intent) {
+    tw__member_state *s = t->members->self;
     s->step = intent->step;
     s->leaving = intent->leaving != 0;
     s->inherits = intent->inherits != 0;
@@ -56,7 +76,6 @@ static int prepare_self(tw_transport *t, const tw__intent *intent) {
     for (int r = 0; r < t->nranks && t->liveness.started; r++)
         if (t->liveness.peers[r].missing)
             tw__set_add(tw__member_set(s, TW__SUSPECTED), r);
-    return TW_OK;
 }
 
 /* ---- the change */
@@ -72,6 +91,8 @@ static int list_members(const tw_transport *t, tw__member_state *s, tw__membersh
     m->joined = s->leaving ? 0 : (int)s->decided_joining;
     m->nbefore = t->nranks;
     m->before = t->rank;
+    m->ranks = t->members->ranks;
+    t->members->ranks = NULL;
     for (int r = 0; r < t->nranks; r++)
         if (tw__set_has(set, r))
             m->ranks[m->nranks++] = r;
@@ -138,42 +159,46 @@ static void welcome(tw_transport *t, int joined) {
     t->failed = 0;
 }
 
-static int begin_change(tw_transport *t) {
-    assert(t->member_calls != NULL && t->alltoalls == NULL);
-    if (t->members == NULL && (t->members = calloc(1, sizeof *t->members)) == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for the membership");
+static void begin_change(tw_transport *t) {
+    assert(t->alltoalls == NULL);
     if (!t->members->begun) {
         tw__liveness_suspend(t);
         t->member_calls->begin(t->context);
     }
     t->members->begun = 1;
-    return TW_OK;
 }
 
-/* All memory is taken before the ranks agree: what they decide, each of them can do. */
-int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m) {
-    *m = (tw__membership){0};
-    assert(intent->heir >= 0 && intent->heir < t->nranks && intent->joining >= 0);
-    int error = begin_change(t);
-    if (error == TW_OK)
-        error = prepare_self(t, intent);
-    m->ranks = malloc((size_t)(t->nranks + TW__MOST_NEW) * sizeof *m->ranks);
-    if (error == TW_OK && m->ranks == NULL)
-        error = tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", t->nranks);
-    if (error == TW_OK)
-        error =
-            tw__paxos_run(t, t->members->self, t->members->capacity, intent->heir, &m->inherited);
-    if (error == TW_OK)
-        error = list_members(t, t->members->self, m);
-    if (error == TW_OK && !intent->leaving) {
+/* All memory is there: what the ranks decide, each of them can do. */
+static int agree(tw_transport *t, const tw__intent *intent, tw__membership *m) {
+    tw__members *members = t->members;
+    begin_change(t);
+    prepare_self(t, intent);
+    TW_TRY(tw__paxos_run(t, members->self, members->capacity, members->paxos, intent->heir,
+                         &m->inherited));
+    TW_TRY(list_members(t, members->self, m));
+    if (!intent->leaving) {
         install(t, m);
         welcome(t, m->joined);
     }
+    return TW_OK;
+}
+
+static void free_reserve(tw__members *m) {
+    free(m->paxos);
+    free(m->ranks);
+    m->paxos = NULL;
+    m->ranks = NULL;
+}
+
+int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m) {
+    *m = (tw__membership){0};
+    assert(intent->heir >= 0 && intent->heir < t->nranks && intent->joining >= 0);
+    int error = tw__transport_reserve_change(t);
+    if (error == TW_OK)
+        error = agree(t, intent, m);
     tw__transport_drop_newcomers(t);
-    if (error != TW_OK) {
-        free(m->ranks);
-        m->ranks = NULL;
-    }
+    if (t->members != NULL)
+        free_reserve(t->members); /* of another size if there are other ranks now */
     return error;
 }
 
@@ -268,6 +293,7 @@ int tw__transport_check_elastic(const tw_transport *t) {
 
 void tw__members_free(tw_transport *t) {
     if (t->members != NULL) {
+        free_reserve(t->members);
         free(t->members->self);
         free(t->members->decided);
     }
