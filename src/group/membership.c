@@ -404,8 +404,10 @@ static int admit(tw_group *g, plan *p, tw_members *members) {
         own.error = tw__transport_invite(g->transport, p->joining, timeout, own.id);
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&all));
     for (int r = 0; r < g->nranks; r++)
-        if (all[r].lacks != 0)
+        if (all[r].lacks != 0) {
+            g->elastic.has_listener = 0; /* the host has left its address to the meeting */
             return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", r, g->nranks);
+        }
     if (all[p->host].error != TW_OK)
         return TW_OK; /* they may ask again */
     memcpy(own.id, all[p->host].id, sizeof own.id);

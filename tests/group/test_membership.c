@@ -507,14 +507,14 @@ static int try_tensors(job *j, int rank, const int64_t *n, int count, int *needs
     tw_group *g = j->r.groups[rank];
     int first = TW_OK, started[TENSORS] = {0};
     int64_t at = 0;
-    for (int t = 0; t < count; at += n[t++]) {
+    for (int t = 0; t < count && t < TENSORS; at += n[t++]) {
         int error = needs[t] && first == TW_OK
                         ? tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at)
                         : TW_OK;
         started[t] = needs[t] && first == TW_OK && error == TW_OK;
         first = first == TW_OK ? error : first;
     }
-    for (int t = 0; t < count; t++) {
+    for (int t = 0; t < count && t < TENSORS; t++) {
         int error = started[t] ? tw_allreduce_wait(g, t) : TW_OK;
         needs[t] &= !started[t] || error != TW_OK;
         first = first == TW_OK ? error : first;
@@ -586,7 +586,7 @@ static int pair_or_die(ranks *r, int rank, void *context) {
         oracle_fill(j->grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 + rank));
         return error == TW_OK ? pair_rank(r, rank, context) : error;
     }
-    int needs[PAIR] = {1, 1};
+    int needs[TENSORS] = {1, 1, 1};
     int status = try_tensors(j, rank, pair_sizes, cut.step == 3 ? 1 : PAIR, needs);
     nap(0.02);
     lose_rank(j, rank);
