@@ -940,11 +940,11 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * joins, this costs one round of short messages, and nothing changes.
  *
  * Joining: a process calls tw_transport_join, then tw_group_open. Up to 16 processes join in one
- * call of tw_group_grow, and no more than there are ranks that stay: these can go on if all new
- * ones fail. Between two such calls a rank listens for them at an address of
- * tw_tcp_params.meet. It is any rank that can; if it is lost, another one takes its place. Give the
- * new ranks the parameters of the model (tw_group_broadcast), then call tw_group_verify on all
- * ranks.
+ * call of tw_group_grow, and no more than there are ranks: these can go on if all new ones fail. In
+ * a call in which ranks leave nobody joins: those that wait join in the next one. Between two calls
+ * a rank listens for them at an address of tw_tcp_params.meet. It is any rank that can; if it is
+ * lost, another one takes its place. Give the new ranks the parameters of the model
+ * (tw_group_broadcast), then call tw_group_verify on all ranks.
  *
  * Leaving: the rank hands its residuals and moments to its heir, which adds them to its own by the
  * rules of tw_group_load. Nothing is lost. After TW_OK it can only free its group and its
@@ -958,7 +958,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
  * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
  * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
- * group goes on without that rank, as `members` tells.
+ * group goes on without that rank, as `members` tells; likewise after TW_ERR_MEMORY and
+ * TW_ERR_DEVICE, if a new rank could not open its group.
  * Errors after which the group is broken: those of tw_allreduce. Nobody has left. Call
  * tw_group_shrink, then go on with the next step. Do not repeat the failed call at once: other
  * ranks may have completed it.

@@ -350,12 +350,12 @@ class Group:
 
     def grow(self) -> Optional[Change]:
         """Lets processes join that wait in tcp(join=True). Collective, between steps. A process
-        whose group differs is refused. None: nothing has changed."""
+        whose group differs, or cannot open, is refused. None: nothing has changed."""
         members = library.Members()
         try:
             check(lib.tw_group_grow(self.handle, members))
-        except errors.MismatchError:
-            if members.nranks == 0:     # the ranks differ
+        except (errors.MismatchError, errors.MemoryError, errors.DeviceError):
+            if members.nranks == 0:     # the ranks differ, or one of them lacks memory
                 raise
         if members.nlost == 0 and members.nranks == members.nranks_before:
             return None

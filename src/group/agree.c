@@ -29,7 +29,7 @@ static const field group_fields[] = {
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define KEY (GROUP_FIELDS - 1)
-#define FORMAT_NOW 0x54570008 /* "TW", version 8; another byte order reads differently */
+#define FORMAT_NOW 0x54570009 /* "TW", version 9; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},

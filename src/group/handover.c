@@ -44,46 +44,67 @@ static int count_elements(tw_group *g, tw__tensor *t, tw__vector kind, float *at
     return TW_OK;
 }
 
-/* ---- the rank that leaves */
-
-static int send_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *part, void *context) {
-    (void)part;
-    float *buffer = ((tw__handover *)context)->buffer;
-    for (int64_t first = 0; first < t->n; first += PART) {
-        int64_t count = t->n - first < PART ? t->n - first : PART;
-        tw__message message;
-        TW_TRY(t->backend->get(t->selector->state, kind, first, count, buffer));
-        TW_TRY(tw__transport_send(g->transport, ((tw__handover *)context)->heir, TW__PAYLOAD,
-                                  buffer, sizeof(float) * (size_t)count, &message));
-        TW_TRY(tw__transport_wait(g->transport, &message, 1));
-    }
-    return TW_OK;
-}
-
-/* ---- the heir */
+/* ---- rounds
+ *
+ * In a round every rank sends every other a message: one that leaves the next part to its heir, else an
+ * empty one. So no rank gets ahead of an heir behind a slow link, and no wait is longer than one part
+ * takes. An heir of several ranks receives from one after the other, in turns. */
 
 static int take_own(tw_group *g, tw__tensor *t, tw__vector kind, float *at, void *context) {
     (void)g, (void)context;
     return t->backend->get(t->selector->state, kind, 0, t->n, at);
 }
 
-static int receive_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *at, void *context) {
-    const tw__handover *h = context;
-    (void)kind;
+static int run_round(tw_group *g, tw__handover *h, size_t bytes) {
+    char nothing = 0;
+    for (int r = 0; r < g->nranks; r++) {
+        h->out[r] = (tw__buffer){.data = &nothing};
+        h->in[r] = (tw__buffer){.data = &nothing};
+    }
+    if (h->heir >= 0)
+        h->out[h->heir] = (tw__buffer){.data = h->buffer, .bytes = bytes};
+    if (h->from >= 0)
+        h->in[h->from] = (tw__buffer){.data = h->buffer, .capacity = bytes};
+    TW_TRY(tw__alltoall_run(g->transport, TW__PAYLOAD, h->out, h->in, h->recvs));
+    if (h->from >= 0 && h->in[h->from].bytes != bytes)
+        return tw__transport_abort(g->transport,
+                                   tw__fail(TW_ERR_PROTOCOL, "rank %d hands over %zu bytes",
+                                            h->from, h->in[h->from].bytes));
+    return TW_OK;
+}
+
+/* at: of the sum; NULL on ranks that inherit nothing in this turn. */
+static int pass_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *at, void *context) {
+    tw__handover *h = context;
     for (int64_t first = 0; first < t->n; first += PART) {
         int64_t count = t->n - first < PART ? t->n - first : PART;
-        tw__message message;
-        TW_TRY(tw__transport_recv(g->transport, h->from, TW__PAYLOAD, h->buffer,
-                                  sizeof(float) * (size_t)count, &message));
-        TW_TRY(tw__transport_wait(g->transport, &message, 1));
-        if (message.bytes != sizeof(float) * (size_t)count)
-            return tw__transport_abort(
-                g->transport,
-                tw__fail(TW_ERR_PROTOCOL, "rank %d hands over %zu bytes", h->from, message.bytes));
-        h->kernels->add(at + first, h->buffer, count);
+        if (h->heir >= 0)
+            TW_TRY(t->backend->get(t->selector->state, kind, first, count, h->buffer));
+        TW_TRY(run_round(g, h, sizeof(float) * (size_t)count));
+        if (at != NULL)
+            h->kernels->add(at + first, h->buffer, count);
     }
     return TW_OK;
 }
+
+/* In each turn an heir receives from the next of its ranks. Returns whether there is such a turn. */
+static int begin_turn(const tw_group *g, const int *heirs, int turn, tw__handover *h) {
+    int any = 0;
+    h->heir = h->from = -1;
+    for (int r = 0; r < g->nranks; r++) {
+        int before = 0;
+        for (int other = 0; other < r && heirs[r] >= 0; other++)
+            before += heirs[other] == heirs[r];
+        if (heirs[r] < 0 || before != turn)
+            continue;
+        any = 1;
+        h->heir = r == g->rank ? heirs[r] : h->heir;
+        h->from = heirs[r] == g->rank ? r : h->from;
+    }
+    return any;
+}
+
+/* ---- the heir's sums */
 
 /* AdamW's moments are means over gradients: of several ranks' the mean is taken. */
 static int finish_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *at, void *context) {
@@ -104,33 +125,34 @@ static int set_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *at, vo
 
 /* ---- for membership.c */
 
-/* Memory for this rank's part; without any part there is none. */
-static int set_up(tw_group *g, tw__handover *h, int heirs) {
-    size_t elements = 0;
+/* Memory for the agreement that follows, for messages, and of an heir for its sums. */
+static int set_up(tw_group *g, tw__handover *h, int inherits) {
+    size_t elements = 0, nranks = (size_t)g->nranks;
+    TW_TRY(tw__transport_reserve_change(g->transport));
     TW_TRY(tw__kernels_choose(&h->kernels));
     TW_TRY(each_vector(g, NULL, count_elements, &elements));
     h->buffer = malloc(sizeof(float) * (size_t)PART);
-    h->sum = heirs ? malloc(sizeof(float) * (elements + 1)) : NULL;
-    if (h->buffer == NULL || (heirs && h->sum == NULL))
+    h->out = calloc(nranks, sizeof *h->out);
+    h->in = calloc(nranks, sizeof *h->in);
+    h->recvs = calloc(1, tw__alltoall_memory(g->nranks));
+    h->sum = inherits ? malloc(sizeof(float) * (elements + 1)) : NULL;
+    if (h->buffer == NULL || h->out == NULL || h->in == NULL || h->recvs == NULL ||
+        (inherits && h->sum == NULL))
         return tw__fail(TW_ERR_MEMORY, "no memory for %zu elements that are handed over", elements);
-    return heirs ? each_vector(g, h->sum, take_own, h) : TW_OK;
+    return inherits ? each_vector(g, h->sum, take_own, h) : TW_OK;
 }
 
 int tw__handover_run(tw_group *g, const int *heirs, tw__handover *h) {
-    int heir = 0;
-    *h = (tw__handover){.heir = heirs[g->rank]};
+    int inherits = 0;
+    *h = (tw__handover){0};
     for (int r = 0; r < g->nranks; r++)
-        heir |= heirs[r] == g->rank;
-    int error = h->heir >= 0 || heir ? set_up(g, h, heir) : TW_OK;
-    TW_TRY(tw__agree_error(g, error));
-    if (h->heir >= 0)
-        TW_TRY(each_vector(g, NULL, send_vector, h));
-    for (h->from = 0; h->from < g->nranks; h->from++)
-        if (heirs[h->from] == g->rank) {
-            TW_TRY(each_vector(g, h->sum, receive_vector, h));
-            h->received++;
-        }
-    return tw__agree_error(g, heir ? each_vector(g, h->sum, finish_vector, h) : TW_OK);
+        inherits |= heirs[r] == g->rank;
+    TW_TRY(tw__agree_error(g, set_up(g, h, inherits)));
+    for (int turn = 0; begin_turn(g, heirs, turn, h); turn++) {
+        TW_TRY(each_vector(g, h->from >= 0 ? h->sum : NULL, pass_vector, h));
+        h->received += h->from >= 0;
+    }
+    return tw__agree_error(g, inherits ? each_vector(g, h->sum, finish_vector, h) : TW_OK);
 }
 
 int tw__handover_apply(tw_group *g, tw__handover *h) {
@@ -138,6 +160,7 @@ int tw__handover_apply(tw_group *g, tw__handover *h) {
 }
 
 void tw__handover_free(tw__handover *h) {
-    free(h->buffer);
-    free(h->sum);
+    void *const parts[] = {h->buffer, h->sum, h->out, h->in, h->recvs};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        free(parts[i]);
 }

@@ -71,40 +71,54 @@ static int inherits(const tw__membership *m, const int *heirs, int heir) {
     return all;
 }
 
-/* Norms are renumbered, those of lost ranks kept for the caller.
+/* Memory for what is reported. It is taken before the ranks agree: none may fail when they have. */
+typedef struct room {
+    tw_lost_rank *lost; /* [nranks before] */
+    tw__norm *norms;    /* [nranks before, and those that may join] */
+} room;
+
+static int take_room(const tw_group *g, room *r) {
+    size_t nranks = (size_t)g->nranks;
+    *r = (room){.lost = calloc(nranks, sizeof *r->lost),
+                .norms = calloc(nranks + TW__MOST_NEW, sizeof *r->norms)};
+    return r->lost != NULL && r->norms != NULL
+               ? TW_OK
+               : tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
+}
+
+static void free_room(room *r) {
+    free(r->lost);
+    free(r->norms);
+}
+
+/* Norms are renumbered, those of lost ranks kept for the caller. Takes what is in the room.
  *   heirs  [nbefore] of those that have left; NULL: none has */
-static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
+static void note_members(tw_group *g, tw__membership *m, const int *heirs, room *spare) {
     tw__elastic *e = &g->elastic;
     int nlost = 0;
-    tw_lost_rank *lost = calloc((size_t)m->nbefore, sizeof *lost);
-    tw__norm *norms = calloc((size_t)m->nranks, sizeof *norms);
-    if (lost == NULL || norms == NULL) {
-        free(lost);
-        free(norms);
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", m->nbefore);
-    }
+    assert(m->nbefore == g->nranks && m->joined <= TW__MOST_NEW);
     for (int r = 0; r < m->nbefore; r++)
         if (number_now(m, r) < 0)
-            lost[nlost++] = (tw_lost_rank){.rank = r,
-                                           .heir = heirs != NULL && heirs[r] >= 0 &&
-                                                           inherits(m, heirs, heirs[r])
-                                                       ? number_now(m, heirs[r])
-                                                       : -1,
-                                           .norm = e->norms[r].norm,
-                                           .step = e->norms[r].step};
+            spare->lost[nlost++] = (tw_lost_rank){.rank = r,
+                                                  .heir = heirs != NULL && heirs[r] >= 0 &&
+                                                                  inherits(m, heirs, heirs[r])
+                                                              ? number_now(m, heirs[r])
+                                                              : -1,
+                                                  .norm = e->norms[r].norm,
+                                                  .step = e->norms[r].step};
     for (int r = 0; r < m->nranks; r++) {
         int is_new = m->ranks[r] >= m->nbefore;
-        norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
+        spare->norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
         m->ranks[r] = is_new ? -1 : m->ranks[r];
     }
     free(e->norms);
     free(e->before);
     free(e->lost);
-    e->norms = norms;
+    e->norms = spare->norms;
     e->before = m->ranks;
-    e->lost = lost;
+    e->lost = spare->lost;
+    *spare = (room){0};
     m->ranks = NULL;
-    return TW_OK;
 }
 
 static void tell_members(const tw_group *g, const tw__membership *m, tw_members *members) {
@@ -173,14 +187,16 @@ static int end_here(tw_group *g, int error) {
 }
 
 /* The transport has changed already: if the group cannot, it is broken. */
-static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_members *members) {
+static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, room *spare,
+                        tw_members *members) {
     int error = settle_step(g, m->step);
-    if (error == TW_OK)
-        error = note_members(g, m, heirs);
-    if (error != TW_OK)
+    g->elastic.has_listener = 0; /* it may be gone, or have left the address to a meeting */
+    if (error != TW_OK) {
         g->elastic.damaged = 1; /* its arrays are those of the ranks before */
-    else
+    } else {
+        note_members(g, m, heirs, spare);
         error = tw__group_reopen(g, m->joined);
+    }
     if (error != TW_OK) {
         tw__group_break(g, error);
         return error;
@@ -196,13 +212,17 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     TW_REQUIRE(g, "group");
     TW_TRY(check_shrink(g));
     double begin = tw__seconds();
-    tw__membership m;
+    tw__membership m = {0};
+    room spare;
     const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
-    int error = tw__transport_agree_members(g->transport, &intent, &m);
+    int error = take_room(g, &spare);
+    if (error == TW_OK)
+        error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error == TW_ERR_QUORUM || error == TW_ERR_EXCLUDED)
-        return end_here(g, error);
-    TW_TRY(error);
-    error = change_ranks(g, &m, NULL, members);
+        error = end_here(g, error);
+    else if (error == TW_OK)
+        error = change_ranks(g, &m, NULL, &spare, members);
+    free_room(&spare);
     free(m.ranks);
     if (error == TW_OK && members != NULL)
         members->seconds = tw__seconds() - begin;
@@ -219,14 +239,17 @@ typedef struct change_record {
     int64_t heir;      /* TW_ANY_RANK: leaves, any heir; STAYS */
     int64_t newcomers; /* that have asked it to join */
     int64_t listens;   /* it listens for them */
+    int64_t lacks;     /* the memory for a change */
 } change_record;
 
-/* What all ranks make of it. */
+/* What all ranks make of it. If some leave, nobody joins: a rank that is lost meanwhile may end the leave
+ * on some ranks alone, and these would have to know whether the others still let newcomers in. */
 typedef struct plan {
     int leaving; /* ranks that leave */
     int *heirs;  /* [nranks] to whom; -1: it stays */
+    room spare;
     int host;    /* the rank that newcomers have asked */
-    int joining; /* how many; 0: none. No more than stay: if all of them fail, these are a quorum */
+    int joining; /* how many; 0: none. No more than ranks: if all of them fail, these are a quorum */
 } plan;
 
 static int check_change(tw_group *g) {
@@ -263,14 +286,16 @@ static int choose_heirs(const tw_group *g, const change_record *records, int *he
     return TW_OK;
 }
 
-static int share_change(tw_group *g, int64_t heir, plan *p) {
+static int share_change(tw_group *g, int64_t heir, int lacks, plan *p) {
     const change_record own = {.step = g->elastic.step,
                                .heir = heir,
                                .newcomers =
                                    tw__transport_newcomers(g->transport, !g->elastic.has_listener),
-                               .listens = tw__transport_listens(g->transport)};
+                               .listens = tw__transport_listens(g->transport),
+                               .lacks = lacks};
     const change_record *records = NULL;
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&records));
+    int without = -1;
     g->elastic.has_listener = 0;
     for (int r = 0; r < g->nranks; r++) {
         if (records[r].step != own.step)
@@ -282,14 +307,18 @@ static int share_change(tw_group *g, int64_t heir, plan *p) {
                          r, (long long)records[r].step, g->rank, (long long)own.step));
         p->leaving += records[r].heir != STAYS;
         g->elastic.has_listener |= records[r].listens != 0;
-        if (p->joining == 0 && records[r].heir == STAYS && records[r].newcomers > 0 &&
-            records[r].newcomers <= TW__MOST_NEW) {
+        without = without < 0 && records[r].lacks != 0 ? r : without;
+        if (p->joining == 0 && records[r].newcomers > 0 && records[r].newcomers <= TW__MOST_NEW) {
             p->host = r;
             p->joining = (int)records[r].newcomers;
         }
     }
-    if (p->joining > g->nranks - p->leaving)
-        p->joining = g->nranks - p->leaving;
+    if (without >= 0)
+        return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", without, g->nranks);
+    if (p->joining > g->nranks)
+        p->joining = g->nranks;
+    if (p->leaving > 0)
+        p->joining = 0; /* they wait for the next call */
     return p->leaving > 0 ? choose_heirs(g, records, p->heirs) : TW_OK;
 }
 
@@ -309,18 +338,16 @@ static int end_membership(tw_group *g, const tw__membership *m, const int *heirs
 }
 
 /* A rank that stays: what it was given becomes its own. */
-static int stay(tw_group *g, tw__membership *m, const int *heirs, tw__handover *h,
-                tw_members *members) {
-    int error = inherits(m, heirs, g->rank) ? tw__handover_apply(g, h) : TW_OK;
+static int stay(tw_group *g, tw__membership *m, plan *p, tw__handover *h, tw_members *members) {
+    int error = inherits(m, p->heirs, g->rank) ? tw__handover_apply(g, h) : TW_OK;
     if (error != TW_OK) {
         g->elastic.damaged = 1;
         tw__group_break(g, error);
         return error;
     }
-    return change_ranks(g, m, heirs, members);
+    return change_ranks(g, m, p->heirs, &p->spare, members);
 }
 
-/* The number of the plan's host becomes what it is afterwards. */
 static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *members) {
     const int *heirs = p->heirs;
     const tw__intent intent = {.step = g->elastic.step,
@@ -332,9 +359,7 @@ static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *memb
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
-    p->host = number_now(&m, p->host);
-    p->joining = p->host >= 0 && p->joining <= m.nranks ? p->joining : 0;
-    error = intent.leaving ? end_membership(g, &m, heirs) : stay(g, &m, heirs, h, members);
+    error = intent.leaving ? end_membership(g, &m, heirs) : stay(g, &m, p, h, members);
     free(m.ranks);
     return error;
 }
@@ -346,31 +371,43 @@ static int leave_or_stay(tw_group *g, plan *p, tw__handover *h, tw_members *memb
 #define MEETING 10.0
 
 typedef struct invitation_record {
-    int64_t error;
+    int64_t error; /* of the host: nobody is invited */
+    int64_t lacks; /* the memory for the agreement */
     unsigned char id[32];
 } invitation_record;
 
-/* Newcomers that differ are not waited for: the others go on without them. */
-static int refuse_newcomers(tw_group *g, int joined, tw_members *members) {
+/* Errors with which the opening fails on all ranks, though perhaps for the sake of newcomers alone. */
+static int may_refuse(const tw_group *g, int error) {
+    return !g->elastic.damaged &&
+           (error == TW_ERR_MISMATCH || error == TW_ERR_MEMORY || error == TW_ERR_DEVICE);
+}
+
+/* Newcomers that differ, or cannot open, are not waited for: the others go on without them. */
+static int refuse_newcomers(tw_group *g, int error, int joined, tw_members *members) {
     char text[TW__TEXT];
     snprintf(text, sizeof text, "%s", tw_last_error());
-    tw__group_break(g, TW_ERR_MISMATCH);
     for (int r = g->nranks - joined; r < g->nranks; r++)
         tw__transport_suspect(g->transport, r);
     TW_TRY(tw_group_shrink(g, members));
-    return tw__fail(TW_ERR_MISMATCH, "%s; the others go on without it", text);
+    return tw__fail(error, "%s; the others go on without it", text);
 }
 
-static int admit(tw_group *g, const plan *p, tw_members *members) {
+static int admit(tw_group *g, plan *p, tw_members *members) {
     double timeout = g->params.timeout / 2 < MEETING ? g->params.timeout / 2 : MEETING;
     tw__intent intent = {.step = g->elastic.step};
     invitation_record own = {0};
     const invitation_record *all = NULL;
     tw__membership m;
     assert(p->host >= 0 && p->host < g->nranks && p->joining > 0 && p->joining <= g->nranks);
+    own.lacks = tw__transport_reserve_change(g->transport) != TW_OK;
     if (g->rank == p->host)
         own.error = tw__transport_invite(g->transport, p->joining, timeout, own.id);
     TW_TRY(tw__agree_share(g, &own, sizeof own, (const void **)&all));
+    for (int r = 0; r < g->nranks; r++)
+        if (all[r].lacks != 0) {
+            g->elastic.has_listener = 0; /* the host has left its address to the meeting */
+            return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", r, g->nranks);
+        }
     if (all[p->host].error != TW_OK)
         return TW_OK; /* they may ask again */
     memcpy(own.id, all[p->host].id, sizeof own.id);
@@ -380,9 +417,9 @@ static int admit(tw_group *g, const plan *p, tw_members *members) {
     if (error != TW_OK)
         return end_here(g, error);
     int joined = m.joined;
-    error = change_ranks(g, &m, NULL, members);
+    error = change_ranks(g, &m, NULL, &p->spare, members);
     free(m.ranks);
-    return error == TW_ERR_MISMATCH && joined > 0 ? refuse_newcomers(g, joined, members) : error;
+    return joined > 0 && may_refuse(g, error) ? refuse_newcomers(g, error, joined, members) : error;
 }
 
 static int64_t *steps_row(const tw_group *g, int64_t *rows, int rank) {
@@ -423,87 +460,23 @@ int tw__group_share_steps(tw_group *g, int is_new) {
     return error;
 }
 
-/* ---- ranks that leave and others that join in one call */
-
-/* The change by which ranks have left, while others join. */
-typedef struct departure {
-    int *before;        /* [nranks] after it */
-    tw_lost_rank *lost; /* [nlost], room for two times as many ranks as there were */
-    int nlost, nranks_before;
-    int64_t version;
-} departure;
-
-static int keep_departure(const tw_group *g, const tw_members *m, departure *d) {
-    *d = (departure){.before = calloc((size_t)m->nranks, sizeof *d->before),
-                     .lost = calloc((size_t)m->nranks_before * 2, sizeof *d->lost),
-                     .nlost = m->nlost,
-                     .nranks_before = m->nranks_before,
-                     .version = m->version};
-    if (d->before == NULL || d->lost == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
-    memcpy(d->before, m->before, (size_t)m->nranks * sizeof *d->before);
-    memcpy(d->lost, m->lost, (size_t)m->nlost * sizeof *d->lost);
-    return TW_OK;
-}
-
-/* Both changes as one: numbers are those before the first and after the second. Takes d->lost. */
-static void merge_departure(tw_group *g, departure *d, tw_members *m) {
-    tw__elastic *e = &g->elastic;
-    assert(d->nlost + m->nlost <= 2 * d->nranks_before && m->rank < m->nranks);
-    for (int i = 0; i < d->nlost; i++) {
-        int heir = -1;
-        for (int r = 0; r < m->nranks; r++)
-            heir = e->before[r] == d->lost[i].heir ? r : heir;
-        d->lost[i].heir = d->lost[i].heir >= 0 ? heir : -1;
-    }
-    for (int i = 0; i < m->nlost; i++) {
-        d->lost[d->nlost] = e->lost[i];
-        d->lost[d->nlost++].rank = d->before[e->lost[i].rank];
-    }
-    for (int r = 0; r < m->nranks; r++)
-        e->before[r] = e->before[r] >= 0 ? d->before[e->before[r]] : -1;
-    free(e->lost);
-    e->lost = d->lost;
-    d->lost = NULL;
-    m->before = e->before;
-    m->lost = e->lost;
-    m->nlost = d->nlost;
-    m->rank_before = e->before[m->rank];
-    m->nranks_before = d->nranks_before;
-}
-
-static int admit_after(tw_group *g, const plan *p, tw_members *members) {
-    departure d = {0};
-    if (members == NULL || members->before == NULL || members->lost == NULL) /* nobody has left */
-        return admit(g, p, members);
-    int error = tw__agree_error(g, keep_departure(g, members, &d));
-    if (error == TW_OK)
-        error = admit(g, p, members);
-    if (error == TW_OK && members->version != d.version)
-        merge_departure(g, &d, members);
-    free(d.before);
-    free(d.lost);
-    return error;
-}
+/* ---- the calls */
 
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
     tw__handover h = {0};
-    int *heirs = calloc((size_t)g->nranks, sizeof *heirs);
-    plan p = {.heirs = heirs};
-    if (heirs == NULL) { /* the others wait for this rank */
-        tw__group_break(g, tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks));
-        return TW_ERR_MEMORY;
-    }
-    int error = share_change(g, heir, &p);
+    plan p = {.heirs = calloc((size_t)g->nranks, sizeof *p.heirs)};
+    int lacks = take_room(g, &p.spare) != TW_OK || p.heirs == NULL;
+    int error = share_change(g, heir, lacks, &p);
     if (error == TW_OK)
         tell_unchanged(g, members);
     if (error == TW_OK && p.leaving > 0)
         error = leave_or_stay(g, &p, &h, members);
-    if (error == TW_OK && heir == STAYS && p.joining > 0)
-        error = admit_after(g, &p, members);
+    if (error == TW_OK && p.joining > 0)
+        error = admit(g, &p, members);
     tw__handover_free(&h);
-    free(heirs);
+    free_room(&p.spare);
+    free(p.heirs);
     int lost =
         error == TW_ERR_TRANSPORT || error == TW_ERR_TIMEOUT; /* also before a message began */
     if (error != TW_OK && g->broken == TW_OK && (lost || tw__transport_has_failed(g->transport)))
@@ -534,21 +507,24 @@ int tw_group_grow(tw_group *g, tw_members *members) {
 typedef struct hash_record {
     uint64_t bytes;
     unsigned char hash[HASH];
+    int64_t lacks; /* the memory for a change */
 } hash_record;
 
 /* Whether a rank's differs from that of rank 0. */
 static int differs(const hash_record *records, int rank) {
-    return memcmp(&records[rank], &records[0], sizeof *records) != 0;
+    return records[rank].bytes != records[0].bytes ||
+           memcmp(records[rank].hash, records[0].hash, HASH) != 0;
 }
 
-static int part_with(tw_group *g, int first, int leaving, tw_members *members) {
+static int part_with(tw_group *g, int first, int leaving, room *spare, tw_members *members) {
     const tw__intent intent = {.step = g->elastic.step, .leaving = leaving};
     tw__membership m;
+    TW_TRY(tw__agree_error(g, tw__transport_reserve_change(g->transport)));
     int error = tw__transport_agree_members(g->transport, &intent, &m);
     if (error != TW_OK)
         return end_here(g, error);
     if (!leaving)
-        error = change_ranks(g, &m, NULL, members);
+        error = change_ranks(g, &m, NULL, spare, members);
     free(m.ranks);
     if (error != TW_OK)
         return error;
@@ -559,20 +535,31 @@ static int part_with(tw_group *g, int first, int leaving, tw_members *members) {
     return leaving ? end_here(g, error) : error;
 }
 
+static int compare_hashes(tw_group *g, const hash_record *own, room *spare, tw_members *members) {
+    const hash_record *records = NULL;
+    int first = 0;
+    TW_TRY(tw__agree_share(g, own, sizeof *own, (const void **)&records));
+    for (int r = 0; r < g->nranks; r++)
+        if (records[r].lacks != 0)
+            return tw__fail(TW_ERR_MEMORY, "rank %d: no memory for %d ranks", r, g->nranks);
+    while (first < g->nranks && !differs(records, first))
+        first++;
+    if (first == g->nranks)
+        return TW_OK;
+    return part_with(g, first, differs(records, g->rank), spare, members);
+}
+
 int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *members) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(hash, "hash");
     TW_TRY(check_change(g));
     if (bytes == 0 || bytes > HASH)
         return tw__fail(TW_ERR_PARAM, "bytes: %zu; accepted is 1 .. %d", bytes, HASH);
-    hash_record own = {.bytes = bytes};
-    const hash_record *records = NULL;
+    room spare;
+    hash_record own = {.bytes = bytes, .lacks = take_room(g, &spare) != TW_OK};
     memcpy(own.hash, hash, bytes);
-    int error = tw__agree_share(g, &own, sizeof own, (const void **)&records), first = 0;
-    while (error == TW_OK && first < g->nranks && !differs(records, first))
-        first++;
-    if (error == TW_OK && first < g->nranks)
-        error = part_with(g, first, differs(records, g->rank), members);
+    int error = compare_hashes(g, &own, &spare, members);
+    free_room(&spare);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
     return error;

@@ -9,11 +9,13 @@
 
 typedef struct tw__handover {
     const struct tw__kernels *kernels;
-    int heir;      /* of this rank, which leaves; -1: it stays */
-    int from;      /* the rank whose vectors are received */
-    int received;  /* ranks whose vectors were */
-    float *buffer; /* a message */
-    float *sum;    /* of an heir: its vectors and those that it received */
+    int heir;             /* to whom this rank hands over in this turn; -1: to nobody */
+    int from;             /* the rank whose vectors it receives; -1: none */
+    int received;         /* ranks whose vectors it has received */
+    float *buffer;        /* a message */
+    float *sum;           /* of an heir: its vectors and those that it received */
+    tw__buffer *out, *in; /* [nranks] messages of a round */
+    void *recvs;
 } tw__handover;
 
 /* heirs[nranks]: to whom each rank hands over; -1: it stays. Collective. The group is as before until

@@ -76,30 +76,52 @@ static size_t result_memory(const tw_group *g, const tw__plans *plans, const tw_
     return bytes;
 }
 
-/* The results that there are move to the new memory. */
-static int open_results(tw_group *g, const tw__backend *backend, void **memory) {
-    size_t bytes = result_memory(g, &g->plans, backend), used = 0;
-    if (bytes == 0)
-        return TW_OK;
-    TW_TRY(backend->alloc(g->stream, memory, bytes));
+/* Where a tensor's result lies in the new memory, the next one behind it. */
+static tw__entries place_result(const tw_group *g, const tw__tensor *t, char **at) {
+    size_t half = result_half(g, &g->plans, t);
+    tw__entries place = {.cap = result_entries(g, &g->plans, t),
+                         .count = t->result.count,
+                         .idx = (void *)*at,
+                         .val = (void *)(*at + half)};
+    *at += 2 * half;
+    return place;
+}
+
+static int copy_results(tw_group *g, const tw__backend *backend, char *at) {
     for (int i = 0; i < g->ntensors; i++) {
-        tw__tensor *t = &g->tensors[i];
-        size_t half = result_half(g, &g->plans, t);
+        const tw__tensor *t = &g->tensors[i];
+        size_t bytes = t->has_result ? sizeof(float) * (size_t)t->result.count : 0;
         if (t->backend != backend)
             continue;
-        tw__entries to = {.cap = result_entries(g, &g->plans, t),
-                          .count = t->result.count,
-                          .idx = (void *)((char *)*memory + used),
-                          .val = (void *)((char *)*memory + used + half)};
-        size_t moved = t->has_result ? sizeof(float) * (size_t)t->result.count : 0;
-        if (moved > 0) {
-            TW_TRY(backend->copy(g->stream, to.idx, t->result.idx, moved));
-            TW_TRY(backend->copy(g->stream, to.val, t->result.val, moved));
+        tw__entries to = place_result(g, t, &at);
+        if (bytes > 0) {
+            TW_TRY(backend->copy(g->stream, to.idx, t->result.idx, bytes));
+            TW_TRY(backend->copy(g->stream, to.val, t->result.val, bytes));
         }
-        t->result = to;
-        used += 2 * half;
     }
-    assert(used == bytes);
+    return backend->stream_wait(g->stream);
+}
+
+/* The results that there are move to the new memory. After an error they are where they were. */
+static int open_results(tw_group *g, const tw__backend *backend, void **memory) {
+    size_t bytes = result_memory(g, &g->plans, backend);
+    void *fresh = NULL;
+    if (bytes == 0)
+        return TW_OK;
+    int error = backend->alloc(g->stream, &fresh, bytes);
+    if (error == TW_OK && *memory != NULL)
+        error = copy_results(g, backend, fresh);
+    if (error != TW_OK) {
+        backend->free(g->stream, fresh);
+        return error;
+    }
+    char *at = fresh;
+    for (int i = 0; i < g->ntensors; i++)
+        if (g->tensors[i].backend == backend)
+            g->tensors[i].result = place_result(g, &g->tensors[i], &at);
+    assert(at == (char *)fresh + bytes);
+    backend->free(g->stream, *memory);
+    *memory = fresh;
     return TW_OK;
 }
 
@@ -379,12 +401,13 @@ static int open_all(tw_group *g) {
     return TW_OK;
 }
 
-/* All that ranks do together when a group opens, for the first time or with other ranks. */
+/* All that ranks do together when a group opens, for the first time or with other ranks. What has opened
+ * once can be opened anew as often as it takes. */
 static int open_together(tw_group *g, int (*open_local)(tw_group *)) {
     TW_TRY(tw__agree_params(g));
     TW_TRY(tw__auto_open(g));
     int error = open_local(g);
-    if (error != TW_OK)
+    if (error != TW_OK && !g->elastic.built)
         g->elastic.damaged = 1; /* only a part is there */
     return tw__agree_error(g, error);
 }
@@ -427,20 +450,12 @@ static void free_workspace(tw_group *g) {
 
 /* Results stay where they are if there is room for those of the new ranks. */
 static int renew_results(tw_group *g, const tw__backend *backend, void **memory) {
-    void *before = *memory;
     int enough = 1;
     for (int t = 0; t < g->ntensors; t++)
         if (g->tensors[t].backend == backend)
             enough &=
                 tw__allreduce_applied(g, &g->plans, &g->tensors[t]) <= g->tensors[t].result.cap;
-    if (enough)
-        return TW_OK;
-    int error = open_results(g, backend, memory);
-    if (error == TW_OK)
-        error = backend->stream_wait(g->stream);
-    if (error == TW_OK)
-        backend->free(g->stream, before);
-    return error;
+    return enough ? TW_OK : open_results(g, backend, memory);
 }
 
 static int renew_tensor(tw_group *g, tw__tensor *t) {

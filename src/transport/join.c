@@ -11,6 +11,7 @@
  * timeout of the meeting, and no more. */
 #include "transport/meeting.h"
 
+#include "base/memory.h"
 #include "transport/handshake.h"
 #include "transport/transport_internal.h"
 
@@ -24,6 +25,9 @@
 
 #define POLL (TW__SECOND / 100) /* that a poll may take while somebody is about to ask */
 #define INVITE TW__SECOND       /* to send invitations */
+/* Seconds for the decision of the ranks, and those that a newcomer waits for it at least. */
+#define DECISION 10.0
+#define MOMENTS 1.0
 
 /* Numbers in network order. */
 typedef struct invitation {
@@ -86,6 +90,14 @@ static int has_pending(const tw__meeting *m) {
     return 0;
 }
 
+/* Invitations, or refusals, that are not sent yet. */
+static int has_leaving(const tw__meeting *m) {
+    for (int i = 0; i < m->nhandshakes; i++)
+        if (m->handshakes[i]->stage == TW__LEAVING)
+            return 1;
+    return 0;
+}
+
 int tw__transport_newcomers(tw_transport *t, int may_listen) {
     if (t->meet == NULL)
         return 0;
@@ -129,11 +141,11 @@ int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned ch
         h->stage = TW__LEAVING;
         next++;
     }
-    for (int64_t end = tw__clock() + INVITE; has_pending(m) && tw__clock() < end;) {
+    for (int64_t end = tw__clock() + INVITE; has_leaving(m) && tw__clock() < end;) {
         tw__handshakes_wait(m, 1);
         tw__handshakes_serve(m);
     }
-    end_admission(t); /* the meeting needs the address */
+    end_admission(t);
     return TW_OK;
 }
 
@@ -142,31 +154,48 @@ int tw__transport_invite(tw_transport *t, int count, double timeout, unsigned ch
 int tw__transport_meet_newcomers(tw_transport *t, int count, double timeout,
                                  const unsigned char *id) {
     char name[2 * TW__DIGEST + 1];
-    assert(t->meet != NULL && t->new_sockets == NULL && count > 0);
+    assert(t->meet != NULL && t->new_context == NULL && count > 0);
+    end_admission(t); /* nobody would answer there: the meeting needs all addresses */
     tw_tcp_params params = *t->meet;
     name_meeting(id, name);
     params.job = name;
     params.rank = t->rank;
     params.nranks = t->nranks + count;
     params.timeout = timeout;
-    t->new_sockets = malloc((size_t)params.nranks * sizeof *t->new_sockets);
-    if (t->new_sockets == NULL)
+    int *sockets = malloc((size_t)params.nranks * sizeof *sockets);
+    if (sockets == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", params.nranks);
-    int status = tw__meet(&params, t->new_sockets, t);
-    if (status != TW_OK) {
-        free(t->new_sockets);
-        t->new_sockets = NULL;
-    }
-    t->new_count = params.nranks;
+    int status = tw__meet(&params, sockets, t);
+    if (status == TW_OK)
+        status = tw__transport_take_newcomers(t, sockets, params.nranks);
+    free(sockets);
+    return status;
+}
+
+int tw__transport_take_newcomers(tw_transport *t, const int *sockets, int nranks) {
+    size_t bytes = (size_t)nranks * sizeof *t->new_peers;
+    assert(t->new_context == NULL && t->new_peers == NULL && nranks > t->nranks);
+    t->new_peers = tw__reserve(bytes);
+    t->new_count = nranks;
+    int status = t->new_peers == NULL
+                     ? tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", bytes)
+                     : t->member_calls->renew(&t->new_context, sockets, t->rank, nranks);
+    if (status == TW_OK)
+        return TW_OK;
+    for (int r = 0; r < nranks; r++)
+        if (sockets[r] >= 0)
+            (void)close(sockets[r]);
+    t->new_context = NULL;
+    tw__transport_drop_newcomers(t);
     return status;
 }
 
 void tw__transport_drop_newcomers(tw_transport *t) {
-    for (int r = 0; t->new_sockets != NULL && r < t->new_count; r++)
-        if (t->new_sockets[r] >= 0)
-            (void)close(t->new_sockets[r]);
-    free(t->new_sockets);
-    t->new_sockets = NULL;
+    if (t->new_context != NULL)
+        t->calls.close(t->new_context);
+    free(t->new_peers);
+    t->new_context = NULL;
+    t->new_peers = NULL;
 }
 
 /* ---- a process that joins */
@@ -202,19 +231,28 @@ static int ask_to_join(const tw_tcp_params *params, invitation *got) {
     return status;
 }
 
+static double seconds_until(int64_t end) {
+    return 1e-9 * (double)(end - tw__clock());
+}
+
+/* The meeting takes no longer than the ranks give it, nor than this process has: until `end`. Whoever has
+ * met all of them hears within moments whether it is in; if it gave up then, it would be lost to them. */
 static int accept_invitation(tw_transport **transport, const tw_tcp_params *params,
-                             const invitation *i) {
+                             const invitation *i, int64_t end) {
     char name[2 * TW__DIGEST + 1];
     tw_tcp_params own = *params;
     name_meeting(i->id, name);
     own.job = name;
     own.rank = (int)ntohl(i->rank);
     own.nranks = (int)ntohl(i->nranks);
-    own.timeout = 1e-3 * ntohl(i->milliseconds);
+    double given = 1e-3 * ntohl(i->milliseconds);
+    own.timeout = fmax(fmin(given, seconds_until(end)), 1e-3);
     TW_TRY(tw_transport_tcp(transport, &own));
     int status = tw__transport_keep_meet(*transport, params);
     if (status == TW_OK)
-        status = tw__transport_await_members(*transport, ntohl(i->version), own.timeout);
+        status =
+            tw__transport_await_members(*transport, ntohl(i->version),
+                                        fmin(given + DECISION, fmax(seconds_until(end), MOMENTS)));
     if (status != TW_OK) {
         tw_transport_free(*transport);
         *transport = NULL;
@@ -235,8 +273,8 @@ int tw_transport_join(tw_transport **transport, const tw_tcp_params *params) {
     for (;;) {
         invitation i = {0};
         TW_TRY(ask_to_join(&own, &i));
-        int status = accept_invitation(transport, &own, &i);
-        own.timeout = 1e-9 * (double)(end - tw__clock());
+        int status = accept_invitation(transport, &own, &i, end);
+        own.timeout = seconds_until(end);
         if (status == TW_OK || own.timeout <= 0)
             return status;
         /* The ranks have gone on without it: once more. */

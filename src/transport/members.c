@@ -4,7 +4,6 @@
  * connections to those that are not in it, and renumbers the others. If ranks join, all have met before
  * (join.c), and the connections of that meeting take the place of the old ones. A rank that joins waits
  * for the decision. */
-#include "base/memory.h"
 #include "transport/paxos.h"
 
 #include <assert.h>
@@ -20,33 +19,53 @@ struct tw__members {
     tw__member_state *self;    /* what this rank has promised and accepted since; NULL: nothing */
     size_t capacity;           /* of self */
     tw__member_state *decided; /* the last decision; NULL: none */
+    void *paxos;               /* memory for the next agreement, and */
+    int *ranks;                /* [nranks, and those that may join] for what it leads to; or NULL */
 };
 
 /* ---- the state of this rank */
 
+static tw__member_state *create_self(const tw_transport *t, size_t *capacity) {
+    tw__member_state *decided = t->members->decided;
+    uint64_t most = (uint64_t)t->nranks;
+    if (decided != NULL && decided->decided_nranks > most)
+        most = decided->decided_nranks;
+    *capacity = tw__member_state_capacity(most);
+    tw__member_state *s = calloc(1, *capacity);
+    if (s == NULL)
+        return NULL;
+    *s = (tw__member_state){.version = t->version, .nranks = (uint64_t)t->nranks};
+    if (decided != NULL) {
+        s->decided_version = decided->decided_version;
+        s->decided_nranks = decided->decided_nranks;
+        s->decided_step = decided->decided_step;
+        s->decided_joining = decided->decided_joining;
+        memcpy(tw__member_set(s, TW__DECIDED), tw__member_set(decided, TW__DECIDED),
+               8 * tw__set_words(decided->decided_nranks));
+    }
+    return s;
+}
+
+int tw__transport_reserve_change(tw_transport *t) {
+    assert(t->member_calls != NULL);
+    if (t->members == NULL)
+        t->members = calloc(1, sizeof *t->members);
+    tw__members *m = t->members;
+    if (m != NULL && m->self == NULL)
+        m->self = create_self(t, &m->capacity);
+    if (m != NULL && m->self != NULL && m->paxos == NULL)
+        m->paxos = calloc(1, tw__paxos_memory(t->nranks, m->capacity));
+    if (m != NULL && m->ranks == NULL)
+        m->ranks = malloc((size_t)(t->nranks + TW__MOST_NEW) * sizeof *m->ranks);
+    return m != NULL && m->paxos != NULL && m->ranks != NULL
+               ? TW_OK
+               : tw__fail(TW_ERR_MEMORY, "no memory for the members of %d ranks", t->nranks);
+}
+
 /* For the first call of a change, or for another after it has failed: what was promised and accepted
  * stays, or two parts of the job could decide on different things. */
-static int prepare_self(tw_transport *t, const tw__intent *intent) {
-    tw__members *members = t->members;
-    tw__member_state *decided = members->decided, *s = members->self;
-    if (s == NULL) {
-        uint64_t most = (uint64_t)t->nranks;
-        if (decided != NULL && decided->decided_nranks > most)
-            most = decided->decided_nranks;
-        members->capacity = tw__member_state_capacity(most);
-        s = members->self = calloc(1, members->capacity);
-        if (s == NULL)
-            return tw__fail(TW_ERR_MEMORY, "no memory for the members of %d ranks", t->nranks);
-        *s = (tw__member_state){.version = t->version, .nranks = (uint64_t)t->nranks};
-        if (decided != NULL) {
-            s->decided_version = decided->decided_version;
-            s->decided_nranks = decided->decided_nranks;
-            s->decided_step = decided->decided_step;
-            s->decided_joining = decided->decided_joining;
-            memcpy(tw__member_set(s, TW__DECIDED), tw__member_set(decided, TW__DECIDED),
-                   8 * tw__set_words(decided->decided_nranks));
-        }
-    }
+static void prepare_self(tw_transport *t, const tw__intent *intent) {
+    tw__member_state *s = t->members->self;
     s->step = intent->step;
     s->leaving = intent->leaving != 0;
     s->inherits = intent->inherits != 0;
@@ -57,7 +76,6 @@ static int prepare_self(tw_transport *t, const tw__intent *intent) {
     for (int r = 0; r < t->nranks && t->liveness.started; r++)
         if (t->liveness.peers[r].missing)
             tw__set_add(tw__member_set(s, TW__SUSPECTED), r);
-    return TW_OK;
 }
 
 /* ---- the change */
@@ -65,7 +83,7 @@ static int prepare_self(tw_transport *t, const tw__intent *intent) {
 /* Newcomers are only known to ranks that have met them in this call. */
 static int list_members(const tw_transport *t, tw__member_state *s, tw__membership *m) {
     const uint64_t *set = tw__member_set(s, TW__DECIDED);
-    uint64_t met = t->new_sockets != NULL ? (uint64_t)(t->new_count - t->nranks) : 0;
+    uint64_t met = t->new_context != NULL ? (uint64_t)(t->new_count - t->nranks) : 0;
     if (!s->leaving &&
         (!tw__set_has(set, t->rank) || (s->decided_joining > 0 && s->decided_joining != met)))
         return tw__fail_excluded();
@@ -73,9 +91,8 @@ static int list_members(const tw_transport *t, tw__member_state *s, tw__membersh
     m->joined = s->leaving ? 0 : (int)s->decided_joining;
     m->nbefore = t->nranks;
     m->before = t->rank;
-    m->ranks = malloc((size_t)(t->nranks + m->joined) * sizeof *m->ranks);
-    if (m->ranks == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", t->nranks);
+    m->ranks = t->members->ranks;
+    t->members->ranks = NULL;
     for (int r = 0; r < t->nranks; r++)
         if (tw__set_has(set, r))
             m->ranks[m->nranks++] = r;
@@ -83,32 +100,21 @@ static int list_members(const tw_transport *t, tw__member_state *s, tw__membersh
 }
 
 /* The connections of the meeting with newcomers take the place of the old ones. */
-static int renew_connections(tw_transport *t, const tw__membership *m) {
-    size_t bytes = (size_t)t->new_count * sizeof *t->liveness.peers;
-    tw__liveness_peer *peers = tw__reserve(bytes);
-    void *context = NULL;
-    if (peers == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes", bytes);
-    int error = t->member_calls->renew(&context, t->new_sockets, t->rank, t->new_count);
-    if (error != TW_OK) {
-        free(peers);
-        return error;
-    }
+static void renew_connections(tw_transport *t, const tw__membership *m) {
     t->member_calls->keep(t->context, &m->before, 1); /* closes at once */
     t->calls.close(t->context);
-    t->context = context;
+    t->context = t->new_context;
+    t->new_context = NULL;
     free(t->liveness.peers);
-    t->liveness.peers = peers;
-    free(t->new_sockets);
-    t->new_sockets = NULL;
-    return TW_OK;
+    t->liveness.peers = t->new_peers;
+    t->new_peers = NULL;
 }
 
 /* Newcomers stand behind the ranks that stay: m->ranks gets them too, by their numbers in the meeting. */
-static int install(tw_transport *t, tw__membership *m) {
+static void install(tw_transport *t, tw__membership *m) {
     tw__liveness_stop(t);
     if (m->joined > 0) {
-        TW_TRY(renew_connections(t, m));
+        renew_connections(t, m);
         for (int i = 0; i < m->joined; i++)
             m->ranks[m->nranks++] = m->nbefore + i;
     }
@@ -123,7 +129,6 @@ static int install(tw_transport *t, tw__membership *m) {
     free(t->members->decided); /* late ranks are told of this decision in the next change */
     t->members->decided = t->members->self;
     t->members->self = NULL;
-    return TW_OK;
 }
 
 /* Newcomers wait for the decision. */
@@ -154,38 +159,46 @@ static void welcome(tw_transport *t, int joined) {
     t->failed = 0;
 }
 
-static int begin_change(tw_transport *t) {
-    assert(t->member_calls != NULL && t->alltoalls == NULL);
-    if (t->members == NULL && (t->members = calloc(1, sizeof *t->members)) == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for the membership");
+static void begin_change(tw_transport *t) {
+    assert(t->alltoalls == NULL);
     if (!t->members->begun) {
         tw__liveness_suspend(t);
         t->member_calls->begin(t->context);
     }
     t->members->begun = 1;
+}
+
+/* All memory is there: what the ranks decide, each of them can do. */
+static int agree(tw_transport *t, const tw__intent *intent, tw__membership *m) {
+    tw__members *members = t->members;
+    begin_change(t);
+    prepare_self(t, intent);
+    TW_TRY(tw__paxos_run(t, members->self, members->capacity, members->paxos, intent->heir,
+                         &m->inherited));
+    TW_TRY(list_members(t, members->self, m));
+    if (!intent->leaving) {
+        install(t, m);
+        welcome(t, m->joined);
+    }
     return TW_OK;
+}
+
+static void free_reserve(tw__members *m) {
+    free(m->paxos);
+    free(m->ranks);
+    m->paxos = NULL;
+    m->ranks = NULL;
 }
 
 int tw__transport_agree_members(tw_transport *t, const tw__intent *intent, tw__membership *m) {
     *m = (tw__membership){0};
     assert(intent->heir >= 0 && intent->heir < t->nranks && intent->joining >= 0);
-    int error = begin_change(t);
+    int error = tw__transport_reserve_change(t);
     if (error == TW_OK)
-        error = prepare_self(t, intent);
-    if (error == TW_OK)
-        error =
-            tw__paxos_run(t, t->members->self, t->members->capacity, intent->heir, &m->inherited);
-    if (error == TW_OK)
-        error = list_members(t, t->members->self, m);
-    if (error == TW_OK && !intent->leaving)
-        error = install(t, m);
-    if (error == TW_OK && !intent->leaving)
-        welcome(t, m->joined);
+        error = agree(t, intent, m);
     tw__transport_drop_newcomers(t);
-    if (error != TW_OK) {
-        free(m->ranks);
-        m->ranks = NULL;
-    }
+    if (t->members != NULL)
+        free_reserve(t->members); /* of another size if there are other ranks now */
     return error;
 }
 
@@ -241,7 +254,7 @@ static int join_members(tw_transport *t, tw__member_state *h, uint32_t version) 
 
 int tw__transport_await_members(tw_transport *t, uint32_t version, double seconds) {
     size_t ranks = (size_t)t->nranks;
-    int64_t end = tw__clock() + (int64_t)((seconds + 10) * (double)TW__SECOND);
+    int64_t end = tw__clock() + (int64_t)(seconds * (double)TW__SECOND);
     waiting w = {.capacity = tw__member_state_capacity(ranks)};
     int lost = 0, status = TW_OK;
     tw__member_state *h = NULL;
@@ -280,6 +293,7 @@ int tw__transport_check_elastic(const tw_transport *t) {
 
 void tw__members_free(tw_transport *t) {
     if (t->members != NULL) {
+        free_reserve(t->members);
         free(t->members->self);
         free(t->members->decided);
     }

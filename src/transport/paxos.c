@@ -496,23 +496,27 @@ int tw__member_state_is_whole(const tw__member_state *s, size_t bytes, size_t ca
            bytes <= capacity;
 }
 
-static int set_up(agreement *a) {
+/* Peers, a set, and three states of each peer. */
+size_t tw__paxos_memory(int nranks, size_t capacity) {
+    size_t ranks = (size_t)nranks;
+    return ranks * sizeof(peer) + (3 * ranks + 1) * capacity;
+}
+
+static void set_up(agreement *a, void *memory) {
     size_t ranks = (size_t)a->nranks;
-    a->peers = calloc(ranks, sizeof *a->peers);
-    char *buffers = calloc(3 * ranks + 1, a->capacity);
+    a->peers = memory;
+    char *buffers = (char *)(a->peers + ranks);
     a->scratch = (uint64_t *)(void *)buffers;
-    if (a->peers == NULL || buffers == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory to agree on the members of %d ranks", a->nranks);
+    assert(a->capacity % sizeof(uint64_t) == 0);
     for (size_t r = 0; r < ranks; r++) {
         peer *p = &a->peers[r];
         tw__member_state **const parts[] = {&p->in, &p->out, &p->state};
         for (int i = 0; i < 3; i++)
             *parts[i] = (tw__member_state *)(void *)(buffers += a->capacity);
     }
-    return TW_OK;
 }
 
-int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity, int heir,
+int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity, void *memory, int heir,
                   int *inherited) {
     agreement a = {.t = t,
                    .rank = t->rank,
@@ -523,19 +527,14 @@ int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity, int 
                    .decided = self->decided_version == (uint64_t)t->version + 1};
     assert(self->version == t->version && self->nranks == (uint64_t)t->nranks);
     assert(self->promised >= self->accepted);
-    int error = set_up(&a);
-    if (error == TW_OK) {
-        a.now = a.ballot_since = a.entered;
-        tell_all(&a);
-        error = agree(&a);
-    }
+    set_up(&a, memory);
+    a.now = a.ballot_since = a.entered;
+    tell_all(&a);
+    int error = agree(&a);
     if (error == TW_OK)
         tell_decision(&a);
     const tw__member_state *of_heir = error == TW_OK ? state_of(&a, heir) : NULL;
     *inherited = of_heir != NULL && of_heir->inherits;
-    if (a.peers != NULL)
-        cancel(&a);
-    free(a.scratch);
-    free(a.peers);
+    cancel(&a);
     return error;
 }

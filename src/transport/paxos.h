@@ -61,10 +61,12 @@ int tw__member_state_is_whole(const tw__member_state *s, size_t bytes, size_t ca
  * been told of it.
  *   self       of this rank, with room for tw__member_state_capacity. What it has promised and accepted
  *              must be kept until the membership has changed: also for another call, if this one fails
+ *   memory     [tw__paxos_memory] of zeros, for this call
  *   heir       a rank; *inherited: it has what this rank hands over
- * Errors: TW_ERR_QUORUM; TW_ERR_EXCLUDED; TW_ERR_TIMEOUT; TW_ERR_MEMORY. */
-int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity, int heir,
+ * Errors: TW_ERR_QUORUM; TW_ERR_EXCLUDED; TW_ERR_TIMEOUT. */
+int tw__paxos_run(tw_transport *t, tw__member_state *self, size_t capacity, void *memory, int heir,
                   int *inherited);
+size_t tw__paxos_memory(int nranks, size_t capacity);
 /* TW_ERR_EXCLUDED, with its text. */
 int tw__fail_excluded(void);
 

@@ -93,6 +93,8 @@ typedef struct tw__intent {
 
 /* Errors: TW_ERR_TRANSPORT if the ranks of this transport cannot change. */
 int tw__transport_check_elastic(const tw_transport *t);
+/* Take the memory for that, which fails for nothing else afterwards. Errors: TW_ERR_MEMORY. */
+int tw__transport_reserve_change(tw_transport *t);
 /* Agree with the ranks that are left on who goes on, and change the transport to these. All its
  * messages must be done or cancelled.
  * Errors: TW_ERR_QUORUM; TW_ERR_EXCLUDED; TW_ERR_TIMEOUT; TW_ERR_MEMORY. Nothing has changed then. */

@@ -69,12 +69,12 @@ typedef struct tw__member_calls {
 struct tw_transport {
     tw_transport_calls calls;
     void *context;
-    int rank, nranks;
-    int acquired;            /* a group has it */
-    int failed;              /* aborted, or messages were cancelled: later ones may not match */
-    int shared;              /* ranks can read each other's memory */
-    int64_t timeout;         /* ns */
-    _Atomic int interrupted; /* set by any thread */
+    _Atomic int rank, nranks; /* changed by the group's thread, read by any: tw_transport_info */
+    int acquired;             /* a group has it */
+    int failed;               /* aborted, or messages were cancelled: later ones may not match */
+    int shared;               /* ranks can read each other's memory */
+    int64_t timeout;          /* ns */
+    _Atomic int interrupted;  /* set by any thread */
     tw__counters counters;
     tw__sim_clock *clock; /* NULL: the network is real */
     tw__overlap *overlap; /* NULL: no work */
@@ -86,9 +86,10 @@ struct tw_transport {
     const tw__member_calls *member_calls; /* NULL: its ranks cannot change */
     tw__members *members;                 /* NULL: they have not changed yet */
     uint32_t version;                     /* of the membership: changes so far */
-    tw_tcp_params *meet;      /* where ranks have met and others may join; NULL: nowhere */
-    tw__admission *admission; /* this rank listens there; NULL: it does not */
-    int *new_sockets;         /* [new_count] of a meeting with ranks that may join; NULL: none */
+    tw_tcp_params *meet;          /* where ranks have met and others may join; NULL: nowhere */
+    tw__admission *admission;     /* this rank listens there; NULL: it does not */
+    void *new_context;            /* `context` if ranks join that have been met; NULL: none have */
+    tw__liveness_peer *new_peers; /* [new_count] of liveness, likewise */
     int new_count;
     int joined;  /* this rank has joined a job that ran, and knows nothing of its group yet */
     char name[]; /* calls.name */
@@ -126,6 +127,9 @@ int tw__transport_await_members(tw_transport *t, uint32_t version, double second
 /* Copy what is needed to meet again. Errors: TW_ERR_MEMORY. */
 int tw__transport_keep_meet(tw_transport *t, const tw_tcp_params *params);
 void tw__transport_forget_meet(tw_transport *t);
+/* Prepare for ranks that may join. sockets [nranks] are theirs and those of the ranks, -1 for this one;
+ * the call takes them. Errors: TW_ERR_MEMORY. */
+int tw__transport_take_newcomers(tw_transport *t, const int *sockets, int nranks);
 /* Check parameters and fill in defaults. Errors: those of tw_transport_tcp. */
 int tw__tcp_check(tw_tcp_params *params);
 

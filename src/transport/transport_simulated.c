@@ -317,8 +317,10 @@ int tw_transport_simulated(tw_transport **transports, int nranks, const tw_netwo
     int host_ranks = network->host_ranks > 0 ? network->host_ranks : 1;
     TW_TRY(tw__transport_threads_create(transports, nranks, host_ranks));
     sim_network *n = create_network(nranks, network);
-    for (int r = 0; r < nranks && n != NULL; r++)
+    for (int r = 0; r < nranks && n != NULL; r++) {
         transports[r]->clock = &n->clocks[r];
+        transports[r]->member_calls = NULL; /* the network has clocks for these ranks */
+    }
     for (int r = 0; r < nranks && n == NULL; r++) {
         tw_transport_free(transports[r]);
         transports[r] = NULL;

@@ -266,11 +266,10 @@ static int in_time(int status, int64_t begin) {
 
 /* Ranks to which this one is connected, and that may join. */
 static void meet_newcomers(tw_transport *t, int count) {
-    t->new_count = t->nranks + count;
-    t->new_sockets = malloc((size_t)t->new_count * sizeof *t->new_sockets);
-    REQUIRE(t->new_sockets != NULL);
-    for (int r = 0; r < t->new_count; r++)
-        t->new_sockets[r] = -1;
+    int sockets[MOST_RANKS + CHANGES * TW__MOST_NEW];
+    for (int r = 0; r < t->nranks + count; r++)
+        sockets[r] = -1;
+    REQUIRE(tw__transport_take_newcomers(t, sockets, t->nranks + count) == TW_OK);
 }
 
 /* Returns whether another one can follow. */
@@ -285,7 +284,7 @@ static int agree(tw_transport *t) {
         meet_newcomers(t, intent.joining = 1 + (int)(bytes >> 6));
     const int64_t begin = fuzz_now;
     const int status = in_time(tw__transport_agree_members(t, &intent, &m), begin);
-    REQUIRE(t->new_sockets == NULL);
+    REQUIRE(t->new_context == NULL && t->new_peers == NULL);
     if (status != TW_OK || intent.leaving) {
         REQUIRE(t->nranks == before && t->rank == rank && t->version == version);
         free(m.ranks);

@@ -4,9 +4,13 @@
  * allocations.h counts, and fails a chosen call while a rank opens or loads.
  */
 #include <malloc.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "allocations.h"
 #include "group_state.h"
@@ -256,46 +260,286 @@ static void test_open_out_of_memory(void **state) {
     check_true(call > 5);
 }
 
-/* Rank 2 leaves, and rank 1 runs out of memory meanwhile. */
+/* ---- Ranks change, and one of them has no memory for it -------------------------------------- */
+
+typedef struct short_change {
+    int poor;     /* the rank whose memory runs out */
+    int64_t call; /* that fails; afterwards 0: it was made and failed */
+    int first[3]; /* what the call has returned that was to change the ranks */
+    float **grads;
+} short_change;
+
+static tw_group_params elastic_params(const char *exchange) {
+    tw_group_params params = ranks_params(exchange, K);
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    params.timeout = 2;
+    return params;
+}
+
+/* Until the ranks that are left are whole. */
+static int recover(tw_group *g) {
+    int error;
+    do
+        error = tw_group_shrink(g, NULL);
+    while (error == TW_ERR_MEMORY || error == TW_ERR_TIMEOUT || error == TW_ERR_TRANSPORT);
+    return error == TW_ERR_STATE && strstr(tw_last_error(), "whole") != NULL ? TW_OK : error;
+}
+
+/* Rank 2 leaves. Whoever fails recovers at once. */
 static int leave_without_memory(ranks *r, int rank, void *context) {
-    int64_t *call = context;
-    if (rank == 2)
-        return tw_group_leave(r->groups[2], 0);
-    allocation_fails_in = rank == 1 ? *call : 0;
-    int error = tw_group_grow(r->groups[rank], NULL);
-    if (rank == 1)
-        *call = allocation_fails_in;
+    short_change *c = context;
+    tw_group *g = r->groups[rank];
+    allocation_fails_in = rank == c->poor ? c->call : 0;
+    int error = rank == 2 ? tw_group_leave(g, 0) : tw_group_grow(g, NULL);
+    if (rank == c->poor)
+        c->call = allocation_fails_in;
     allocation_fails_in = 0;
-    return error;
+    c->first[rank] = error;
+    return error != TW_OK ? recover(g) : TW_OK;
 }
 
+static int has_left(const short_change *c, int rank) {
+    return rank == 2 && c->first[2] == TW_OK;
+}
+
+/* Those that are out, because others did not wait for them, have given up. */
 static int step_of_those_that_stay(ranks *r, int rank, void *context) {
+    const short_change *c = context;
     float row[N] = {0};
-    (void)context;
-    return rank == 2 ? TW_OK : tw_allreduce(r->groups[rank], 0, row, row);
+    return has_left(c, rank) || r->status[rank] != TW_OK
+               ? TW_OK
+               : tw_allreduce(r->groups[rank], 0, row, row);
 }
 
-/* A change that fails on a rank leaves it with a broken group, not with one of two sizes. */
+static void add_residuals(ranks *r, const short_change *c, double *sum) {
+    float row[N];
+    memset(sum, 0, N * sizeof *sum);
+    for (int rank = 0; rank < r->nranks; rank++) {
+        if (has_left(c, rank))
+            continue;
+        check_ok(tw_group_get_residual(r->groups[rank], 0, row));
+        for (int i = 0; i < N; i++)
+            sum[i] += row[i];
+    }
+}
+
+/* One step, then rank 2 leaves. Returns whether the allocation was made. */
+static int check_leave(short_change *c) {
+    const int64_t n = N, call = c->call;
+    const tw_group_params params = elastic_params("oktopk");
+    double before[N], after[N];
+    ranks r;
+    check_scene("allocation %lld of rank %d fails", (long long)call, c->poor);
+    ranks_open(&r, 3, &params, &n, 1);
+    ranks_allreduce(&r, 0, (void *const *)c->grads, NULL);
+    ranks_ok(&r);
+    c->first[2] = TW_ERR_STATE;
+    add_residuals(&r, c, before);
+    ranks_run(&r, leave_without_memory, c);
+    check_true((c->first[c->poor] != TW_OK) == (c->call == 0));
+    check_true(c->first[2] == TW_OK || c->first[2] == TW_ERR_MEMORY);
+    if (c->first[2] == TW_OK) {
+        check_int("the heir goes on", r.status[0], TW_OK);
+        add_residuals(&r, c, after);
+        for (int i = 0; i < N; i++)
+            check_true(before[i] == after[i]);
+    }
+    ranks_run(&r, step_of_those_that_stay, c);
+    ranks_ok(&r);
+    ranks_close(&r);
+    return c->call == 0;
+}
+
+/* What an heir was given is not lost if it runs out of memory afterwards, and all go on. */
 static void test_leave_out_of_memory(void **state) {
     (void)state;
-    const int64_t n = N;
-    int64_t call = 1, left = 0;
-    for (; left == 0; call++) {
-        ranks r;
-        tw_group_params params = ranks_params("oktopk", K);
-        params.membership = TW_MEMBERSHIP_ELASTIC;
-        params.timeout = 0.3;
-        left = call;
-        check_scene("allocation %lld fails", (long long)call);
-        ranks_open(&r, 3, &params, &n, 1);
-        ranks_run(&r, leave_without_memory, &left);
-        const int failed = r.status[1] != TW_OK;
-        check_true(failed == (left == 0));
-        ranks_run(&r, step_of_those_that_stay, NULL);
-        check_true((r.status[1] != TW_OK) == failed);
-        ranks_close(&r);
+    short_change c = {.grads = rows_alloc(3, N)};
+    rows_fill(c.grads, 3, N, DATA_SUMMABLE, 1);
+    for (c.poor = 0; c.poor < 3; c.poor++) {
+        int64_t call = 0;
+        do
+            c.call = ++call;
+        while (check_leave(&c));
+        check_true(call > 5);
     }
+    rows_free(c.grads);
+}
+
+/* Rank 2 is lost, and rank 1 has no memory to go on without it. Then it has. */
+static int shrink_without_memory(ranks *r, int rank, void *context) {
+    short_change *c = context;
+    float row[N] = {0};
+    if (rank == 2)
+        return TW_OK;
+    if (tw_allreduce(r->groups[rank], 0, row, row) == TW_OK)
+        return TW_ERR_DAMAGED;
+    allocation_fails_in = rank == c->poor ? c->call : 0;
+    int error = c->first[rank] = tw_group_shrink(r->groups[rank], NULL);
+    if (rank == c->poor)
+        c->call = allocation_fails_in;
+    allocation_fails_in = 0;
+    if (error != TW_OK)
+        error = recover(r->groups[rank]);
+    return error == TW_OK ? tw_allreduce(r->groups[rank], 0, row, row) : error;
+}
+
+static void test_shrink_out_of_memory(void **state) {
+    (void)state;
+    const int64_t n = N;
+    int64_t call = 0;
+    short_change c = {.poor = 1};
+    do {
+        const tw_group_params params = elastic_params("allgather");
+        ranks r;
+        c.call = ++call;
+        check_scene("allocation %lld of tw_group_shrink fails", (long long)call);
+        ranks_open(&r, 3, &params, &n, 1);
+        tw_group_free(r.groups[2]);
+        tw_transport_free(r.transports[2]);
+        r.groups[2] = NULL;
+        r.transports[2] = NULL;
+        ranks_run(&r, shrink_without_memory, &c);
+        ranks_ok(&r);
+        check_int("what failed", c.first[1], c.call == 0 ? TW_ERR_MEMORY : TW_OK);
+        ranks_close(&r);
+    } while (c.call == 0);
     check_true(call > 5);
+}
+
+/* ---- A process joins, and it or a rank has no memory for it ---------------------------------- */
+
+typedef struct process {
+    tw_tcp_params params;
+    int joins;
+    int64_t
+        call;   /* of its opening, or of the first tw_group_grow that makes so many, which fails */
+    int failed; /* it has */
+    int opened, grown, stepped; /* statuses */
+    int lost;                   /* a connection was, in tw_group_grow or in the next step */
+    int nranks;
+    pthread_t thread;
+} process;
+
+static void begin_scarcity(const process *p) {
+    allocation_fails_in = p->failed ? 0 : p->call;
+}
+
+static void end_scarcity(process *p) {
+    p->failed |= p->call > 0 && allocation_fails_in == 0;
+    allocation_fails_in = 0;
+}
+
+static int open_process(process *p, tw_transport *transport, tw_group **group) {
+    tw_group_params params = elastic_params("allgather"); /* results grow with the ranks */
+    params.timeout = 1;
+    int status = tw_group_create(group, transport, &params);
+    if (status == TW_OK)
+        status = tw_group_add(*group, N, NULL, NULL);
+    if (status != TW_OK)
+        return status;
+    if (p->joins)
+        begin_scarcity(p);
+    status = tw_group_open(*group);
+    if (p->joins)
+        end_scarcity(p);
+    return status;
+}
+
+/* Until somebody has joined, or could not. The first call begins to listen. */
+static int grow_process(process *p, tw_group *group) {
+    int status = tw_group_grow(group, NULL);
+    for (int i = 0; i < 5000 && status == TW_OK && p->nranks < 3; i++) {
+        tw_members members = {0};
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        begin_scarcity(p);
+        status = tw_group_grow(group, &members);
+        end_scarcity(p);
+        if (status == TW_ERR_MEMORY && members.nlost == 0)
+            status = TW_OK; /* nothing has changed */
+        else
+            p->nranks = members.nranks;
+    }
+    return status;
+}
+
+static int is_lost(int status) {
+    return status == TW_ERR_TRANSPORT || status == TW_ERR_TIMEOUT;
+}
+
+static void *run_process(void *context) {
+    process *p = context;
+    tw_transport *transport = NULL;
+    tw_group *group = NULL;
+    float row[N] = {0};
+    p->opened = p->joins ? tw_transport_join(&transport, &p->params)
+                         : tw_transport_tcp(&transport, &p->params);
+    if (p->opened == TW_OK)
+        p->opened = open_process(p, transport, &group);
+    if (p->opened == TW_OK) {
+        p->grown = p->joins ? TW_OK : grow_process(p, group);
+        p->stepped = is_lost(p->grown) ? p->grown : tw_allreduce(group, 0, row, row);
+        p->lost = is_lost(p->stepped);
+        if (p->lost && (p->stepped = recover(group)) == TW_OK)
+            p->stepped = tw_allreduce(group, 0, row, row);
+    }
+    tw_group_free(group);
+    tw_transport_free(transport);
+    return NULL;
+}
+
+static void choose_port(char *meet, size_t size) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    check_true(fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0);
+    check_true(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
+    (void)close(fd);
+    snprintf(meet, size, "127.0.0.1:%d", ntohs(address.sin_port));
+}
+
+/* The ranks go on, with the newcomer or without it: only connections that need memory may be lost.
+ * Returns whether the allocation was made. */
+static int check_join(int poor, int64_t call, int *refused) {
+    process all[3];
+    char meet[32];
+    memset(all, 0, sizeof all);
+    choose_port(meet, sizeof meet);
+    check_scene("allocation %lld of %s fails", (long long)call,
+                poor == 2 ? "a newcomer" : "a rank");
+    for (int i = 0; i < 3; i++) {
+        all[i].joins = i == 2;
+        all[i].params = (tw_tcp_params){
+            .meet = meet, .rank = i < 2 ? i : 0, .nranks = i < 2 ? 2 : 0, .timeout = 5};
+        all[i].call = i == poor ? call : 0;
+        check_true(pthread_create(&all[i].thread, NULL, run_process, &all[i]) == 0);
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(all[i].thread, NULL);
+    const int lost = all[0].lost || all[1].lost || is_lost(all[2].opened);
+    for (int i = 0; i < 2; i++) {
+        const int status = all[i].grown;
+        check_int("opened", all[i].opened, TW_OK);
+        check_true(lost || status == all[0].grown);
+        check_true(lost || status == TW_OK || status == TW_ERR_MEMORY);
+        check_true(lost || all[i].nranks == (status == TW_OK ? 3 : 2));
+        if (!lost || poor == 2)
+            check_int("the next step", all[i].stepped, TW_OK);
+    }
+    if (!lost)
+        check_int("newcomer", all[2].opened, all[0].grown);
+    *refused += !lost && all[0].grown == TW_ERR_MEMORY;
+    return all[poor].failed;
+}
+
+static void test_join_out_of_memory(void **state) {
+    (void)state;
+    for (int poor = 1; poor <= 2; poor++) {
+        int64_t call = 1;
+        int refused = 0;
+        while (check_join(poor, call, &refused))
+            call++;
+        check_true(refused > 5 && call > 5);
+    }
 }
 
 /* Three ranks and their files. */
@@ -362,6 +606,8 @@ int main(void) {
         cmocka_unit_test(test_steps_allocate_nothing),
         cmocka_unit_test(test_open_out_of_memory),
         cmocka_unit_test(test_leave_out_of_memory),
+        cmocka_unit_test(test_shrink_out_of_memory),
+        cmocka_unit_test(test_join_out_of_memory),
         cmocka_unit_test(test_load_out_of_memory),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);

@@ -1,7 +1,9 @@
 /* test_join.c - processes that join a job over TCP: in, refused, or at the same time as others leave
  *
  * Processes are threads here, each with its own sockets. */
+#include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,20 +12,29 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "ranks.h"
+#include "transport/transport.h"
 
 enum { MOST = 8, N = 500, K = 64, STEPS = 400 };
+
+typedef struct change {
+    tw_members members; /* its arrays are these: */
+    int before[MOST];
+    tw_lost_rank lost[MOST];
+} change;
 
 typedef struct process {
     tw_tcp_params params;
     const char *exchange;
     int joins;         /* it comes when the job runs */
+    double late;       /* seconds before it comes */
+    int asks_nothing;  /* it gives no tw_members to tw_group_grow */
     int64_t k;         /* 0: K */
     int differs;       /* its parameters do */
     double pause;      /* seconds that it waits after its first step */
     const char *state; /* a file whose residuals it takes when it has joined */
-    tw_members last;   /* change of ranks that it has seen; arrays below */
-    int before[MOST], left[MOST];
+    change changes[2]; /* of the ranks that it has seen first */
+    int nchanges;
     int leaves_at;  /* step; 0: it stays */
     int until;      /* ranks with which it ends, once there have been so many */
     int only;       /* 1: ends when a change was made, whatever it was */
@@ -31,6 +42,7 @@ typedef struct process {
     int status;
     char text[512];
     int rank, nranks;
+    int joined; /* others have, since it began */
     int64_t steps, version;
     int refused;   /* newcomers that it has seen refused */
     uint64_t hash; /* of all results since all were there */
@@ -38,7 +50,14 @@ typedef struct process {
 } process;
 
 static char meet[64];
+static int port;
 static const char secret[] = "a secret of the tests";
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds,
+                         .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
 
 static void choose_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -47,7 +66,20 @@ static void choose_port(void) {
     check_true(fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0);
     check_true(getsockname(fd, (struct sockaddr *)&address, &size) == 0);
     (void)close(fd);
-    snprintf(meet, sizeof meet, "127.0.0.1:%d", ntohs(address.sin_port));
+    port = ntohs(address.sin_port);
+    snprintf(meet, sizeof meet, "127.0.0.1:%d", port);
+}
+
+/* A socket; -1: nobody listens. */
+static int connect_to_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    (void)close(fd);
+    return -1;
 }
 
 static int open_group(process *p, tw_transport *transport, tw_group **group) {
@@ -64,27 +96,39 @@ static int open_group(process *p, tw_transport *transport, tw_group **group) {
 }
 
 static void note_change(process *p, const tw_members *m) {
-    p->last = *m;
-    for (int r = 0; r < m->nranks; r++)
-        p->before[r] = m->before[r];
+    change *c = &p->changes[p->nchanges];
+    if (p->nchanges == 2)
+        return;
+    p->nchanges++;
+    c->members = *m;
+    for (int r = 0; r < m->nranks && m->before != NULL; r++)
+        c->before[r] = m->before[r];
     for (int i = 0; i < m->nlost; i++)
-        p->left[i] = m->lost[i].heir >= 0 ? m->lost[i].rank : -1;
+        c->lost[i] = m->lost[i];
+}
+
+static int grow(const process *p, tw_transport *transport, tw_group *group, tw_members *members) {
+    if (!p->asks_nothing)
+        return tw_group_grow(group, members);
+    int status = tw_group_grow(group, NULL);
+    members->nranks_before = p->nranks;
+    (void)tw_transport_info(transport, NULL, &members->rank, &members->nranks, NULL);
+    return status;
 }
 
 /* Polls, then makes a step, until as many are there as it waits for. */
-static int work(process *p, tw_group *group) {
+static int work(process *p, tw_transport *transport, tw_group *group) {
     float grad[N], out[N];
     int status = TW_OK, verified = !p->joins;
     for (int step = 0; step < STEPS && status == TW_OK; step++) {
         tw_members members = {0};
         tw_step_info info;
-        struct timespec nap = {0, 2000000};
-        nanosleep(&nap, NULL);
+        nap(0.002);
         if (verified) { /* a newcomer is past this call */
             (void)tw_group_info(group, 0, &info);
             if (p->leaves_at > 0 && info.step >= p->leaves_at)
                 return tw_group_leave(group, TW_ANY_RANK);
-            status = tw_group_grow(group, &members);
+            status = grow(p, transport, group, &members);
             if (status == TW_ERR_MISMATCH) {
                 p->refused++;
                 status = TW_OK;
@@ -98,6 +142,7 @@ static int work(process *p, tw_group *group) {
         if (status == TW_OK &&
             (!verified || members.nranks > members.nranks_before - members.nlost)) {
             uint64_t parameters = p->differs ? 7 : 6;
+            p->joined = 1;
             status = tw_group_verify(group, &parameters, sizeof parameters, &members);
             if (status == TW_ERR_MISMATCH && !p->differs) {
                 p->refused++;
@@ -115,13 +160,10 @@ static int work(process *p, tw_group *group) {
             status = tw_group_info(group, 0, &info);
         p->steps = info.step;
         p->hash = oracle_hash(p->hash, out, sizeof out);
-        if (step == 0 && p->pause > 0.0 && !p->joins) {
-            struct timespec pause = {(time_t)p->pause,
-                                     (long)((p->pause - (double)(time_t)p->pause) * 1e9)};
-            nanosleep(&pause, NULL);
-        }
-        int ends = p->pause > 0.0 ? p->joins || p->last.nlost > 0 : p->nranks == p->until;
-        if (ends || (p->only && p->refused > 0))
+        if (step == 0 && !p->joins)
+            nap(p->pause);
+        int waits = p->pause > 0.0 && !p->joined;
+        if ((p->nranks == p->until && !waits) || (p->only && p->refused > 0))
             return status;
     }
     return status;
@@ -156,6 +198,7 @@ static void *process_main(void *context) {
     process *p = context;
     tw_transport *transport = NULL;
     tw_group *group = NULL;
+    nap(p->late);
     p->status = p->joins ? tw_transport_join(&transport, &p->params)
                          : tw_transport_tcp(&transport, &p->params);
     if (p->status == TW_OK) {
@@ -165,7 +208,7 @@ static void *process_main(void *context) {
     if (p->status == TW_OK && p->state != NULL)
         p->status = take_state(p, group);
     if (p->status == TW_OK)
-        p->status = work(p, group);
+        p->status = work(p, transport, group);
     if (p->status != TW_OK)
         snprintf(p->text, sizeof p->text, "%s", tw_last_error());
     tw_group_free(group);
@@ -286,18 +329,33 @@ static void test_join_with_state(void **state) {
     }
 }
 
-/* Whether rank 1 has left in the very call in which another process has joined: while the others were
- * idle after their first step, it came to the meeting point. */
+/* Whether rank 1 has left while another process waited to join: while the others were idle after their
+ * first step, it came to the meeting point. */
 static int run_at_once(process *all, double pause) {
     begin(all, 4, 5, "oktopk");
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         all[i].pause = pause;
+        all[i].until = 4;
+    }
     all[1].leaves_at = 1;
-    all[4].params.timeout = 5;
+    all[3].asks_nothing = 1;
+    all[4].late = pause / 2;
     run(all, 5);
-    return all[4].status == TW_OK;
+    return all[0].nchanges == 2 &&
+           all[0].changes[1].members.step == all[0].changes[0].members.step + 1;
 }
 
+static void check_change(const change *c, int rank_before, int rank, int nranks_before, int nranks,
+                         const int *before) {
+    check_int("ranks before", c->members.nranks_before, nranks_before);
+    check_int("ranks", c->members.nranks, nranks);
+    check_int("its own number before", c->members.rank_before, rank_before);
+    check_int("its own number", c->members.rank, rank);
+    for (int r = 0; r < nranks; r++)
+        check_int("number before", c->before[r], before[r]);
+}
+
+/* In the call in which a rank leaves nobody joins; in the next one those that wait do. */
 static void test_at_once(void **state) {
     (void)state;
     process all[5];
@@ -306,20 +364,171 @@ static void test_at_once(void **state) {
         pause *= 2.0;
     for (int i = 0; i < 5; i++)
         check_process(&all[i], TW_OK, NULL);
-    const int before[] = {0, 2, 3, -1};
-    for (int i = 0; i < 4; i++) {
-        const tw_members *m = &all[i].last;
-        if (i == 1)
-            continue;
-        check_int("ranks before", m->nranks_before, 4);
-        check_int("ranks", m->nranks, 4);
-        check_int("its own number before", m->rank_before, i);
-        check_int("ranks that left", m->nlost, 1);
-        check_int("who left", all[i].left[0], 1);
-        for (int r = 0; r < 4; r++)
-            check_int("number before", all[i].before[r], before[r]);
-        check_true(all[i].hash == all[4].hash);
+    for (int i = 0; i <= 2; i += 2) {
+        const change *left = &all[i].changes[0], *joined = &all[i].changes[1];
+        int rank = i == 0 ? 0 : 1;
+        check_int("changes", all[i].nchanges, 2);
+        check_change(left, i, rank, 4, 3, (const int[]){0, 2, 3});
+        check_int("ranks that left", left->members.nlost, 1);
+        check_int("who left", left->lost[0].rank, 1);
+        check_true(left->lost[0].heir >= 0);
+        check_change(joined, rank, rank, 3, 4, (const int[]){0, 1, 2, -1});
+        check_int("ranks that left", joined->members.nlost, 0);
+        check_int("a grow later", joined->members.step, left->members.step + 1);
     }
+    for (int i = 0; i < 4; i++)
+        check_true(i == 1 || all[i].hash == all[4].hash);
+}
+
+/* ---- the meeting point */
+
+/* Two ranks listen, each at an address of its own. During the pause a newcomer asks at the first one for
+ * 5 s, then at the second one: that is left for the meeting, and so must the first one be. */
+static void test_two_addresses(void **state) {
+    (void)state;
+    process all[3];
+    begin(all, 2, 3, "oktopk");
+    snprintf(meet, sizeof meet, "127.0.0.1:%d,127.0.0.2:%d", port, port);
+    for (int i = 0; i < 3; i++)
+        all[i].timeout = 8;
+    all[0].pause = all[1].pause = 6.2;
+    all[2].late = 0.5;
+    run(all, 3);
+    for (int i = 0; i < 3; i++)
+        check_process(&all[i], TW_OK, NULL);
+    for (int i = 0; i < 2; i++) {
+        check_int("ranks", all[i].nranks, 3);
+        check_int("changes, of meetings that failed too", all[i].version, 1);
+    }
+}
+
+static _Atomic int strangers_end;
+
+/* Connects and says nothing, again and again: the ranks close what is silent. */
+static void *stranger_main(void *context) {
+    (void)context;
+    while (!strangers_end) {
+        struct pollfd closed = {.fd = connect_to_port(), .events = POLLIN};
+        while (closed.fd >= 0 && !strangers_end && poll(&closed, 1, 5) == 0)
+            ;
+        if (closed.fd >= 0)
+            (void)close(closed.fd);
+        nap(0.001);
+    }
+    return NULL;
+}
+
+/* It delays no invitation: with half of this timeout the meeting would be over. */
+static void test_stranger(void **state) {
+    (void)state;
+    process all[3];
+    pthread_t stranger;
+    begin(all, 2, 3, "oktopk");
+    for (int i = 0; i < 3; i++)
+        all[i].timeout = 1.5;
+    all[2].late = 0.2;
+    all[2].params.timeout = 5;
+    strangers_end = 0;
+    check_true(pthread_create(&stranger, NULL, stranger_main, NULL) == 0);
+    run(all, 3);
+    strangers_end = 1;
+    pthread_join(stranger, NULL);
+    for (int i = 0; i < 3; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("ranks", all[i].nranks, 3);
+    }
+}
+
+static int meet_rank(ranks *r, int rank, void *context) {
+    const tw_tcp_params params = {.meet = meet, .rank = rank, .nranks = r->nranks, .timeout = 15};
+    (void)context;
+    return tw_transport_tcp(&r->transports[rank], &params);
+}
+
+/* *context: the rank that leaves, or has left; -1: none. */
+static int leave_or_grow(ranks *r, int rank, void *context) {
+    if (r->groups[rank] == NULL)
+        return TW_OK;
+    return rank == *(int *)context ? tw_group_leave(r->groups[rank], TW_ANY_RANK)
+                                   : tw_group_grow(r->groups[rank], NULL);
+}
+
+/* The rank that listens leaves: another one takes its place in the next call. */
+static void test_listener_leaves(void **state) {
+    (void)state;
+    ranks r;
+    tw_group_params params = ranks_params("oktopk", K);
+    const int64_t n = N;
+    int leaver = -1, fd;
+    choose_port();
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    ranks_init(&r, 3);
+    for (int rank = 0; rank < 3; rank++)
+        tw_transport_free(r.transports[rank]);
+    ranks_run(&r, meet_rank, NULL);
+    ranks_ok(&r);
+    ranks_try_open(&r, &params, &n, 1);
+    ranks_ok(&r);
+    ranks_run(&r, leave_or_grow, &leaver);
+    ranks_ok(&r);
+    for (int rank = 0; rank < 3; rank++)
+        leaver = tw__transport_listens(r.transports[rank]) ? rank : leaver;
+    check_true(leaver >= 0);
+    ranks_run(&r, leave_or_grow, &leaver);
+    ranks_ok(&r);
+    tw_group_free(r.groups[leaver]);
+    tw_transport_free(r.transports[leaver]);
+    r.groups[leaver] = NULL;
+    r.transports[leaver] = NULL;
+    check_true(connect_to_port() < 0);
+    ranks_run(&r, leave_or_grow, &leaver);
+    ranks_ok(&r);
+    check_true((fd = connect_to_port()) >= 0);
+    (void)close(fd);
+    ranks_close(&r);
+}
+
+typedef struct invited {
+    int status;
+    double seconds;
+} invited;
+
+static void *accept_main(void *context) {
+    invited *i = context;
+    tw_transport *transport;
+    const tw_tcp_params params = {.meet = meet, .timeout = 0.7};
+    double begin = check_seconds();
+    i->status = tw_transport_join(&transport, &params);
+    i->seconds = check_seconds() - begin;
+    return NULL;
+}
+
+/* A rank that invites to a long meeting and does not come: the newcomer waits no longer than it meant to. */
+static void test_no_meeting(void **state) {
+    (void)state;
+    const tw_tcp_params params = {.rank = 0, .nranks = 1, .timeout = 5};
+    tw_tcp_params own = params;
+    tw_transport *transport;
+    pthread_t newcomer;
+    unsigned char id[32];
+    invited i = {0};
+    int asked = 0;
+    choose_port();
+    own.meet = meet;
+    check_ok(tw_transport_tcp(&transport, &own));
+    check_int("nobody yet", tw__transport_newcomers(transport, 1), 0);
+    check_true(pthread_create(&newcomer, NULL, accept_main, &i) == 0);
+    for (int tries = 0; tries < 600 && asked == 0; tries++) {
+        asked = tw__transport_newcomers(transport, 1);
+        nap(0.001);
+    }
+    if (asked > 0)
+        asked = tw__transport_invite(transport, 1, 60.0, id) == TW_OK;
+    pthread_join(newcomer, NULL);
+    check_int("invited", asked, 1);
+    check_int("status", i.status, TW_ERR_TIMEOUT);
+    check_true(i.seconds < 3.0);
+    tw_transport_free(transport);
 }
 
 /* ---- refused: the job goes on */
@@ -415,6 +624,10 @@ int main(void) {
         cmocka_unit_test(test_leave_and_join),
         cmocka_unit_test(test_at_once),
         cmocka_unit_test(test_join_with_state),
+        cmocka_unit_test(test_two_addresses),
+        cmocka_unit_test(test_stranger),
+        cmocka_unit_test(test_listener_leaves),
+        cmocka_unit_test(test_no_meeting),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),

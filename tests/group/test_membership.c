@@ -219,6 +219,7 @@ static struct {
     int (*send)(void *, int, int, const void *, size_t, void **);
     int (*test)(void *, void *, size_t *);
     int told; /* ranks below it */
+    int64_t step;
     char nothing;
 } cut;
 
@@ -226,9 +227,8 @@ enum { COMPLETE_BYTES = 24 };
 
 static int cut_send(void *context, int peer, int tag, const void *data, size_t bytes,
                     void **request) {
-    const int64_t step = 2; /* the first field of such a message */
-    if (tag == TW__TAG_DATA && bytes == COMPLETE_BYTES && memcmp(data, &step, sizeof step) == 0 &&
-        peer >= cut.told) {
+    if (tag == TW__TAG_DATA && bytes == COMPLETE_BYTES && /* the step is its first field */
+        memcmp(data, &cut.step, sizeof cut.step) == 0 && peer >= cut.told) {
         *request = &cut.nothing;
         return TW_OK;
     }
@@ -268,6 +268,7 @@ static void check_doubt(const char *exchange, int nranks, int told) {
     cut.send = t->calls.send;
     cut.test = t->calls.test;
     cut.told = told;
+    cut.step = 2;
     t->calls.send = cut_send;
     t->calls.test = cut_test;
     for (int rank = 0; rank < nranks; rank++)
@@ -458,34 +459,86 @@ static void test_two_at_once(void **state) {
     job_close(&j);
 }
 
+/* ---- who asks meanwhile */
+
+static _Atomic int asking;
+
+/* Any thread may ask a transport for its ranks: ThreadSanitizer looks at this. */
+static void *ask_main(void *context) {
+    job *j = context;
+    while (asking) {
+        int rank = -1, nranks = 0;
+        if (tw_transport_info(j->r.transports[0], NULL, &rank, &nranks, NULL) != TW_OK ||
+            rank != 0 || nranks < 3 || nranks > 4)
+            return j;
+    }
+    return NULL;
+}
+
+static void test_info_meanwhile(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    pthread_t thread;
+    void *wrong = NULL;
+    job_open(&j, 4, &params, &n, 1);
+    job_step(&j);
+    lose_rank(&j, 3);
+    asking = 1;
+    check_true(pthread_create(&thread, NULL, ask_main, &j) == 0);
+    job_step(&j);
+    asking = 0;
+    pthread_join(thread, &wrong);
+    ranks_ok(&j.r);
+    check_int("ranks", j.members[0].nranks, 3);
+    check_true(wrong == NULL);
+    job_close(&j);
+}
+
 /* ---- background */
 
 enum { TENSORS = 3 };
 static const int64_t sizes[TENSORS] = {300, 500, 401};
 
-static int background_rank(ranks *r, int rank, void *context) {
-    job *j = context;
-    tw_group *g = r->groups[rank];
-    if (j->lost[rank])
-        return TW_OK;
-    for (;;) {
-        int64_t at = 0;
-        int error = TW_OK, finished[TENSORS] = {0};
-        for (int t = 0; t < TENSORS; at += sizes[t++]) {
-            tw_step_info info;
-            (void)tw_group_info(g, t, &info);
-            finished[t] = info.step >= j->steps;
-            if (!finished[t] && error == TW_OK)
-                error = tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at);
-        }
-        int waited = tw_allreduce_wait(g, TW_ALL);
-        error = error == TW_OK ? waited : error;
-        if (!is_broken(error))
-            return error;
-        error = j->shrinks[rank] = tw_group_shrink(g, &j->members[rank]);
+/* Starts the tensors that need it, then waits for each. Afterwards needs[] has those whose call has failed.
+ * Returns the first error. */
+static int try_tensors(job *j, int rank, const int64_t *n, int count, int *needs) {
+    tw_group *g = j->r.groups[rank];
+    int first = TW_OK, started[TENSORS] = {0};
+    int64_t at = 0;
+    for (int t = 0; t < count && t < TENSORS; at += n[t++]) {
+        int error = needs[t] && first == TW_OK
+                        ? tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at)
+                        : TW_OK;
+        started[t] = needs[t] && first == TW_OK && error == TW_OK;
+        first = first == TW_OK ? error : first;
+    }
+    for (int t = 0; t < count && t < TENSORS; t++) {
+        int error = started[t] ? tw_allreduce_wait(g, t) : TW_OK;
+        needs[t] &= !started[t] || error != TW_OK;
+        first = first == TW_OK ? error : first;
+    }
+    (void)tw_allreduce_wait(g, TW_ALL); /* of nothing: buckets begin anew */
+    return first;
+}
+
+/* One step of all tensors. After a loss exactly those are repeated whose call has failed: whether
+ * tw_group_shrink has completed them is the library's business. */
+static int step_tensors(job *j, int rank, const int64_t *n, int count) {
+    int needs[TENSORS] = {1, 1, 1}, error;
+    while (is_broken(error = try_tensors(j, rank, n, count, needs))) {
+        error = j->shrinks[rank] = tw_group_shrink(j->r.groups[rank], &j->members[rank]);
         if (error != TW_OK && !is_broken(error))
             return error;
     }
+    return error;
+}
+
+static int background_rank(ranks *r, int rank, void *context) {
+    (void)r;
+    job *j = context;
+    return j->lost[rank] ? TW_OK : step_tensors(j, rank, sizes, TENSORS);
 }
 
 static void test_background(void **state) {
@@ -504,7 +557,90 @@ static void test_background(void **state) {
         check_equal_outs(&j, 0, j.outs[0]);
     }
     check_int("ranks", j.members[0].nranks, 3);
+    for (int rank = 0; rank < 3; rank++)
+        for (int t = 0; t < TENSORS; t++) {
+            tw_step_info info;
+            check_ok(tw_group_info(j.r.groups[rank], t, &info));
+            check_int("steps", info.step, 4);
+        }
     job_close(&j);
+}
+
+/* ---- a step that some have completed, of two tensors in buckets of their own */
+
+enum { PAIR = 2 };
+static const int64_t pair_sizes[PAIR] = {500, 701};
+
+static int pair_rank(ranks *r, int rank, void *context) {
+    (void)r;
+    job *j = context;
+    return j->lost[rank] ? TW_OK : step_tensors(j, rank, pair_sizes, PAIR);
+}
+
+/* Two steps. The last rank completes cut.step in the first one, does not tell all, and is lost. */
+static int pair_or_die(ranks *r, int rank, void *context) {
+    job *j = context;
+    if (rank < r->nranks - 1) {
+        int error = pair_rank(r, rank, context);
+        memcpy(j->first_outs[rank], j->outs[rank], N * sizeof(float));
+        oracle_fill(j->grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 + rank));
+        return error == TW_OK ? pair_rank(r, rank, context) : error;
+    }
+    int needs[TENSORS] = {1, 1, 1};
+    int status = try_tensors(j, rank, pair_sizes, cut.step == 3 ? 1 : PAIR, needs);
+    nap(0.02);
+    lose_rank(j, rank);
+    return status;
+}
+
+static void pair_step(job *j, ranks_call call) {
+    rows_fill(j->grads, j->r.nranks, N, DATA_SUMMABLE, j->steps++);
+    ranks_run(&j->r, call, j);
+    ranks_ok(&j->r);
+}
+
+/* Buckets count as steps: 1 and 2, then 3 and 4, of which one is cut. */
+static void check_pair(const char *exchange, int64_t step, int told) {
+    static job j, twin; /* the twin loses nobody */
+    tw_group_params params = elastic_params(exchange);
+    params.bucket = 701;
+    check_scene("%s, two buckets, step %d is cut, %d are told", exchange, (int)step, told);
+    job_open(&j, 4, &params, pair_sizes, PAIR);
+    job_open(&twin, 4, &params, pair_sizes, PAIR);
+    pair_step(&j, pair_rank);
+    pair_step(&twin, pair_rank);
+    tw_transport *t = j.r.transports[3];
+    cut.send = t->calls.send;
+    cut.test = t->calls.test;
+    cut.told = told;
+    cut.step = step;
+    t->calls.send = cut_send;
+    t->calls.test = cut_test;
+    pair_step(&j, pair_or_die);
+    pair_step(&twin, pair_rank);
+    for (int rank = 0; rank < 3; rank++) {
+        /* The second tensor of the first case is exchanged anew, without the lost rank. */
+        check_bits("out", j.first_outs[rank], twin.outs[rank], step == 3 ? pair_sizes[0] : N);
+        check_bits("all outs", j.first_outs[rank], j.first_outs[0], N);
+        check_bits("next outs", j.outs[rank], j.outs[0], N);
+        if (rank >= told)
+            check_int("completed", j.members[rank].completed, 1);
+        for (int i = 0; i < PAIR; i++) {
+            tw_step_info info;
+            check_ok(tw_group_info(j.r.groups[rank], i, &info));
+            check_int("steps", info.step, 3);
+        }
+    }
+    job_close(&twin);
+    job_close(&j);
+}
+
+static void test_doubt_of_buckets(void **state) {
+    (void)state;
+    for (int e = 0; e < check_exchanges(); e++)
+        for (int step = 3; step <= 4; step++)
+            for (int told = 0; told < 3; told += 2)
+                check_pair(check_exchange(e), step, told);
 }
 
 /* ---- a loss while the group opens */
@@ -694,6 +830,23 @@ typedef struct last_moment {
     int newcomers; /* that the rank which is lost says have asked it to join */
 } last_moment;
 
+/* What every rank says first: step, heir, newcomers ... */
+enum { CHANGE_WORDS = 5 };
+
+static int (*send_as_it_is)(void *, int, int, const void *, size_t, void **);
+
+/* Says that one has asked it to join. */
+static int send_newcomer(void *context, int peer, int tag, const void *data, size_t bytes,
+                         void **request) {
+    static int64_t records[MOST][CHANGE_WORDS];
+    if (tag == TW__TAG_DATA && bytes == sizeof records[peer]) {
+        memcpy(records[peer], data, bytes);
+        records[peer][2] = 1;
+        data = records[peer];
+    }
+    return send_as_it_is(context, peer, tag, data, bytes, request);
+}
+
 static const int last_heirs[4] = {-1, 0, -1, -1}; /* rank 1 leaves, rank 2 is lost */
 
 /* The second record of errors, with which the handover ends, does not reach rank 1. */
@@ -709,7 +862,7 @@ static int cut_last(void *context, int peer, int tag, const void *data, size_t b
 
 /* Takes part in the handover, and in no more. */
 static int hand_over_and_die(tw_group *g, int newcomers) {
-    const int64_t record[] = {g->elastic.step, STAYS, newcomers, newcomers > 0};
+    const int64_t record[CHANGE_WORDS] = {g->elastic.step, STAYS, newcomers, newcomers > 0};
     const void *all = NULL;
     tw__handover h = {0};
     int error = tw__agree_share(g, record, sizeof record, &all);
@@ -760,12 +913,15 @@ static void check_last_moment(job *j, const double *before) {
 }
 
 /* The heir has all that it was given. But the rank that was to leave does not know it, and stays: its
- * residual must not be there twice. */
+ * residual must not be there twice. It steps on while the others end the call: they have nothing else to
+ * do in it, also if rank 3 says that somebody has asked it to join. */
 static void test_leave_undone(void **state) {
     (void)state;
     static job j;
     double before[N];
-    open_last_moment(&j, 3, before);
+    open_last_moment(&j, 4, before);
+    send_as_it_is = j.r.transports[3]->calls.send;
+    j.r.transports[3]->calls.send = send_newcomer;
     tw_transport *t = j.r.transports[2];
     cut.send = t->calls.send;
     cut.test = t->calls.test;
@@ -774,13 +930,13 @@ static void test_leave_undone(void **state) {
     ranks_run(&j.r, leave_at_last_moment, &(last_moment){.j = &j});
     ranks_ok(&j.r);
     check_true(is_broken(j.shrinks[1]));
-    check_int("ranks", j.members[0].nranks, 2);
+    check_int("ranks", j.members[0].nranks, 3);
     check_int("lost", j.members[0].nlost, 1);
     check_int("lost rank", j.members[0].lost[0].rank, 2);
     check_last_moment(&j, before);
 }
 
-/* With the rank that is lost go those that have asked it to join: the others have left and stayed. */
+/* Those that have asked the rank that is lost to join are not waited for. */
 static void test_leave_without_host(void **state) {
     (void)state;
     static job j;
@@ -840,7 +996,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_down_to_one),
         cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_info_meanwhile),
         cmocka_unit_test(test_background),
+        cmocka_unit_test(test_doubt_of_buckets),
         cmocka_unit_test(test_lost_at_open),
         cmocka_unit_test(test_unchanged),
         cmocka_unit_test(test_leave),

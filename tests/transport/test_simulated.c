@@ -275,6 +275,20 @@ static void test_elapse(void **state) {
     tw_transport_free(ends[1]);
 }
 
+/* The network has fixed ranks, though its messages travel as those between threads. */
+static void test_not_elastic(void **state) {
+    (void)state;
+    tw_transport *ends[2];
+    tw_group *group;
+    tw_group_params params = ranks_params("oktopk", 10);
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    check_ok(tw_transport_simulated(ends, 2, &gigabit));
+    check_error(tw_group_create(&group, ends[0], &params), TW_ERR_TRANSPORT);
+    check_contains(tw_last_error(), "its ranks cannot change");
+    tw_transport_free(ends[0]);
+    tw_transport_free(ends[1]);
+}
+
 static void test_bad_networks(void **state) {
     (void)state;
     tw_transport *ends[4];
@@ -309,6 +323,7 @@ int main(void) {
         cmocka_unit_test(test_hosts_conserve),
         cmocka_unit_test(test_hosts_pay),
         cmocka_unit_test(test_elapse),
+        cmocka_unit_test(test_not_elastic),
         cmocka_unit_test(test_bad_networks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -269,9 +269,45 @@ static void test_butterfly(void **state) {
     check_config(&(config){"logtopk", "bf16", TW_GLOBAL_EXACT, 0, 0});
 }
 
+/* ---- A rank leaves ------------------------------------------------------------------------------------------ */
+
+static int leave_slowly(ranks *r, int rank, void *context) {
+    (void)context;
+    return rank == 1 ? tw_group_leave(r->groups[rank], 0) : tw_group_grow(r->groups[rank], NULL);
+}
+
+/* Its residual takes longer than the timeout: 32 MB at 64 KiB in 3 ms. Rank 2 has nothing to do meanwhile. */
+static void test_leave(void **state) {
+    (void)state;
+    tw_transport *transports[RANKS];
+    tw_group_params params = ranks_params("oktopk", 1000);
+    const int64_t n = 8000000;
+    float *residual = check_alloc(n, sizeof *residual);
+    ranks r;
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    params.timeout = 0.8;
+    relay *slow = relay_open(transports, RANKS);
+    ranks_adopt(&r, RANKS, transports);
+    ranks_try_open(&r, &params, &n, 1);
+    ranks_ok(&r);
+    residual[0] = residual[n - 1] = 3.0f;
+    check_ok(tw_selector_set_residual(r.groups[1]->tensors[0].selector, residual));
+    const double begin = check_seconds();
+    ranks_run(&r, leave_slowly, NULL);
+    ranks_ok(&r);
+    check_true(check_seconds() - begin > params.timeout);
+    memset(residual, 0, sizeof *residual * (size_t)n);
+    check_ok(tw_group_get_residual(r.groups[0], 0, residual));
+    check_float("first of the residual", residual[0], 3.0f);
+    check_float("last of the residual", residual[n - 1], 3.0f);
+    ranks_close(&r);
+    relay_close(slow);
+    free(residual);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_oktopk),
-                                       cmocka_unit_test(test_fulltopk),
-                                       cmocka_unit_test(test_butterfly)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_oktopk), cmocka_unit_test(test_fulltopk),
+        cmocka_unit_test(test_butterfly), cmocka_unit_test(test_leave)};
     return cmocka_run_group_tests(tests, fill_all, free_all);
 }
