@@ -26,6 +26,7 @@ typedef struct process {
     int before[MOST], left[MOST];
     int leaves_at;  /* step; 0: it stays */
     int until;      /* ranks with which it ends, once there have been so many */
+    int64_t after;  /* and so many steps and one more */
     int only;       /* 1: ends when a change was made, whatever it was */
     double timeout; /* of the group; 0: 20 s */
     int status;
@@ -120,7 +121,8 @@ static int work(process *p, tw_group *group) {
                                      (long)((p->pause - (double)(time_t)p->pause) * 1e9)};
             nanosleep(&pause, NULL);
         }
-        int ends = p->pause > 0.0 ? p->joins || p->last.nlost > 0 : p->nranks == p->until;
+        int ends = p->pause > 0.0 ? p->joins || p->last.nlost > 0
+                                  : p->nranks == p->until && p->steps > p->after;
         if (ends || (p->only && p->refused > 0))
             return status;
     }
@@ -241,8 +243,10 @@ static void test_leave_and_join(void **state) {
     process all[MOST];
     begin(all, 3, 5, "oktopk");
     all[0].leaves_at = 3;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         all[i].until = 4;
+        all[i].after = 3; /* one may join before rank 0 has left */
+    }
     all[0].until = 0;
     run(all, 5);
     for (int i = 0; i < 5; i++)
