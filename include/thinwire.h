@@ -883,13 +883,16 @@ typedef struct tw_lost_rank {
     int64_t reserved[2];
 } tw_lost_rank;
 
-/* The ranks after a change. The arrays belong to the group and are valid until its next change. */
+/* The ranks after a change. If earlier calls have failed after ranks had changed, this tells of all
+ * these changes as one: `before` and `lost` have the numbers that the caller knows. A process that
+ * has joined and is lost since then is in neither. The arrays belong to the group and are valid
+ * until its next change. */
 typedef struct tw_members {
     int64_t version;                /* changes so far */
     int rank, nranks;               /* this rank, and the number of ranks, now */
     int rank_before, nranks_before; /* the same before the change */
     const int *before;              /* [nranks] the number that each rank had; -1: it is new */
-    const tw_lost_rank *lost;       /* [nlost] */
+    const tw_lost_rank *lost;       /* [nlost], ascending by rank */
     int nlost;
     int completed;  /* 1: tw_group_shrink has completed the failed step: see there */
     int64_t step;   /* steps that all members have completed; each bucket counts as one */
@@ -953,15 +956,17 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Members are numbered anew, and "auto" chooses anew, as after tw_group_shrink.
  *   heir     a rank that stays; TW_ANY_RANK: the library chooses one.
  *   members  gets the ranks; may be NULL. If nobody has left or joined, nranks is nranks_before,
- *            and the arrays are NULL.
+ *            and the arrays may be NULL.
  *
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
  * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
  * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
- * group goes on without that rank, as `members` tells.
- * Errors after which the group is broken: those of tw_allreduce. Nobody has left. Call
- * tw_group_shrink, then go on with the next step. Do not repeat the failed call at once: other
- * ranks may have completed it.
+ * group is whole and goes on without all ranks that joined in this call; those whose groups agree
+ * may join again. Ranks that left in this call have left. `members` tells the ranks that stay.
+ * Errors after which the group is broken: those of tw_allreduce. Call tw_group_shrink, then go on
+ * with the next step. Do not repeat the failed call at once: other ranks may have completed it.
+ * Nobody has left, with two exceptions. If others join in the same call, ranks may have left before
+ * it failed: `members` of tw_group_shrink tells. For the other see the last paragraph.
  * TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or
  * a tensor is in progress.

@@ -132,8 +132,13 @@ typedef struct tw__elastic {
     int damaged;            /* a step has failed half applied, or an opening half done */
     int has_listener;       /* at the last poll a rank listened for others that join */
     tw__norm *norms;        /* [nranks] */
-    int *before;            /* [nranks] of tw_members */
-    tw_lost_rank *lost;     /* [..] of tw_members */
+    int untold;             /* the caller has not been told of a change, or of several */
+
+    /* Of tw_members: since the caller was told. */
+    int rank_before, nranks_before;
+    int *before;        /* [nranks] */
+    tw_lost_rank *lost; /* [nlost] */
+    int nlost;
 } tw__elastic;
 
 /* Where lists may lie during an exchange. */

@@ -71,31 +71,54 @@ static int inherits(const tw__membership *m, const int *heirs, int heir) {
     return all;
 }
 
-/* Norms are renumbered, those of lost ranks kept for the caller.
- *   heirs  [nbefore] of those that have left; NULL: none has */
+/* The number by which the caller knows a rank; -1: it has joined since. Several changes may pass before
+ * the caller is told: in one call, or in calls that fail. */
+static int number_known(const tw__elastic *e, int rank) {
+    return e->untold ? e->before[rank] : rank;
+}
+
+static int by_rank(const void *a, const void *b) {
+    return ((const tw_lost_rank *)a)->rank - ((const tw_lost_rank *)b)->rank;
+}
+
+/* Ranks that the caller knows and that are no members any more, ascending. Returns how many.
+ *   heirs  [nbefore] of those that leave in this change; NULL: none does */
+static int list_lost(const tw__elastic *e, const tw__membership *m, const int *heirs,
+                     tw_lost_rank *lost) {
+    int count = 0;
+    for (int i = 0; i < e->nlost && e->untold; i++) {
+        lost[count] = e->lost[i];
+        lost[count++].heir = number_now(m, e->lost[i].heir);
+    }
+    for (int r = 0; r < m->nbefore; r++) {
+        int inherited = heirs != NULL && heirs[r] >= 0 && inherits(m, heirs, heirs[r]);
+        if (number_now(m, r) < 0 && number_known(e, r) >= 0)
+            lost[count++] = (tw_lost_rank){.rank = number_known(e, r),
+                                           .heir = inherited ? number_now(m, heirs[r]) : -1,
+                                           .norm = e->norms[r].norm,
+                                           .step = e->norms[r].step};
+    }
+    qsort(lost, (size_t)count, sizeof *lost, by_rank);
+    return count;
+}
+
+/* Adds a change to those that the caller has not been told of. Norms are renumbered. heirs as above. */
 static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
     tw__elastic *e = &g->elastic;
-    int nlost = 0;
-    tw_lost_rank *lost = calloc((size_t)m->nbefore, sizeof *lost);
+    int nranks_before = e->untold ? e->nranks_before : m->nbefore;
+    tw_lost_rank *lost = calloc((size_t)nranks_before, sizeof *lost);
     tw__norm *norms = calloc((size_t)m->nranks, sizeof *norms);
     if (lost == NULL || norms == NULL) {
         free(lost);
         free(norms);
         return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", m->nbefore);
     }
-    for (int r = 0; r < m->nbefore; r++)
-        if (number_now(m, r) < 0)
-            lost[nlost++] = (tw_lost_rank){.rank = r,
-                                           .heir = heirs != NULL && heirs[r] >= 0 &&
-                                                           inherits(m, heirs, heirs[r])
-                                                       ? number_now(m, heirs[r])
-                                                       : -1,
-                                           .norm = e->norms[r].norm,
-                                           .step = e->norms[r].step};
+    int nlost = list_lost(e, m, heirs, lost);
+    assert(nlost <= nranks_before);
     for (int r = 0; r < m->nranks; r++) {
         int is_new = m->ranks[r] >= m->nbefore;
         norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
-        m->ranks[r] = is_new ? -1 : m->ranks[r];
+        m->ranks[r] = is_new ? -1 : number_known(e, m->ranks[r]);
     }
     free(e->norms);
     free(e->before);
@@ -103,31 +126,42 @@ static int note_members(tw_group *g, tw__membership *m, const int *heirs) {
     e->norms = norms;
     e->before = m->ranks;
     e->lost = lost;
+    e->nlost = nlost;
+    e->nranks_before = nranks_before;
+    e->rank_before = e->untold ? e->rank_before : m->before;
+    e->untold = 1;
     m->ranks = NULL;
     return TW_OK;
 }
 
-static void tell_members(const tw_group *g, const tw__membership *m, tw_members *members) {
+static void tell_members(const tw_group *g, tw_members *members) {
+    const tw__elastic *e = &g->elastic;
     if (members == NULL)
         return;
     *members = (tw_members){.version = tw__transport_version(g->transport),
-                            .rank_before = m->before,
-                            .nranks_before = m->nbefore,
-                            .before = g->elastic.before,
-                            .lost = g->elastic.lost,
-                            .nlost = m->nbefore - (m->nranks - m->joined),
-                            .step = g->elastic.step};
+                            .rank_before = e->rank_before,
+                            .nranks_before = e->nranks_before,
+                            .before = e->before,
+                            .lost = e->lost,
+                            .nlost = e->nlost,
+                            .step = e->step};
     (void)tw_transport_info(g->transport, NULL, &members->rank, &members->nranks, NULL);
 }
 
-/* The arrays are those of an earlier change: nobody is to read them. */
 static void tell_unchanged(const tw_group *g, tw_members *members) {
-    const tw__membership same = {.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks};
-    tell_members(g, &same, members);
-    if (members != NULL) {
-        members->before = NULL;
-        members->lost = NULL;
-    }
+    if (members != NULL)
+        *members = (tw_members){.version = tw__transport_version(g->transport),
+                                .rank = g->rank,
+                                .nranks = g->nranks,
+                                .rank_before = g->rank,
+                                .nranks_before = g->nranks,
+                                .step = g->elastic.step};
+}
+
+/* A call ends. The caller of a whole group knows its ranks. */
+static void note_told(tw_group *g) {
+    if (g->broken == TW_OK)
+        g->elastic.untold = 0;
 }
 
 /* ---- shrink */
@@ -185,16 +219,14 @@ static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, tw_mem
         tw__group_break(g, error);
         return error;
     }
-    tell_members(g, m, members);
+    tell_members(g, members);
     for (int t = 0; members != NULL && t < g->ntensors; t++)
         members->completed |=
             g->tensors[t].completed; /* now, or in a call that failed after that */
     return TW_OK;
 }
 
-int tw_group_shrink(tw_group *g, tw_members *members) {
-    TW_REQUIRE(g, "group");
-    TW_TRY(check_shrink(g));
+static int shrink(tw_group *g, tw_members *members) {
     double begin = tw__seconds();
     tw__membership m;
     const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
@@ -206,6 +238,14 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     free(m.ranks);
     if (error == TW_OK && members != NULL)
         members->seconds = tw__seconds() - begin;
+    return error;
+}
+
+int tw_group_shrink(tw_group *g, tw_members *members) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(check_shrink(g));
+    int error = shrink(g, members);
+    note_told(g);
     return error;
 }
 
@@ -357,7 +397,7 @@ static int refuse_newcomers(tw_group *g, int joined, tw_members *members) {
     tw__group_break(g, TW_ERR_MISMATCH);
     for (int r = g->nranks - joined; r < g->nranks; r++)
         tw__transport_suspect(g->transport, r);
-    TW_TRY(tw_group_shrink(g, members));
+    TW_TRY(shrink(g, members));
     return tw__fail(TW_ERR_MISMATCH, "%s; the others go on without it", text);
 }
 
@@ -423,68 +463,7 @@ int tw__group_share_steps(tw_group *g, int is_new) {
     return error;
 }
 
-/* ---- ranks that leave and others that join in one call */
-
-/* The change by which ranks have left, while others join. */
-typedef struct departure {
-    int *before;        /* [nranks] after it */
-    tw_lost_rank *lost; /* [nlost], room for two times as many ranks as there were */
-    int nlost, nranks_before;
-    int64_t version;
-} departure;
-
-static int keep_departure(const tw_group *g, const tw_members *m, departure *d) {
-    *d = (departure){.before = calloc((size_t)m->nranks, sizeof *d->before),
-                     .lost = calloc((size_t)m->nranks_before * 2, sizeof *d->lost),
-                     .nlost = m->nlost,
-                     .nranks_before = m->nranks_before,
-                     .version = m->version};
-    if (d->before == NULL || d->lost == NULL)
-        return tw__fail(TW_ERR_MEMORY, "no memory for %d ranks", g->nranks);
-    memcpy(d->before, m->before, (size_t)m->nranks * sizeof *d->before);
-    memcpy(d->lost, m->lost, (size_t)m->nlost * sizeof *d->lost);
-    return TW_OK;
-}
-
-/* Both changes as one: numbers are those before the first and after the second. Takes d->lost. */
-static void merge_departure(tw_group *g, departure *d, tw_members *m) {
-    tw__elastic *e = &g->elastic;
-    assert(d->nlost + m->nlost <= 2 * d->nranks_before && m->rank < m->nranks);
-    for (int i = 0; i < d->nlost; i++) {
-        int heir = -1;
-        for (int r = 0; r < m->nranks; r++)
-            heir = e->before[r] == d->lost[i].heir ? r : heir;
-        d->lost[i].heir = d->lost[i].heir >= 0 ? heir : -1;
-    }
-    for (int i = 0; i < m->nlost; i++) {
-        d->lost[d->nlost] = e->lost[i];
-        d->lost[d->nlost++].rank = d->before[e->lost[i].rank];
-    }
-    for (int r = 0; r < m->nranks; r++)
-        e->before[r] = e->before[r] >= 0 ? d->before[e->before[r]] : -1;
-    free(e->lost);
-    e->lost = d->lost;
-    d->lost = NULL;
-    m->before = e->before;
-    m->lost = e->lost;
-    m->nlost = d->nlost;
-    m->rank_before = e->before[m->rank];
-    m->nranks_before = d->nranks_before;
-}
-
-static int admit_after(tw_group *g, const plan *p, tw_members *members) {
-    departure d = {0};
-    if (members == NULL || members->before == NULL || members->lost == NULL) /* nobody has left */
-        return admit(g, p, members);
-    int error = tw__agree_error(g, keep_departure(g, members, &d));
-    if (error == TW_OK)
-        error = admit(g, p, members);
-    if (error == TW_OK && members->version != d.version)
-        merge_departure(g, &d, members);
-    free(d.before);
-    free(d.lost);
-    return error;
-}
+/* ---- leave, then join */
 
 static int change(tw_group *g, int64_t heir, tw_members *members) {
     double begin = tw__seconds();
@@ -501,13 +480,14 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
     if (error == TW_OK && p.leaving > 0)
         error = leave_or_stay(g, &p, &h, members);
     if (error == TW_OK && heir == STAYS && p.joining > 0)
-        error = admit_after(g, &p, members);
+        error = admit(g, &p, members);
     tw__handover_free(&h);
     free(heirs);
     int lost =
         error == TW_ERR_TRANSPORT || error == TW_ERR_TIMEOUT; /* also before a message began */
     if (error != TW_OK && g->broken == TW_OK && (lost || tw__transport_has_failed(g->transport)))
         tw__group_break(g, error);
+    note_told(g);
     if (members != NULL)
         members->seconds = tw__seconds() - begin;
     return error;
@@ -575,5 +555,6 @@ int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *mem
         error = part_with(g, first, differs(records, g->rank), members);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
+    note_told(g);
     return error;
 }

@@ -17,7 +17,9 @@ enum { MOST = 8, N = 500, K = 64, STEPS = 400 };
 typedef struct process {
     tw_tcp_params params;
     const char *exchange;
+    tw_transport *transport;
     int joins;         /* it comes when the job runs */
+    int asks_nothing;  /* it gives no tw_members to tw_group_grow */
     int64_t k;         /* 0: K */
     int differs;       /* its parameters do */
     double pause;      /* seconds that it waits after its first step */
@@ -66,10 +68,21 @@ static int open_group(process *p, tw_transport *transport, tw_group **group) {
 
 static void note_change(process *p, const tw_members *m) {
     p->last = *m;
-    for (int r = 0; r < m->nranks; r++)
+    for (int r = 0; r < m->nranks && m->before != NULL; r++)
         p->before[r] = m->before[r];
-    for (int i = 0; i < m->nlost; i++)
+    for (int i = 0; i < m->nlost && m->lost != NULL; i++)
         p->left[i] = m->lost[i].heir >= 0 ? m->lost[i].rank : -1;
+}
+
+/* If it asks nothing, its number tells whether a lower rank has left. */
+static int grow(const process *p, tw_group *group, tw_members *members) {
+    if (!p->asks_nothing)
+        return tw_group_grow(group, members);
+    int status = tw_group_grow(group, NULL);
+    members->nranks_before = p->nranks;
+    (void)tw_transport_info(p->transport, NULL, &members->rank, &members->nranks, NULL);
+    members->nlost = p->rank - members->rank;
+    return status;
 }
 
 /* Polls, then makes a step, until as many are there as it waits for. */
@@ -85,7 +98,7 @@ static int work(process *p, tw_group *group) {
             (void)tw_group_info(group, 0, &info);
             if (p->leaves_at > 0 && info.step >= p->leaves_at)
                 return tw_group_leave(group, TW_ANY_RANK);
-            status = tw_group_grow(group, &members);
+            status = grow(p, group, &members);
             if (status == TW_ERR_MISMATCH) {
                 p->refused++;
                 status = TW_OK;
@@ -156,13 +169,12 @@ static int take_state(const process *p, tw_group *group) {
 
 static void *process_main(void *context) {
     process *p = context;
-    tw_transport *transport = NULL;
     tw_group *group = NULL;
-    p->status = p->joins ? tw_transport_join(&transport, &p->params)
-                         : tw_transport_tcp(&transport, &p->params);
+    p->status = p->joins ? tw_transport_join(&p->transport, &p->params)
+                         : tw_transport_tcp(&p->transport, &p->params);
     if (p->status == TW_OK) {
-        (void)tw_transport_info(transport, NULL, &p->rank, &p->nranks, NULL);
-        p->status = open_group(p, transport, &group);
+        (void)tw_transport_info(p->transport, NULL, &p->rank, &p->nranks, NULL);
+        p->status = open_group(p, p->transport, &group);
     }
     if (p->status == TW_OK && p->state != NULL)
         p->status = take_state(p, group);
@@ -171,7 +183,7 @@ static void *process_main(void *context) {
     if (p->status != TW_OK)
         snprintf(p->text, sizeof p->text, "%s", tw_last_error());
     tw_group_free(group);
-    tw_transport_free(transport);
+    tw_transport_free(p->transport);
     return NULL;
 }
 
@@ -290,40 +302,56 @@ static void test_join_with_state(void **state) {
     }
 }
 
-/* Whether rank 1 has left in the very call in which another process has joined: while the others were
- * idle after their first step, it came to the meeting point. */
-static int run_at_once(process *all, double pause) {
-    begin(all, 4, 5, "oktopk");
-    for (int i = 0; i < 5; i++)
-        all[i].pause = pause;
-    all[1].leaves_at = 1;
-    all[4].params.timeout = 5;
-    run(all, 5);
-    return all[4].status == TW_OK;
+/* Rank 1 leaves in the very call in which another process joins, or is refused for its k: while the
+ * others were idle after their first step, it came to the meeting point. Ranks that do not ask who is
+ * there make the same rounds. */
+static void run_at_once(process *all, int64_t k, int status) {
+    double pause = 0.3;
+    do {
+        begin(all, 4, 5, "oktopk");
+        for (int i = 0; i < 5; i++)
+            all[i].pause = pause;
+        all[1].leaves_at = 1;
+        all[3].asks_nothing = 1;
+        all[4].params.timeout = 5;
+        all[4].k = k;
+        run(all, 5);
+        pause *= 2.0;
+    } while (all[4].status != status && pause < 20.0); /* it came too late */
+}
+
+static void check_at_once(const process *all, const int *before, int nranks) {
+    for (int i = 0; i < 4; i++)
+        check_process(&all[i], TW_OK, NULL);
+    for (int i = 0; i <= 2; i += 2) {
+        const tw_members *m = &all[i].last;
+        check_int("ranks before", m->nranks_before, 4);
+        check_int("ranks", m->nranks, nranks);
+        check_int("its own number before", m->rank_before, i);
+        check_int("ranks that left", m->nlost, 1);
+        check_int("who left", all[i].left[0], 1);
+        for (int r = 0; r < nranks; r++)
+            check_int("number before", all[i].before[r], before[r]);
+        check_true(all[i].hash == all[3].hash);
+    }
 }
 
 static void test_at_once(void **state) {
     (void)state;
     process all[5];
-    double pause = 0.3;
-    while (!run_at_once(all, pause) && pause < 10.0)
-        pause *= 2.0;
-    for (int i = 0; i < 5; i++)
-        check_process(&all[i], TW_OK, NULL);
-    const int before[] = {0, 2, 3, -1};
-    for (int i = 0; i < 4; i++) {
-        const tw_members *m = &all[i].last;
-        if (i == 1)
-            continue;
-        check_int("ranks before", m->nranks_before, 4);
-        check_int("ranks", m->nranks, 4);
-        check_int("its own number before", m->rank_before, i);
-        check_int("ranks that left", m->nlost, 1);
-        check_int("who left", all[i].left[0], 1);
-        for (int r = 0; r < 4; r++)
-            check_int("number before", all[i].before[r], before[r]);
-        check_true(all[i].hash == all[4].hash);
-    }
+    run_at_once(all, K, TW_OK);
+    check_process(&all[4], TW_OK, NULL);
+    check_at_once(all, (const int[]){0, 2, 3, -1}, 4);
+    check_true(all[4].hash == all[3].hash);
+}
+
+static void test_at_once_refused(void **state) {
+    (void)state;
+    process all[5];
+    run_at_once(all, K + 1, TW_ERR_MISMATCH);
+    check_process(&all[4], TW_ERR_MISMATCH, "k: rank 3 has 65, rank 0 has 64");
+    check_at_once(all, (const int[]){0, 2, 3}, 3);
+    check_int("refused", all[0].refused, 1);
 }
 
 /* ---- refused: the job goes on */
@@ -418,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_several_join),
         cmocka_unit_test(test_leave_and_join),
         cmocka_unit_test(test_at_once),
+        cmocka_unit_test(test_at_once_refused),
         cmocka_unit_test(test_join_with_state),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),

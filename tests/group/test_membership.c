@@ -434,6 +434,8 @@ static void test_down_to_one(void **state) {
             check_equal_outs(&j, 0, j.outs[0]);
             check_int("ranks", j.members[0].nranks, 4 - i);
             check_int("changes", j.members[0].version, i + 1);
+            check_int("ranks before", j.members[0].nranks_before, 5 - i);
+            check_int("lost", j.members[0].nlost, 1);
         }
         job_close(&j);
     }
@@ -455,6 +457,59 @@ static void test_two_at_once(void **state) {
     check_int("lost", j.members[1].nlost, 2);
     check_true(j.members[1].lost[0].norm > 0.0);
     check_int("norm's step", j.members[1].lost[1].step, 1);
+    job_close(&j);
+}
+
+/* ---- a call that fails after the ranks have changed */
+
+/* Rank 2 agrees on the ranks that are left, and is lost before the group opens with them. */
+static int agree_and_die(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    tw__membership m;
+    if (rank != 2)
+        return step_rank(r, rank, context);
+    if (!is_broken(tw_allreduce(g, 0, j->grads[rank], j->outs[rank])))
+        return TW_ERR_DAMAGED;
+    const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
+    int error = tw__transport_agree_members(r->transports[rank], &intent, &m);
+    free(m.ranks);
+    nap(0.05);
+    lose_rank(j, rank);
+    return error;
+}
+
+/* The caller is told of both losses at once, by the numbers that it knows. */
+static void test_lost_in_shrink(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const int before[] = {0, 1, 4};
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 5, &params, &n, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    lose_rank(&j, 3);
+    ranks_run(&j.r, agree_and_die, &j);
+    ranks_ok(&j.r);
+    for (int i = 0; i < 3; i++) {
+        const tw_members *m = &j.members[before[i]];
+        check_int("ranks", m->nranks, 3);
+        check_int("rank", m->rank, i);
+        check_int("ranks before", m->nranks_before, 5);
+        check_int("rank before", m->rank_before, before[i]);
+        for (int r = 0; r < 3; r++)
+            check_int("before", m->before[r], before[r]);
+        check_int("lost", m->nlost, 2);
+        check_int("lost last", m->lost[0].rank, 2);
+        check_int("lost first", m->lost[1].rank, 3);
+    }
+    lose_rank(&j, 4);
+    job_step(&j);
+    ranks_ok(&j.r);
+    check_int("ranks before", j.members[0].nranks_before, 3);
+    check_int("lost", j.members[0].nlost, 1);
+    check_int("lost rank", j.members[0].lost[0].rank, 2);
     job_close(&j);
 }
 
@@ -840,6 +895,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_down_to_one),
         cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_lost_in_shrink),
         cmocka_unit_test(test_background),
         cmocka_unit_test(test_lost_at_open),
         cmocka_unit_test(test_unchanged),
