@@ -239,6 +239,17 @@ static int cut_test(void *context, void *request, size_t *bytes) {
     return request == &cut.nothing ? 1 : cut.test(context, request, bytes);
 }
 
+typedef int send_call(void *, int, int, const void *, size_t, void **);
+
+static void cut_off(job *j, int rank, int told, send_call *send) {
+    tw_transport *t = j->r.transports[rank];
+    cut.send = t->calls.send;
+    cut.test = t->calls.test;
+    cut.told = told;
+    t->calls.send = send;
+    t->calls.test = cut_test;
+}
+
 /* Two steps. The last rank completes the first one and is lost. */
 static int step_or_die(ranks *r, int rank, void *context) {
     job *j = context;
@@ -264,12 +275,7 @@ static void check_doubt(const char *exchange, int nranks, int told) {
     job_open(&twin, nranks, &params, &n, 1);
     job_step(&j);
     job_step(&twin);
-    tw_transport *t = j.r.transports[nranks - 1];
-    cut.send = t->calls.send;
-    cut.test = t->calls.test;
-    cut.told = told;
-    t->calls.send = cut_send;
-    t->calls.test = cut_test;
+    cut_off(&j, nranks - 1, told, cut_send);
     for (int rank = 0; rank < nranks; rank++)
         oracle_fill(j.grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 * j.steps + rank));
     j.steps++;
@@ -518,27 +524,38 @@ static void test_lost_in_shrink(void **state) {
 enum { TENSORS = 3 };
 static const int64_t sizes[TENSORS] = {300, 500, 401};
 
+/* tw_group_shrink, until no other rank is lost meanwhile. */
+static int shrink_rank(job *j, tw_group *g, int rank) {
+    int error;
+    while ((error = tw_group_shrink(g, &j->members[rank])) == TW_ERR_TIMEOUT ||
+           error == TW_ERR_TRANSPORT)
+        ;
+    return j->shrinks[rank] = error;
+}
+
 static int background_rank(ranks *r, int rank, void *context) {
     job *j = context;
     tw_group *g = r->groups[rank];
+    int failed[TENSORS] = {1, 1, 1};
     if (j->lost[rank])
         return TW_OK;
     for (;;) {
         int64_t at = 0;
-        int error = TW_OK, finished[TENSORS] = {0};
-        for (int t = 0; t < TENSORS; at += sizes[t++]) {
-            tw_step_info info;
-            (void)tw_group_info(g, t, &info);
-            finished[t] = info.step >= j->steps;
-            if (!finished[t] && error == TW_OK)
+        int error = TW_OK;
+        for (int t = 0; t < TENSORS; at += sizes[t++])
+            if (failed[t] && error == TW_OK)
                 error = tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at);
-        }
         int waited = tw_allreduce_wait(g, TW_ALL);
         error = error == TW_OK ? waited : error;
         if (!is_broken(error))
             return error;
-        error = j->shrinks[rank] = tw_group_shrink(g, &j->members[rank]);
-        if (error != TW_OK && !is_broken(error))
+        for (int t = 0; t < TENSORS; t++) { /* tw_group_shrink may complete some that have failed */
+            tw_step_info info = {0};
+            (void)tw_group_info(g, t, &info);
+            failed[t] = info.step < j->steps;
+        }
+        error = shrink_rank(j, g, rank);
+        if (error != TW_OK)
             return error;
     }
 }
@@ -559,6 +576,75 @@ static void test_background(void **state) {
         check_equal_outs(&j, 0, j.outs[0]);
     }
     check_int("ranks", j.members[0].nranks, 3);
+    job_close(&j);
+}
+
+/* ---- a bucket of which one tensor was completed, while the rest fails */
+
+static int both_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    int error = tw_allreduce_start(g, 0, j->grads[rank], j->outs[rank]);
+    if (error == TW_OK)
+        error = tw_allreduce_start(g, 1, j->grads[rank] + sizes[0], j->outs[rank] + sizes[0]);
+    return error == TW_OK ? tw_allreduce_wait(g, TW_ALL) : error;
+}
+
+/* The last rank completes a step of tensor 0 alone and is lost, so that the others complete it too. They
+ * repeat it together with tensor 1, and the rank before the last is lost: then tensor 1 alone fails. */
+static int half_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    int failed[] = {1, 1}, error = tw_allreduce_start(g, 0, j->grads[rank], j->outs[rank]);
+    if (error == TW_OK)
+        error = tw_allreduce_wait(g, 0);
+    if (rank == r->nranks - 1) {
+        nap(0.02);
+        lose_rank(j, rank);
+        return error;
+    }
+    if (!is_broken(error))
+        return TW_ERR_DAMAGED;
+    for (int i = 0; failed[0] || failed[1]; i++) {
+        int started[2] = {0};
+        error = shrink_rank(j, g, rank);
+        if (error != TW_OK)
+            return error;
+        if (i == 0 && rank == r->nranks - 2) {
+            nap(0.1);
+            lose_rank(j, rank);
+            return TW_OK;
+        }
+        for (int t = 0, at = 0; t < 2; at += (int)sizes[t++])
+            if (failed[t])
+                started[t] =
+                    tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at) == TW_OK;
+        for (int t = 0; t < 2; t++)
+            if (started[t])
+                failed[t] = tw_allreduce_wait(g, t) != TW_OK;
+    }
+    return TW_OK;
+}
+
+static void test_half_completed(void **state) {
+    (void)state;
+    static job j;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 5, &params, sizes, 2);
+    rows_fill(j.grads, 5, N, DATA_SUMMABLE, 0);
+    ranks_run(&j.r, both_rank, &j);
+    ranks_ok(&j.r);
+    cut_off(&j, 4, 0, cut_send);
+    ranks_run(&j.r, half_rank, &j);
+    ranks_ok(&j.r);
+    for (int rank = 0; rank < 3; rank++)
+        for (int t = 0; t < 2; t++) {
+            tw_step_info info;
+            check_ok(tw_group_info(j.r.groups[rank], t, &info));
+            check_int("steps", info.step, 2);
+            check_int("ranks", j.members[rank].nranks, 3);
+        }
+    check_equal_outs(&j, 0, j.outs[0]);
     job_close(&j);
 }
 
@@ -821,11 +907,7 @@ static void test_leave_undone(void **state) {
     static job j;
     double before[N];
     open_last_moment(&j, 3, before);
-    tw_transport *t = j.r.transports[2];
-    cut.send = t->calls.send;
-    cut.test = t->calls.test;
-    t->calls.send = cut_last;
-    t->calls.test = cut_test;
+    cut_off(&j, 2, 0, cut_last);
     ranks_run(&j.r, leave_at_last_moment, &(last_moment){.j = &j});
     ranks_ok(&j.r);
     check_true(is_broken(j.shrinks[1]));
@@ -897,6 +979,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_lost_in_shrink),
         cmocka_unit_test(test_background),
+        cmocka_unit_test(test_half_completed),
         cmocka_unit_test(test_lost_at_open),
         cmocka_unit_test(test_unchanged),
         cmocka_unit_test(test_leave),
