@@ -545,6 +545,7 @@ int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *mem
     TW_TRY(check_change(g));
     if (bytes == 0 || bytes > HASH)
         return tw__fail(TW_ERR_PARAM, "bytes: %zu; accepted is 1 .. %d", bytes, HASH);
+    double begin = tw__seconds();
     hash_record own = {.bytes = bytes};
     const hash_record *records = NULL;
     memcpy(own.hash, hash, bytes);
@@ -555,6 +556,8 @@ int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *mem
         error = part_with(g, first, differs(records, g->rank), members);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
+    if (error == TW_ERR_MISMATCH && g->broken == TW_OK && members != NULL) /* `members` tells */
+        members->seconds = tw__seconds() - begin;
     note_told(g);
     return error;
 }

@@ -933,6 +933,37 @@ static void test_leave_without_host(void **state) {
     check_last_moment(&j, before);
 }
 
+/* ---- parameters that differ */
+
+static int verify_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    uint64_t hash = rank == 1;
+    return tw_group_verify(r->groups[rank], &hash, sizeof hash, &j->members[rank]);
+}
+
+static void test_verify(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 3, &params, &n, 1);
+    double begin = check_seconds();
+    ranks_run(&j.r, verify_rank, &j);
+    double seconds = check_seconds() - begin;
+    ranks_error(&j.r, TW_ERR_MISMATCH);
+    ranks_say(&j.r, "rank 1 has other parameters than rank 0");
+    for (int rank = 0; rank < 3; rank += 2) {
+        check_int("ranks", j.members[rank].nranks, 2);
+        check_int("lost rank", j.members[rank].lost[0].rank, 1);
+        check_true(j.members[rank].seconds > 0.0 && j.members[rank].seconds <= seconds);
+    }
+    check_int("not told", j.members[1].nranks, 0);
+    lose_rank(&j, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    job_close(&j);
+}
+
 /* ---- refused */
 
 static void test_refused(void **state) {
@@ -986,6 +1017,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_leave_refused),
         cmocka_unit_test(test_leave_undone),
         cmocka_unit_test(test_leave_without_host),
+        cmocka_unit_test(test_verify),
         cmocka_unit_test(test_refused),
     };
     on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
