@@ -458,8 +458,9 @@ typedef struct tw_device_calls {
 } tw_device_calls;
 
 /* For groups on a GPU: use these functions to send entries from GPU to GPU. Control messages still
- * use the transport. All ranks must set them, or none. calls is copied; NULL: none. thinwire_nccl.h
- * sets NCCL.
+ * use the transport. All ranks must set them, or none: else tw_group_open returns TW_ERR_MISMATCH.
+ * calls is copied; NULL: none. thinwire_nccl.h sets NCCL. Not with an elastic group: the functions
+ * would not know that ranks are numbered anew.
  *
  * If none are set, entries pass through host memory. Exception: between threads of one process the
  * library copies them directly, if k is 16384 or more, averaged over the tensors. With exchanges
@@ -546,8 +547,9 @@ typedef enum {
 /* Whether the ranks of a group can change. A group whose ranks can is elastic: see section 7. */
 typedef enum {
     TW_MEMBERSHIP_FIXED = 0,
-    /* Needs a transport of threads, sockets or tcp. Not with TW_COUNT_PER_RANK. Each step takes one
-     * more round of short messages: no rank applies a result before all ranks have theirs. */
+    /* Needs a transport of threads, sockets or tcp. Not with TW_COUNT_PER_RANK, nor with NCCL or
+     * other functions of tw_transport_set_device. Each step takes one more round of short messages:
+     * no rank applies a result before all ranks have theirs. */
     TW_MEMBERSHIP_ELASTIC = 1,
 } tw_membership;
 
@@ -591,8 +593,9 @@ typedef struct tw_group_params {
 
 /* Create a group without tensors. params is copied. The transport stays the caller's.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; for fields of `select` those of
- * tw_selector_create; TW_ERR_STATE if the transport has a group, or failed under an earlier one;
- * TW_ERR_MEMORY. On error *group is NULL. */
+ * tw_selector_create; TW_ERR_TRANSPORT if membership is elastic and the ranks of this transport
+ * cannot change, or it has functions of tw_transport_set_device; TW_ERR_STATE if the transport has
+ * a group, or failed under an earlier one; TW_ERR_MEMORY. On error *group is NULL. */
 TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 

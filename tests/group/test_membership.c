@@ -966,6 +966,33 @@ static void test_verify(void **state) {
 
 /* ---- refused */
 
+static int no_exchange(void *context, const tw_device_message *messages, int count, void *stream) {
+    (void)context, (void)messages, (void)count, (void)stream;
+    return TW_ERR_TRANSPORT;
+}
+
+/* The functions would go on with the numbers that ranks had before a change. */
+static void test_device_refused(void **state) {
+    (void)state;
+    const tw_device_calls calls = {.exchange = no_exchange};
+    tw_group_params params = elastic_params("oktopk");
+    tw_transport *transports[2];
+    tw_group *g;
+    check_ok(tw_transport_threads(transports, 2));
+    check_ok(tw_transport_set_device(transports[0], &calls, NULL));
+    check_error(tw_group_create(&g, transports[0], &params), TW_ERR_TRANSPORT);
+    check_contains(tw_last_error(), "tw_transport_set_device");
+    params.membership = TW_MEMBERSHIP_FIXED;
+    check_ok(tw_group_create(&g, transports[0], &params));
+    tw_group_free(g);
+    check_ok(tw_transport_set_device(transports[0], NULL, NULL));
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    check_ok(tw_group_create(&g, transports[0], &params));
+    tw_group_free(g);
+    for (int rank = 0; rank < 2; rank++)
+        tw_transport_free(transports[rank]);
+}
+
 static void test_refused(void **state) {
     (void)state;
     static job j;
@@ -1019,6 +1046,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_leave_without_host),
         cmocka_unit_test(test_verify),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_device_refused),
     };
     on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
