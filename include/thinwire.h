@@ -1209,9 +1209,10 @@ TW_API int tw_transport_kind(int position, const char **name, const char **descr
 
 /* The theoretical cost of an exchange, from its paper where there is one: payload words that a rank
  * sends per step, at least and at most. It receives as many. A word is 4 bytes; an entry is two
- *   words. oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected
- *           indices are spread evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that
- *           of butterfly.
+ * words.
+ *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected indices
+ *           are spread evenly, it needs 6k(P-1)/P at most. For smaller k the library uses
+ *           butterfly: ask for the cost of that.
  *   gtopk   `most` counts the path of an entry up the tree and down again. A rank sends at most
  *           half of it, and receives as much.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */
