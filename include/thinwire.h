@@ -874,6 +874,9 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
  *             error = tw_allreduce(group, 0, grad, out);     // repeat what failed
  *     }                                                      // other errors: give up
  *
+ * TW_ERR_STATE of a step may mean that another rank freed its group. tw_group_shrink works then
+ * too. If it returns TW_ERR_STATE itself, the error had another cause.
+ *
  * After a change the members are numbered anew, in the order that they had; new ones come last.
  * docs/membership.md describes how they agree. */
 
@@ -881,7 +884,8 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 typedef struct tw_lost_rank {
     int rank;     /* its number before */
     int heir;     /* the rank that took over its residuals, by its number now; -1: they are lost */
-    double norm;  /* 2-norm of its residuals, which each rank tells every 64 steps; -1: not known */
+    double norm;  /* 2-norm of its residuals, as it last told the others (every 64 steps); -1: not
+                     known */
     int64_t step; /* after which this was its norm */
     int64_t reserved[2];
 } tw_lost_rank;
@@ -906,22 +910,24 @@ typedef struct tw_members {
 /* Go on with the ranks that are left, after an error that broke the group, such as TW_ERR_TIMEOUT
  * or TW_ERR_TRANSPORT. All ranks that are left must call this. They agree on who they are.
  * Transport and group then have these ranks, and the group is whole again.
- *   members  gets the new ranks; may be NULL.
+ *   members  gets the ranks after the change; may be NULL.
  *
  * Who goes on: more than half of the ranks of the last membership, or half of them with its rank 0.
  * So if a job falls apart, one part at most goes on. A rank whose connection is closed is lost at
- * once. A rank that does not answer is waited for: `timeout` and 0.5 s at most, or 0.2 s if it did
+ * once. A rank that does not answer is waited for: `timeout` + 0.5 s at most, or 0.2 s if it did
  * not answer in the failed step either. If two ranks cannot reach each other, the lower one stays.
- * To agree takes 2 * timeout and 20 s at most. Then the group opens; each wait in that ends after
+ * To agree takes 2 * `timeout` + 20 s at most. Then the group opens; each wait in that ends after
  * `timeout`.
  *
  * The failed step: repeat every failed call with the same arguments. If it was a tw_allreduce_wait,
- * start its tensors again and wait again.
+ * start again the tensors that failed, and only these, and wait again. Find them before this call:
+ * wait for each tensor, or compare tw_step_info.step. Repeat them even if this call has completed
+ * their step.
  *   - If all members have their results of the step, it is completed on all of them. The repeated
  *     call returns TW_OK at once, and out is as if the call had not failed.
- *   - Otherwise the step is undone on all members. The repeated call makes it anew among the new
- *     ranks, bit for bit as a fresh group with the same residuals, moments and step counters would
- *     ("auto" measures and chooses anew).
+ *   - Otherwise the step is undone on all members. The repeated call makes it anew among the ranks
+ *     that are left, bit for bit as a fresh group with the same residuals, moments and step
+ *     counters would ("auto" measures and chooses anew).
  * Only the residuals of lost ranks are lost. Until this call returns, grad and out of the failed
  * calls belong to the library: neither free nor change them. With "dense", out should not be grad:
  * a failed step may have overwritten it, and the gradient cannot be sent again.
@@ -933,12 +939,13 @@ typedef struct tw_members {
  *   TW_ERR_EXCLUDED  the others go on without this rank, because it was silent for too long; or
  *                    this rank had not joined yet: free all, and join again
  * Errors after which the call may be repeated: TW_ERR_TIMEOUT and TW_ERR_TRANSPORT, if another rank
- * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
+ * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL. The rank whose memory or
+ * device failed may then get TW_ERR_STATE: it cannot go on.
  * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if
  *   - the group is not open, not elastic or not broken;
  *   - tensors are in progress: call tw_allreduce_wait first, which returns the error;
  *   - the step failed on this rank's device after others had completed it;
- *   - tw_group_open failed for want of memory. */
+ *   - the group ran out of memory, or its device failed, while it opened on this rank. */
 TW_API int tw_group_shrink(tw_group *group, tw_members *members);
 
 /* Let ranks leave and join between steps. Collective: all ranks must make one of these calls at the
@@ -962,7 +969,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  *            and the arrays may be NULL.
  *
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
- * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
+ * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY,
+ * unless it comes while the group opens with other ranks: then the group is broken.
  * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
  * group is whole and goes on without all ranks that joined in this call; those whose groups agree
  * may join again. Ranks that left in this call have left. `members` tells the ranks that stay.
