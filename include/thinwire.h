@@ -499,8 +499,8 @@ TW_API int tw_transport_info(const tw_transport *transport, const char **name, i
  * tensors, open, any number of steps, free. */
 typedef struct tw_group tw_group;
 
-/* What a step gives the caller. If ranks have weights (tw_group_set_weight), both means divide by
- * the sum of the weights instead of the number of ranks. */
+/* What a step gives the caller. If ranks have weights (tw_group_set_weight), TW_MEAN divides by the
+ * sum of all weights, TW_MEAN_OF_SENDERS by that of the senders. */
 typedef enum {
     TW_MEAN = 0, /* the sum over ranks divided by P */
     TW_SUM = 1,
@@ -536,9 +536,9 @@ typedef enum {
 /* Whether messages between processes, over sockets, TCP and MPI, carry a checksum of their contents
  * (CRC-32C). If bits were changed on the way, the step fails with TW_ERR_TRANSPORT on all ranks;
  * the text names the rank that the message came from. Without a checksum such a step may return a
- * wrong result, or different results on different ranks. It takes 0.3 % of the time of a sparse
- * step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none. A
- * custom transport may have one of its own. */
+ * wrong result, or different results on different ranks. The checksum takes 0.3 % of the time of a
+ * sparse step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none.
+ * A custom transport may have one of its own. */
 typedef enum {
     TW_CHECKSUM_ON = 0,
     TW_CHECKSUM_OFF = 1,
@@ -591,7 +591,8 @@ typedef struct tw_group_params {
     { 0 }
 #endif
 
-/* Create a group without tensors. params is copied. The transport stays the caller's.
+/* Create a group without tensors. params is copied; its strings need not outlive the call. The
+ * transport stays the caller's.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; for fields of `select` those of
  * tw_selector_create; TW_ERR_TRANSPORT if membership is elastic and the ranks of this transport
  * cannot change, or it has functions of tw_transport_set_device; TW_ERR_STATE if the transport has
@@ -600,8 +601,8 @@ TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
 /* Add a tensor of n elements, before tw_group_open.
- *   select  as in tw_selector_create, and copied; NULL: that of tw_group_params. Exchange "dense"
- *           uses only type, threads, device, ordinal and stream. It refuses AdamW.
+ *   select  as params of tw_selector_create, and copied like these; NULL: that of tw_group_params.
+ *           Exchange "dense" uses only type, threads, device, ordinal and stream. It refuses AdamW.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
  * this order. Some tensors may lie on the CPU and others on a GPU, but a group uses one GPU at
@@ -615,7 +616,8 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
  *   sizes [npieces] elements of each piece, copied. The tensor's n is their sum; its elements are
  *         those of piece 0, then those of piece 1, and so on. Results, residuals and states are as
  *         if they lay in one vector. Other ranks may have other pieces; n must be the same.
- * Start its steps with tw_allreduce_start_pieces. Not with exchange "dense" or "auto".
+ * Start its steps with tw_allreduce_start_pieces. Not with exchange "dense", nor with "auto" as
+ * scheme or exchange.
  * Errors: those of tw_group_add; TW_ERR_SIZE with the piece; TW_ERR_PARAM for npieces, "dense" or
  * "auto"; TW_ERR_MEMORY. */
 TW_API int tw_group_add_pieces(tw_group *group, const int64_t *sizes, int npieces,
@@ -667,7 +669,8 @@ TW_API void tw_group_free(tw_group *group);
  * bit as before:
  *   TW_ERR_NUMBER    a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL      a pointer is NULL on some rank
- *   TW_ERR_PARAM     grad and out overlap in part on some rank
+ *   TW_ERR_PARAM     on some rank grad and out overlap in part, or are the same although the type
+ *                    is not f32
  *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
  *   TW_ERR_MISMATCH  ranks have set different rates or densities: the text begins with "rate:" or
  *                    "density:". Set them alike and repeat the step
@@ -679,14 +682,15 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_TIMEOUT    the text names the missing ranks. A rank that computes for longer than
  *                     `timeout` outside of the library counts as missing, and so does a rank
  *                     whose GPU does not end what was queued in `stream` before the step
- *   TW_ERR_STATE      another rank freed its group
+ *   TW_ERR_STATE      another rank freed its group between tw_allreduce_start and
+ *                     tw_allreduce_wait
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
  * This rank's residuals and moments are then as before the step, and out is undefined. Exception:
  * after TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be
  * asked for results, information and residuals, and can be saved and freed. Steps, settings and
- * loading return the error that broke it. TW_ERR_MISMATCH and TW_ERR_DEVICE are in both lists: if
- * the next step returns the error again, the group is broken.
+ * loading return the error that broke it. TW_ERR_MISMATCH and TW_ERR_DEVICE are in both lists. If
+ * the group is broken, the text of the next step's error begins with "the group is broken".
  *
  * On a GPU a step may fail while work is stuck: in `stream`, or in functions of
  * tw_transport_set_device, for instance NCCL. Then the call returns at its deadline, but the GPU
@@ -703,7 +707,8 @@ TW_API void tw_group_free(tw_group *group);
  * can neither be read nor saved (TW_ERR_STATE).
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
- * TW_ERR_STATE if the group is not open or a background step is in progress. */
+ * TW_ERR_PARAM if the tensor has several pieces; TW_ERR_STATE if the group is not open or a
+ * background step is in progress. */
 TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *out);
 
 /* The same in the background: start returns at once, wait waits for the result. Any number of
@@ -731,8 +736,8 @@ TW_API int tw_allreduce_wait(tw_group *group, int tensor);
  *   grads [npieces] the pieces of the gradient, as grad of tw_allreduce. Each may have an alignment
  *         of its own, on a GPU that of its elements.
  *   outs  [npieces] the pieces of out. Each is either the same piece of grads, if the type is f32,
- *         or does not overlap with it. NULL: read the result with tw_group_result, or take it with
- *         tw_group_subtract.
+ *         or does not overlap with it. outs NULL: read the result with tw_group_result, or take it
+ *         with tw_group_subtract. No single piece may be NULL.
  * The arrays of pointers are copied. An error names the piece, and the element in it.
  * Errors: those of tw_allreduce_start; TW_ERR_NULL for grads; TW_ERR_PARAM if the tensor has
  * another number of pieces. A tensor of tw_group_add has one. */
@@ -774,7 +779,7 @@ typedef struct tw_sparse {
 
 /* The last result of a tensor as a sparse vector without zeros. The group owns the arrays, which
  * with TW_CUDA are GPU memory. They are valid until the tensor is passed to tw_allreduce or
- * tw_allreduce_start, or the group is loaded or freed.
+ * tw_allreduce_start, the group is loaded or freed, or its ranks change.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if there was no step yet, the last one failed or
  * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
@@ -859,7 +864,7 @@ typedef struct tw_choice {
 
 /* The choice for the steps in which this tensor is exchanged.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress, the group is not open,
- * or its exchange is fixed. */
+ * or neither its scheme nor its exchange is "auto". */
 TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
 /* ---- 7. Ranks that are lost, leave or join ------------------------------------------------ */
@@ -1005,14 +1010,16 @@ TW_API int tw_group_grow(tw_group *group, tw_members *members);
  * whole and goes on. TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
 TW_API int tw_group_verify(tw_group *group, const void *hash, size_t bytes, tw_members *members);
 
-/* Send what is no gradient, for instance losses, or the parameters to new ranks. Collective, between
- * steps, in any open group. The bytes arrive as they were.
+/* Send what is no gradient, for instance losses, or the parameters to new ranks. Collective,
+ * between steps, in any open group. The bytes arrive as they were.
  *   tw_group_allgather  sends the record of each rank to all.
  *       records  [nranks][bytes]: fill records[rank]; the call fills the others.
  *   tw_group_broadcast  sends the memory of rank `root` to all ranks that want it.
  *       data     [bytes]; NULL on a rank that does not want it.
- * Errors that all ranks get and that change nothing: TW_ERR_MISMATCH if root or bytes of a broadcast
- * differ; TW_ERR_MEMORY.
+ * records and data are host memory. bytes must be the same on all ranks. In tw_group_allgather it
+ * is 1 or more, and a difference breaks the group.
+ * Errors that all ranks get and that change nothing: TW_ERR_MISMATCH if root or bytes of a
+ * broadcast differ; TW_ERR_MEMORY.
  * Errors after which the group is broken: those of tw_allreduce. Other ranks may have completed the
  * call. So after tw_group_shrink tell each other who has what, before you send it again.
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_STATE if the group is not open or a
