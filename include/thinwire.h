@@ -45,13 +45,14 @@
  *     handle. While a step is in progress (from tw_allreduce_start to tw_allreduce_wait), call no
  *     function of the transport except tw_transport_info. Other handles are independent.
  *   - Fork. The child of a fork() has copies of selectors on the CPU and may use them. It must
- *     neither use nor free groups, transports and whatever is on a GPU: their threads, connections
- *     and GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
+ *     neither use nor free groups, transports or anything on a GPU: their threads, connections and
+ *     GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
  *     the same on all ranks, with two exceptions. If the group breaks (section 6), a rank that has
  *     already finished the call returns TW_OK and gets the error from its next call. Errors "of
  *     this rank alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT.
- *     Calls without the mark do not wait for other ranks.
+ *     Calls without the mark do not wait for other ranks, except tw_group_shrink and
+ *     tw_transport_join.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Machines. Sizes are computed in size_t, which must have 64 bits: 32-bit machines are refused
  *     when the library is built.
@@ -138,8 +139,8 @@ typedef enum {
 TW_API const char *tw_error_text(int error);
 
 /* The details of the calling thread's last failed call: the field, its value and what is accepted,
- * or the rank at fault. "" if no call of this thread has failed. Valid until a call of this thread
- * fails again. */
+ * or the rank at fault. "" if no call of this thread has failed. Valid until the next call of this
+ * thread. */
 TW_API const char *tw_last_error(void);
 
 /* ---- 3. Parameters ------------------------------------------------------------------------ */
@@ -218,15 +219,17 @@ typedef struct tw_select_params {
      * Calls leave the CUDA device of the calling thread as it is, and create a context on GPU
      * `ordinal` only. */
     int device;   /* tw_device */
-    int ordinal;  /* number of the GPU, as in CUDA */
-    void *stream; /* cudaStream_t; NULL: the default stream */
+    int ordinal;  /* number of the GPU, as in CUDA; with TW_CPU: 0 */
+    void *stream; /* cudaStream_t of the caller, which must exist until the selector or group is
+                     freed; NULL: the default stream. With TW_CPU: NULL */
 
     float clip_norm; /* > 0: if the 2-norm of g (this tensor, this rank) is larger, g is scaled
                         down to it first. For a norm c over all ranks set c / sqrt(P). 0: off */
 
     /* Momentum before selection (Deep Gradient Compression, Lin et al., 2018) */
     float momentum; /* in [0, 1): the residual accumulates the velocity u = momentum * u + g
-                       instead of g; an entry that was applied loses its velocity. 0: off */
+                       instead of g; an entry that was applied loses its velocity. Needs
+                       feedback. 0: off */
 
     /* AdamW before selection (Loshchilov and Hutter, 2019). Each rank keeps the moments m and v of
      * its own gradients. The residual accumulates
@@ -281,7 +284,7 @@ typedef struct tw_select_params {
 #endif
 
 /* Memory of a selector or a group, in bytes. tw_selector_create or tw_group_open allocates all of
- * it. A step allocates nothing.
+ * it. A step allocates nothing, but a transport may: see tw_transport_sockets.
  *
  * undo: memory that is needed to restore the residual after a refused step. On the CPU it is about
  * 5.2 * n bytes of address space. A step touches 0.2 * n to 0.5 * n of them, and more if gradients
@@ -349,9 +352,9 @@ typedef struct tw_tcp_params {
     const void *secret; /* [secret_bytes], the same on all ranks; NULL: none */
     size_t secret_bytes;
     const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
-    double timeout;  /* seconds in which all ranks must come; 0: 300. A rank that has met all others
-                        waits for them in tw_group_open, for the group's timeout: if that is less, it
-                        may give up ranks that still meet */
+    double timeout;  /* seconds in which all ranks must come; 0: 300. Ranks do not return from this
+                        call at the same time. The first ones wait for the others in tw_group_open,
+                        for the group's timeout: do not set that lower than this one */
     uint32_t reserved[8];
 } tw_tcp_params;
 
@@ -359,18 +362,19 @@ typedef struct tw_tcp_params {
  * waiting for a process of that rank.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_MISMATCH if this process has another
  * secret, number of ranks or version than the meeting point, or a rank that another process has;
- * TW_ERR_TRANSPORT if another program listens at `meet`; TW_ERR_TIMEOUT, naming the ranks that did
- * not come. */
+ * TW_ERR_TRANSPORT if another program listens at `meet`; TW_ERR_TIMEOUT: at the meeting point the
+ * text names the ranks that did not come. */
 TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params);
 
 /* Join a job that runs over tw_transport_tcp, with an elastic group (section 7). The call waits
  * until the ranks of the job call tw_group_grow, `timeout` at most.
  *   params  those of the job, with rank 0 and nranks 0; copied.
- * Then create an elastic group with the parameters and tensors of theirs, and call tw_group_open at
- * once: the ranks wait for it in tw_group_grow. After that make the calls that they make after
- * tw_group_grow: tw_group_verify, then the next step. New ranks have the highest numbers:
- * tw_transport_info tells this one's. Its residuals are zero, or those of a state that
- * it has saved (tw_group_load_residuals). It takes over the step counters: tw_group_info tells.
+ * Then create an elastic group with the same parameters and tensors as theirs, and call
+ * tw_group_open at once: the ranks wait for it in tw_group_grow. After that make the calls that
+ * they make after tw_group_grow, for instance tw_group_broadcast, then tw_group_verify, then the
+ * next step. New ranks have the highest numbers: tw_transport_info tells this one's. Its residuals
+ * are zero, or those of a state that it has saved (tw_group_load_residuals). It takes over the step
+ * counters: tw_group_info tells.
  * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this
  * process. */
 TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *params);
@@ -448,9 +452,10 @@ typedef struct tw_device_calls {
      * messages is valid during the call only. The data of the messages stay valid until the stream
      * has sent and received them. */
     int (*exchange)(void *context, const tw_device_message *messages, int count, void *stream);
-    /* Whether the exchange is queued completely. The library asks until the stream has done it, up
-     * to its deadline. Return 0: yes. 1: not yet. NULL: it always is when `exchange` returns, and
-     * if it fails later, the stream ends. */
+    /* Return 0 if the exchange is queued completely, 1 if not yet, a negative number if it has
+     * failed. The library asks until the stream has completed the exchange, also after 0, or until
+     * its deadline. NULL: `exchange` queues everything before it returns, and the stream ends even
+     * if the exchange fails. */
     int (*progress)(void *context);
     /* Return 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
     int (*check)(void *context, int ordinal);
@@ -463,9 +468,12 @@ typedef struct tw_device_calls {
  * would not know that ranks are numbered anew.
  *
  * If none are set, entries pass through host memory. Exception: between threads of one process the
- * library copies them directly, if k is 16384 or more, averaged over the tensors. With exchanges
- * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
- * scheme "auto", entries always pass through host memory.
+ * library copies them directly, if k is 16384 or more, averaged over the tensors. Entries always
+ * pass through host memory
+ *   - with exchanges "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and
+ *     "fulltopk";
+ *   - with "auto" as scheme or exchange;
+ *   - if a tensor of the group lies on the CPU.
  * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_PARAM if a reserved field is not NULL;
  * TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, const tw_device_calls *calls,
@@ -475,8 +483,9 @@ TW_API int tw_transport_set_device(tw_transport *transport, const tw_device_call
 TW_API void tw_transport_free(tw_transport *transport);
 
 /* Bytes that a rank has sent and received since its transport was created. Payload is entries,
- * values of dense vectors, and the bandwidth test of "auto". Control is everything else: counts,
- * histograms, agreement. Liveness checks and abort notices are not counted. */
+ * values of dense vectors, the bandwidth test of "auto", the data of tw_group_broadcast, and what
+ * tw_group_leave hands over. Control is everything else: counts, histograms, agreement. Liveness
+ * checks and abort notices are not counted. */
 typedef struct tw_traffic {
     int64_t payload_sent;
     int64_t payload_received;
@@ -721,13 +730,14 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at
  * once, with those of their tensors that were started. If one tensor of a bucket fails, the whole
  * bucket fails. Other buckets do not: their tensors are applied, and their out is valid. To learn
- * which failed, wait for each tensor, or compare tw_step_info.step.
- * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
- * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
- * group.
- * Errors of wait: those of the step, as in tw_allreduce; TW_ERR_NULL for the group; TW_ERR_INDEX;
- * TW_ERR_STATE if the group is not open or the tensor was not started. TW_ALL returns the first
- * error, and TW_OK if nothing was started. */
+ * which failed, wait for each tensor, or compare tw_step_info.step (in an elastic group before
+ * tw_group_shrink).
+ * Errors of start, of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_PARAM if the
+ * tensor has several pieces; TW_ERR_STATE if the group is not open or the tensor is in progress;
+ * TW_ERR_MEMORY if no thread can be started; the error that broke the group.
+ * Errors of wait: those of the step, as in tw_allreduce. TW_ALL returns the first error, and TW_OK
+ * if nothing was started. Of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE
+ * if the group is not open or the tensor was not started. */
 #define TW_ALL (-1)
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
@@ -1078,9 +1088,9 @@ typedef struct tw_missing {
     int64_t reserved[4];
 } tw_missing;
 
-/* As tw_group_load, but the states of ranks that were lost may be missing. Their residuals are lost:
- * the group begins with those that are there. Collective: all ranks must make this call, and none
- * tw_group_load.
+/* As tw_group_load, but the states of ranks that were lost may be missing. Their residuals are
+ * lost: the group begins with those that are there. Collective: all ranks must make this call, and
+ * none tw_group_load.
  *   missing  gets the states that no rank has taken; may be NULL.
  * Errors: those of tw_group_load, except for a saved rank that nobody took. */
 TW_API int tw_group_load_some(tw_group *group, const char *const *paths, int npaths,
@@ -1115,7 +1125,8 @@ typedef struct tw_selector tw_selector;
  * Errors: those of tw_selector_create. */
 TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory);
 
-/* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
+/* Create a selector for vectors of n elements, with a residual of zeros. params is copied; its
+ * strings need not outlive the call.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both k and density are given,
  * or neither; TW_ERR_NAME for a method that is unknown or not there on this device, or if
  * THINWIRE_KERNELS names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY;
@@ -1192,7 +1203,7 @@ typedef struct tw_select_info {
     int64_t candidates; /* entries that the pass collected, from which the selection was made */
     int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
     float threshold;    /* smallest selected magnitude; 0 if none */
-    int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
+    int64_t bad_index;  /* first index at fault, if the last step was refused; else -1 */
     int64_t refused;    /* steps refused so far; on a GPU also those already committed */
     double decayed;     /* the sum of what the residual lost to decay when the step was committed */
     int64_t reserved[1];
@@ -1251,7 +1262,8 @@ TW_API const char *tw_kernels(void);
 TW_API int tw_kernels_at(int position, const char **name, int *usable);
 
 /* The number of threads that a parameter of 0 means: what the environment variable THINWIRE_THREADS
- * says, else the number of cores that this process may use. */
+ * says, else the number of cores that this process may use. An invalid THINWIRE_THREADS is ignored
+ * here, but creating a selector or group with threads 0 then returns TW_ERR_PARAM. */
 TW_API int tw_default_threads(void);
 
 /* The bare pass sum[i] += add[i], with the kernels and threads of selection. Error feedback needs

@@ -1,8 +1,8 @@
 /* thinwire_nccl.h - NCCL for groups on GPUs
  *
- * NCCL sends entries from GPU to GPU. Control messages (counts, agreement) use the transport, for
- * instance MPI. This is a library of its own, libthinwire_nccl, so that libthinwire does not need
- * NCCL.
+ * NCCL sends entries from GPU to GPU. Some exchanges do not use it: see tw_transport_set_device.
+ * Control messages (counts, agreement) use the transport, for instance MPI. This is a library of
+ * its own, libthinwire_nccl, so that libthinwire does not need NCCL.
  *
  *     tw_transport_mpi(&transport, MPI_COMM_WORLD);
  *     ncclCommInitRank(&comm, nranks, id, rank);
