@@ -45,13 +45,14 @@
  *     handle. While a step is in progress (from tw_allreduce_start to tw_allreduce_wait), call no
  *     function of the transport except tw_transport_info. Other handles are independent.
  *   - Fork. The child of a fork() has copies of selectors on the CPU and may use them. It must
- *     neither use nor free groups, transports and whatever is on a GPU: their threads, connections
- *     and GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
+ *     neither use nor free groups, transports or anything on a GPU: their threads, connections and
+ *     GPUs stay with the parent. If the parent has used a GPU, the child cannot use any.
  *   - Collective. All ranks must make a call marked "Collective", in the same order. Its status is
  *     the same on all ranks, with two exceptions. If the group breaks (section 6), a rank that has
  *     already finished the call returns TW_OK and gets the error from its next call. Errors "of
  *     this rank alone" stay on one rank: the others wait for that rank and get TW_ERR_TIMEOUT.
- *     Calls without the mark do not wait for other ranks.
+ *     Calls without the mark do not wait for other ranks, except tw_group_shrink and
+ *     tw_transport_join.
  *   - Memory. Pointers to the caller's memory on the CPU may have any alignment.
  *   - Machines. Sizes are computed in size_t, which must have 64 bits: 32-bit machines are refused
  *     when the library is built.
@@ -138,8 +139,8 @@ typedef enum {
 TW_API const char *tw_error_text(int error);
 
 /* The details of the calling thread's last failed call: the field, its value and what is accepted,
- * or the rank at fault. "" if no call of this thread has failed. Valid until a call of this thread
- * fails again. */
+ * or the rank at fault. "" if no call of this thread has failed. Valid until the next call of this
+ * thread. */
 TW_API const char *tw_last_error(void);
 
 /* ---- 3. Parameters ------------------------------------------------------------------------ */
@@ -218,15 +219,17 @@ typedef struct tw_select_params {
      * Calls leave the CUDA device of the calling thread as it is, and create a context on GPU
      * `ordinal` only. */
     int device;   /* tw_device */
-    int ordinal;  /* number of the GPU, as in CUDA */
-    void *stream; /* cudaStream_t; NULL: the default stream */
+    int ordinal;  /* number of the GPU, as in CUDA; with TW_CPU: 0 */
+    void *stream; /* cudaStream_t of the caller, which must exist until the selector or group is
+                     freed; NULL: the default stream. With TW_CPU: NULL */
 
     float clip_norm; /* > 0: if the 2-norm of g (this tensor, this rank) is larger, g is scaled
                         down to it first. For a norm c over all ranks set c / sqrt(P). 0: off */
 
     /* Momentum before selection (Deep Gradient Compression, Lin et al., 2018) */
     float momentum; /* in [0, 1): the residual accumulates the velocity u = momentum * u + g
-                       instead of g; an entry that was applied loses its velocity. 0: off */
+                       instead of g; an entry that was applied loses its velocity. Needs
+                       feedback. 0: off */
 
     /* AdamW before selection (Loshchilov and Hutter, 2019). Each rank keeps the moments m and v of
      * its own gradients. The residual accumulates
@@ -281,7 +284,7 @@ typedef struct tw_select_params {
 #endif
 
 /* Memory of a selector or a group, in bytes. tw_selector_create or tw_group_open allocates all of
- * it. A step allocates nothing.
+ * it. A step allocates nothing, but a transport may: see tw_transport_sockets.
  *
  * undo: memory that is needed to restore the residual after a refused step. On the CPU it is about
  * 5.2 * n bytes of address space. A step touches 0.2 * n to 0.5 * n of them, and more if gradients
@@ -349,9 +352,9 @@ typedef struct tw_tcp_params {
     const void *secret; /* [secret_bytes], the same on all ranks; NULL: none */
     size_t secret_bytes;
     const char *job; /* a name that keeps jobs with one secret apart; NULL: "" */
-    double timeout;  /* seconds in which all ranks must come; 0: 300. A rank that has met all others
-                        waits for them in tw_group_open, for the group's timeout: if that is less, it
-                        may give up ranks that still meet */
+    double timeout;  /* seconds in which all ranks must come; 0: 300. Ranks do not return from this
+                        call at the same time. The first ones wait for the others in tw_group_open,
+                        for the group's timeout: do not set that lower than this one */
     uint32_t reserved[8];
 } tw_tcp_params;
 
@@ -359,18 +362,19 @@ typedef struct tw_tcp_params {
  * waiting for a process of that rank.
  * Errors: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_MEMORY; TW_ERR_MISMATCH if this process has another
  * secret, number of ranks or version than the meeting point, or a rank that another process has;
- * TW_ERR_TRANSPORT if another program listens at `meet`; TW_ERR_TIMEOUT, naming the ranks that did
- * not come. */
+ * TW_ERR_TRANSPORT if another program listens at `meet`; TW_ERR_TIMEOUT: at the meeting point the
+ * text names the ranks that did not come. */
 TW_API int tw_transport_tcp(tw_transport **transport, const tw_tcp_params *params);
 
 /* Join a job that runs over tw_transport_tcp, with an elastic group (section 7). The call waits
  * until the ranks of the job call tw_group_grow, `timeout` at most.
  *   params  those of the job, with rank 0 and nranks 0; copied.
- * Then create an elastic group with the parameters and tensors of theirs, and call tw_group_open at
- * once: the ranks wait for it in tw_group_grow. After that make the calls that they make after
- * tw_group_grow: tw_group_verify, then the next step. New ranks have the highest numbers:
- * tw_transport_info tells this one's. Its residuals are zero, or those of a state that
- * it has saved (tw_group_load_residuals). It takes over the step counters: tw_group_info tells.
+ * Then create an elastic group with the same parameters and tensors as theirs, and call
+ * tw_group_open at once: the ranks wait for it in tw_group_grow. After that make the calls that
+ * they make after tw_group_grow, for instance tw_group_broadcast, then tw_group_verify, then the
+ * next step. New ranks have the highest numbers: tw_transport_info tells this one's. Its residuals
+ * are zero, or those of a state that it has saved (tw_group_load_residuals). It takes over the step
+ * counters: tw_group_info tells.
  * Errors: those of tw_transport_tcp; TW_ERR_TIMEOUT also if the ranks go on without this
  * process. */
 TW_API int tw_transport_join(tw_transport **transport, const tw_tcp_params *params);
@@ -448,9 +452,10 @@ typedef struct tw_device_calls {
      * messages is valid during the call only. The data of the messages stay valid until the stream
      * has sent and received them. */
     int (*exchange)(void *context, const tw_device_message *messages, int count, void *stream);
-    /* Whether the exchange is queued completely. The library asks until the stream has done it, up
-     * to its deadline. Return 0: yes. 1: not yet. NULL: it always is when `exchange` returns, and
-     * if it fails later, the stream ends. */
+    /* Return 0 if the exchange is queued completely, 1 if not yet, a negative number if it has
+     * failed. The library asks until the stream has completed the exchange, also after 0, or until
+     * its deadline. NULL: `exchange` queues everything before it returns, and the stream ends even
+     * if the exchange fails. */
     int (*progress)(void *context);
     /* Return 0 if the functions work on this GPU. tw_group_open asks. NULL: they work on any. */
     int (*check)(void *context, int ordinal);
@@ -458,13 +463,17 @@ typedef struct tw_device_calls {
 } tw_device_calls;
 
 /* For groups on a GPU: use these functions to send entries from GPU to GPU. Control messages still
- * use the transport. All ranks must set them, or none. calls is copied; NULL: none. thinwire_nccl.h
- * sets NCCL.
+ * use the transport. All ranks must set them, or none: else tw_group_open returns TW_ERR_MISMATCH.
+ * calls is copied; NULL: none. thinwire_nccl.h sets NCCL. Not with an elastic group: the functions
+ * would not know that ranks are numbered anew.
  *
  * If none are set, entries pass through host memory. Exception: between threads of one process the
- * library copies them directly, if k is 16384 or more, averaged over the tensors. With exchanges
- * "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and "fulltopk", and with
- * scheme "auto", entries always pass through host memory.
+ * library copies them directly, if k is 16384 or more, averaged over the tensors. Entries always
+ * pass through host memory
+ *   - with exchanges "butterfly" (also as the fallback of oktopk for k < 8P), "twolevel" and
+ *     "fulltopk";
+ *   - with "auto" as scheme or exchange;
+ *   - if a tensor of the group lies on the CPU.
  * Errors: TW_ERR_NULL, also if calls->exchange is; TW_ERR_PARAM if a reserved field is not NULL;
  * TW_ERR_STATE if the transport has a group. */
 TW_API int tw_transport_set_device(tw_transport *transport, const tw_device_calls *calls,
@@ -474,8 +483,9 @@ TW_API int tw_transport_set_device(tw_transport *transport, const tw_device_call
 TW_API void tw_transport_free(tw_transport *transport);
 
 /* Bytes that a rank has sent and received since its transport was created. Payload is entries,
- * values of dense vectors, and the bandwidth test of "auto". Control is everything else: counts,
- * histograms, agreement. Liveness checks and abort notices are not counted. */
+ * values of dense vectors, the bandwidth test of "auto", the data of tw_group_broadcast, and what
+ * tw_group_leave hands over. Control is everything else: counts, histograms, agreement. Liveness
+ * checks and abort notices are not counted. */
 typedef struct tw_traffic {
     int64_t payload_sent;
     int64_t payload_received;
@@ -498,8 +508,8 @@ TW_API int tw_transport_info(const tw_transport *transport, const char **name, i
  * tensors, open, any number of steps, free. */
 typedef struct tw_group tw_group;
 
-/* What a step gives the caller. If ranks have weights (tw_group_set_weight), both means divide by
- * the sum of the weights instead of the number of ranks. */
+/* What a step gives the caller. If ranks have weights (tw_group_set_weight), TW_MEAN divides by the
+ * sum of all weights, TW_MEAN_OF_SENDERS by that of the senders. */
 typedef enum {
     TW_MEAN = 0, /* the sum over ranks divided by P */
     TW_SUM = 1,
@@ -535,9 +545,9 @@ typedef enum {
 /* Whether messages between processes, over sockets, TCP and MPI, carry a checksum of their contents
  * (CRC-32C). If bits were changed on the way, the step fails with TW_ERR_TRANSPORT on all ranks;
  * the text names the rank that the message came from. Without a checksum such a step may return a
- * wrong result, or different results on different ranks. It takes 0.3 % of the time of a sparse
- * step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none. A
- * custom transport may have one of its own. */
+ * wrong result, or different results on different ranks. The checksum takes 0.3 % of the time of a
+ * sparse step, see docs/exchange.md. Messages that stay in a process, and those of NCCL, have none.
+ * A custom transport may have one of its own. */
 typedef enum {
     TW_CHECKSUM_ON = 0,
     TW_CHECKSUM_OFF = 1,
@@ -546,8 +556,9 @@ typedef enum {
 /* Whether the ranks of a group can change. A group whose ranks can is elastic: see section 7. */
 typedef enum {
     TW_MEMBERSHIP_FIXED = 0,
-    /* Needs a transport of threads, sockets or tcp. Not with TW_COUNT_PER_RANK. Each step takes one
-     * more round of short messages: no rank applies a result before all ranks have theirs. */
+    /* Needs a transport of threads, sockets or tcp. Not with TW_COUNT_PER_RANK, nor with NCCL or
+     * other functions of tw_transport_set_device. Each step takes one more round of short messages:
+     * no rank applies a result before all ranks have theirs. */
     TW_MEMBERSHIP_ELASTIC = 1,
 } tw_membership;
 
@@ -589,16 +600,18 @@ typedef struct tw_group_params {
     { 0 }
 #endif
 
-/* Create a group without tensors. params is copied. The transport stays the caller's.
+/* Create a group without tensors. params is copied; its strings need not outlive the call. The
+ * transport stays the caller's.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM; for fields of `select` those of
- * tw_selector_create; TW_ERR_STATE if the transport has a group, or failed under an earlier one;
- * TW_ERR_MEMORY. On error *group is NULL. */
+ * tw_selector_create; TW_ERR_TRANSPORT if membership is elastic and the ranks of this transport
+ * cannot change, or it has functions of tw_transport_set_device; TW_ERR_STATE if the transport has
+ * a group, or failed under an earlier one; TW_ERR_MEMORY. On error *group is NULL. */
 TW_API int tw_group_create(tw_group **group, tw_transport *transport,
                            const tw_group_params *params);
 
 /* Add a tensor of n elements, before tw_group_open.
- *   select  as in tw_selector_create, and copied; NULL: that of tw_group_params. Exchange "dense"
- *           uses only type, threads, device, ordinal and stream. It refuses AdamW.
+ *   select  as params of tw_selector_create, and copied like these; NULL: that of tw_group_params.
+ *           Exchange "dense" uses only type, threads, device, ordinal and stream. It refuses AdamW.
  *   tensor  gets the number of the tensor: 0, 1, 2 ...; may be NULL.
  * Add tensors in the order in which the backward pass makes their gradients. They are exchanged in
  * this order. Some tensors may lie on the CPU and others on a GPU, but a group uses one GPU at
@@ -612,7 +625,8 @@ TW_API int tw_group_add(tw_group *group, int64_t n, const tw_select_params *sele
  *   sizes [npieces] elements of each piece, copied. The tensor's n is their sum; its elements are
  *         those of piece 0, then those of piece 1, and so on. Results, residuals and states are as
  *         if they lay in one vector. Other ranks may have other pieces; n must be the same.
- * Start its steps with tw_allreduce_start_pieces. Not with exchange "dense" or "auto".
+ * Start its steps with tw_allreduce_start_pieces. Not with exchange "dense", nor with "auto" as
+ * scheme or exchange.
  * Errors: those of tw_group_add; TW_ERR_SIZE with the piece; TW_ERR_PARAM for npieces, "dense" or
  * "auto"; TW_ERR_MEMORY. */
 TW_API int tw_group_add_pieces(tw_group *group, const int64_t *sizes, int npieces,
@@ -664,7 +678,8 @@ TW_API void tw_group_free(tw_group *group);
  * bit as before:
  *   TW_ERR_NUMBER    a gradient holds NaN or infinity, or a sum overflows
  *   TW_ERR_NULL      a pointer is NULL on some rank
- *   TW_ERR_PARAM     grad and out overlap in part on some rank
+ *   TW_ERR_PARAM     on some rank grad and out overlap in part, or are the same although the type
+ *                    is not f32
  *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
  *   TW_ERR_MISMATCH  ranks have set different rates or densities: the text begins with "rate:" or
  *                    "density:". Set them alike and repeat the step
@@ -676,14 +691,15 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_TIMEOUT    the text names the missing ranks. A rank that computes for longer than
  *                     `timeout` outside of the library counts as missing, and so does a rank
  *                     whose GPU does not end what was queued in `stream` before the step
- *   TW_ERR_STATE      another rank freed its group
+ *   TW_ERR_STATE      another rank freed its group between tw_allreduce_start and
+ *                     tw_allreduce_wait
  *   TW_ERR_PROTOCOL, TW_ERR_TRANSPORT
  *   TW_ERR_DEVICE     after the exchange has begun
  * This rank's residuals and moments are then as before the step, and out is undefined. Exception:
  * after TW_ERR_DEVICE, some tensors of a bucket may be applied already. A broken group can still be
  * asked for results, information and residuals, and can be saved and freed. Steps, settings and
- * loading return the error that broke it. TW_ERR_MISMATCH and TW_ERR_DEVICE are in both lists: if
- * the next step returns the error again, the group is broken.
+ * loading return the error that broke it. TW_ERR_MISMATCH and TW_ERR_DEVICE are in both lists. If
+ * the group is broken, the text of the next step's error begins with "the group is broken".
  *
  * On a GPU a step may fail while work is stuck: in `stream`, or in functions of
  * tw_transport_set_device, for instance NCCL. Then the call returns at its deadline, but the GPU
@@ -700,7 +716,8 @@ TW_API void tw_group_free(tw_group *group);
  * can neither be read nor saved (TW_ERR_STATE).
  *
  * Errors of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX for a wrong tensor number;
- * TW_ERR_STATE if the group is not open or a background step is in progress. */
+ * TW_ERR_PARAM if the tensor has several pieces; TW_ERR_STATE if the group is not open or a
+ * background step is in progress. */
 TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *out);
 
 /* The same in the background: start returns at once, wait waits for the result. Any number of
@@ -713,13 +730,14 @@ TW_API int tw_allreduce(tw_group *group, int tensor, const void *grad, float *ou
  * all earlier buckets have begun. A wait for a tensor begins its bucket and all earlier ones at
  * once, with those of their tensors that were started. If one tensor of a bucket fails, the whole
  * bucket fails. Other buckets do not: their tensors are applied, and their out is valid. To learn
- * which failed, wait for each tensor, or compare tw_step_info.step.
- * Errors of start: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE if the group is not open
- * or the tensor is in progress; TW_ERR_MEMORY if no thread can be started; the error that broke the
- * group.
- * Errors of wait: those of the step, as in tw_allreduce; TW_ERR_NULL for the group; TW_ERR_INDEX;
- * TW_ERR_STATE if the group is not open or the tensor was not started. TW_ALL returns the first
- * error, and TW_OK if nothing was started. */
+ * which failed, wait for each tensor, or compare tw_step_info.step (in an elastic group before
+ * tw_group_shrink).
+ * Errors of start, of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_PARAM if the
+ * tensor has several pieces; TW_ERR_STATE if the group is not open or the tensor is in progress;
+ * TW_ERR_MEMORY if no thread can be started; the error that broke the group.
+ * Errors of wait: those of the step, as in tw_allreduce. TW_ALL returns the first error, and TW_OK
+ * if nothing was started. Of this rank alone: TW_ERR_NULL for the group; TW_ERR_INDEX; TW_ERR_STATE
+ * if the group is not open or the tensor was not started. */
 #define TW_ALL (-1)
 TW_API int tw_allreduce_start(tw_group *group, int tensor, const void *grad, float *out);
 TW_API int tw_allreduce_wait(tw_group *group, int tensor);
@@ -728,8 +746,8 @@ TW_API int tw_allreduce_wait(tw_group *group, int tensor);
  *   grads [npieces] the pieces of the gradient, as grad of tw_allreduce. Each may have an alignment
  *         of its own, on a GPU that of its elements.
  *   outs  [npieces] the pieces of out. Each is either the same piece of grads, if the type is f32,
- *         or does not overlap with it. NULL: read the result with tw_group_result, or take it with
- *         tw_group_subtract.
+ *         or does not overlap with it. outs NULL: read the result with tw_group_result, or take it
+ *         with tw_group_subtract. No single piece may be NULL.
  * The arrays of pointers are copied. An error names the piece, and the element in it.
  * Errors: those of tw_allreduce_start; TW_ERR_NULL for grads; TW_ERR_PARAM if the tensor has
  * another number of pieces. A tensor of tw_group_add has one. */
@@ -771,7 +789,7 @@ typedef struct tw_sparse {
 
 /* The last result of a tensor as a sparse vector without zeros. The group owns the arrays, which
  * with TW_CUDA are GPU memory. They are valid until the tensor is passed to tw_allreduce or
- * tw_allreduce_start, or the group is loaded or freed.
+ * tw_allreduce_start, the group is loaded or freed, or its ranks change.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if there was no step yet, the last one failed or
  * was dense, or one is in progress. */
 TW_API int tw_group_result(tw_group *group, int tensor, tw_sparse *result);
@@ -856,7 +874,7 @@ typedef struct tw_choice {
 
 /* The choice for the steps in which this tensor is exchanged.
  * Errors: TW_ERR_NULL; TW_ERR_INDEX; TW_ERR_STATE if a step is in progress, the group is not open,
- * or its exchange is fixed. */
+ * or neither its scheme nor its exchange is "auto". */
 TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 
 /* ---- 7. Ranks that are lost, leave or join ------------------------------------------------ */
@@ -871,6 +889,9 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
  *             error = tw_allreduce(group, 0, grad, out);     // repeat what failed
  *     }                                                      // other errors: give up
  *
+ * TW_ERR_STATE of a step may mean that another rank freed its group. tw_group_shrink works then
+ * too. If it returns TW_ERR_STATE itself, the error had another cause.
+ *
  * After a change the members are numbered anew, in the order that they had; new ones come last.
  * docs/membership.md describes how they agree. */
 
@@ -878,18 +899,22 @@ TW_API int tw_group_choice(tw_group *group, int tensor, tw_choice *choice);
 typedef struct tw_lost_rank {
     int rank;     /* its number before */
     int heir;     /* the rank that took over its residuals, by its number now; -1: they are lost */
-    double norm;  /* 2-norm of its residuals, which each rank tells every 64 steps; -1: not known */
+    double norm;  /* 2-norm of its residuals, as it last told the others (every 64 steps); -1: not
+                     known */
     int64_t step; /* after which this was its norm */
     int64_t reserved[2];
 } tw_lost_rank;
 
-/* The ranks after a change. The arrays belong to the group and are valid until its next change. */
+/* The ranks after a change. If earlier calls have failed after ranks had changed, this tells of all
+ * these changes as one: `before` and `lost` have the numbers that the caller knows. A process that
+ * has joined and is lost since then is in neither. The arrays belong to the group and are valid
+ * until its next change. */
 typedef struct tw_members {
     int64_t version;                /* changes so far */
     int rank, nranks;               /* this rank, and the number of ranks, now */
     int rank_before, nranks_before; /* the same before the change */
     const int *before;              /* [nranks] the number that each rank had; -1: it is new */
-    const tw_lost_rank *lost;       /* [nlost] */
+    const tw_lost_rank *lost;       /* [nlost], ascending by rank */
     int nlost;
     int completed;  /* 1: tw_group_shrink has completed the failed step: see there */
     int64_t step;   /* steps that all members have completed; each bucket counts as one */
@@ -900,22 +925,24 @@ typedef struct tw_members {
 /* Go on with the ranks that are left, after an error that broke the group, such as TW_ERR_TIMEOUT
  * or TW_ERR_TRANSPORT. All ranks that are left must call this. They agree on who they are.
  * Transport and group then have these ranks, and the group is whole again.
- *   members  gets the new ranks; may be NULL.
+ *   members  gets the ranks after the change; may be NULL.
  *
  * Who goes on: more than half of the ranks of the last membership, or half of them with its rank 0.
  * So if a job falls apart, one part at most goes on. A rank whose connection is closed is lost at
- * once. A rank that does not answer is waited for: `timeout` and 0.5 s at most, or 0.2 s if it did
+ * once. A rank that does not answer is waited for: `timeout` + 0.5 s at most, or 0.2 s if it did
  * not answer in the failed step either. If two ranks cannot reach each other, the lower one stays.
- * To agree takes 2 * timeout and 20 s at most. Then the group opens; each wait in that ends after
+ * To agree takes 2 * `timeout` + 20 s at most. Then the group opens; each wait in that ends after
  * `timeout`.
  *
  * The failed step: repeat every failed call with the same arguments. If it was a tw_allreduce_wait,
- * start its tensors again and wait again.
+ * start again the tensors that failed, and only these, and wait again. Find them before this call:
+ * wait for each tensor, or compare tw_step_info.step. Repeat them even if this call has completed
+ * their step.
  *   - If all members have their results of the step, it is completed on all of them. The repeated
  *     call returns TW_OK at once, and out is as if the call had not failed.
- *   - Otherwise the step is undone on all members. The repeated call makes it anew among the new
- *     ranks, bit for bit as a fresh group with the same residuals, moments and step counters would
- *     ("auto" measures and chooses anew).
+ *   - Otherwise the step is undone on all members. The repeated call makes it anew among the ranks
+ *     that are left, bit for bit as a fresh group with the same residuals, moments and step
+ *     counters would ("auto" measures and chooses anew).
  * Only the residuals of lost ranks are lost. Until this call returns, grad and out of the failed
  * calls belong to the library: neither free nor change them. With "dense", out should not be grad:
  * a failed step may have overwritten it, and the gradient cannot be sent again.
@@ -927,12 +954,13 @@ typedef struct tw_members {
  *   TW_ERR_EXCLUDED  the others go on without this rank, because it was silent for too long; or
  *                    this rank had not joined yet: free all, and join again
  * Errors after which the call may be repeated: TW_ERR_TIMEOUT and TW_ERR_TRANSPORT, if another rank
- * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
+ * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL. The rank whose memory or
+ * device failed may then get TW_ERR_STATE: it cannot go on.
  * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if
  *   - the group is not open, not elastic or not broken;
  *   - tensors are in progress: call tw_allreduce_wait first, which returns the error;
  *   - the step failed on this rank's device after others had completed it;
- *   - tw_group_open failed for want of memory. */
+ *   - the group ran out of memory, or its device failed, while it opened on this rank. */
 TW_API int tw_group_shrink(tw_group *group, tw_members *members);
 
 /* Let ranks leave and join between steps. Collective: all ranks must make one of these calls at the
@@ -953,16 +981,18 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * Members are numbered anew, and "auto" chooses anew, as after tw_group_shrink.
  *   heir     a rank that stays; TW_ANY_RANK: the library chooses one.
  *   members  gets the ranks; may be NULL. If nobody has left or joined, nranks is nranks_before,
- *            and the arrays are NULL.
+ *            and the arrays may be NULL.
  *
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
- * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
+ * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY,
+ * unless it comes while the group opens with other ranks: then the group is broken.
  * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
- * group goes on without that rank, as `members` tells; likewise after TW_ERR_MEMORY and
+ * group is whole and goes on without all ranks that joined in this call; those whose groups agree
+ * may join again. `members` tells the ranks that stay. The same holds after TW_ERR_MEMORY and
  * TW_ERR_DEVICE, if a new rank could not open its group.
- * Errors after which the group is broken: those of tw_allreduce. Nobody has left. Call
- * tw_group_shrink, then go on with the next step. Do not repeat the failed call at once: other
- * ranks may have completed it.
+ * Errors after which the group is broken: those of tw_allreduce. Nobody has left; for an exception
+ * see the last paragraph. Call tw_group_shrink, then go on with the next step. Do not repeat the
+ * failed call at once: other ranks may have completed it.
  * TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or
  * a tensor is in progress.
@@ -990,14 +1020,16 @@ TW_API int tw_group_grow(tw_group *group, tw_members *members);
  * whole and goes on. TW_ERR_NULL; TW_ERR_PARAM; otherwise as tw_group_grow. */
 TW_API int tw_group_verify(tw_group *group, const void *hash, size_t bytes, tw_members *members);
 
-/* Send what is no gradient, for instance losses, or the parameters to new ranks. Collective, between
- * steps, in any open group. The bytes arrive as they were.
+/* Send what is no gradient, for instance losses, or the parameters to new ranks. Collective,
+ * between steps, in any open group. The bytes arrive as they were.
  *   tw_group_allgather  sends the record of each rank to all.
  *       records  [nranks][bytes]: fill records[rank]; the call fills the others.
  *   tw_group_broadcast  sends the memory of rank `root` to all ranks that want it.
  *       data     [bytes]; NULL on a rank that does not want it.
- * Errors that all ranks get and that change nothing: TW_ERR_MISMATCH if root or bytes of a broadcast
- * differ; TW_ERR_MEMORY.
+ * records and data are host memory. bytes must be the same on all ranks. In tw_group_allgather it
+ * is 1 or more, and a difference breaks the group.
+ * Errors that all ranks get and that change nothing: TW_ERR_MISMATCH if root or bytes of a
+ * broadcast differ; TW_ERR_MEMORY.
  * Errors after which the group is broken: those of tw_allreduce. Other ranks may have completed the
  * call. So after tw_group_shrink tell each other who has what, before you send it again.
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_PARAM; TW_ERR_STATE if the group is not open or a
@@ -1056,9 +1088,9 @@ typedef struct tw_missing {
     int64_t reserved[4];
 } tw_missing;
 
-/* As tw_group_load, but the states of ranks that were lost may be missing. Their residuals are lost:
- * the group begins with those that are there. Collective: all ranks must make this call, and none
- * tw_group_load.
+/* As tw_group_load, but the states of ranks that were lost may be missing. Their residuals are
+ * lost: the group begins with those that are there. Collective: all ranks must make this call, and
+ * none tw_group_load.
  *   missing  gets the states that no rank has taken; may be NULL.
  * Errors: those of tw_group_load, except for a saved rank that nobody took. */
 TW_API int tw_group_load_some(tw_group *group, const char *const *paths, int npaths,
@@ -1093,7 +1125,8 @@ typedef struct tw_selector tw_selector;
  * Errors: those of tw_selector_create. */
 TW_API int tw_selector_memory(int64_t n, const tw_select_params *params, tw_memory *memory);
 
-/* Create a selector for vectors of n elements, with a residual of zeros. params is copied.
+/* Create a selector for vectors of n elements, with a residual of zeros. params is copied; its
+ * strings need not outlive the call.
  * Errors: TW_ERR_NULL; TW_ERR_SIZE; TW_ERR_DENSITY; TW_ERR_K, also if both k and density are given,
  * or neither; TW_ERR_NAME for a method that is unknown or not there on this device, or if
  * THINWIRE_KERNELS names kernels that this machine lacks; TW_ERR_PARAM; TW_ERR_MEMORY;
@@ -1170,7 +1203,7 @@ typedef struct tw_select_info {
     int64_t candidates; /* entries that the pass collected, from which the selection was made */
     int32_t rescans;    /* further reads of the vector, because a guess of the threshold missed */
     float threshold;    /* smallest selected magnitude; 0 if none */
-    int64_t bad_index;  /* first NaN or infinity, if the last step was refused; else -1 */
+    int64_t bad_index;  /* first index at fault, if the last step was refused; else -1 */
     int64_t refused;    /* steps refused so far; on a GPU also those already committed */
     double decayed;     /* the sum of what the residual lost to decay when the step was committed */
     int64_t reserved[1];
@@ -1202,9 +1235,10 @@ TW_API int tw_transport_kind(int position, const char **name, const char **descr
 
 /* The theoretical cost of an exchange, from its paper where there is one: payload words that a rank
  * sends per step, at least and at most. It receives as many. A word is 4 bytes; an entry is two
- *   words. oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected
- *           indices are spread evenly, it needs 6k(P-1)/P at most. For smaller k the cost is that
- *           of butterfly.
+ * words.
+ *   oktopk  `most` is 6k, which this library never exceeds for k >= 8P. If the selected indices
+ *           are spread evenly, it needs 6k(P-1)/P at most. For smaller k the library uses
+ *           butterfly: ask for the cost of that.
  *   gtopk   `most` counts the path of an entry up the tree and down again. A rank sends at most
  *           half of it, and receives as much.
  * Errors: TW_ERR_NULL; TW_ERR_NAME; TW_ERR_PARAM. */
@@ -1228,7 +1262,8 @@ TW_API const char *tw_kernels(void);
 TW_API int tw_kernels_at(int position, const char **name, int *usable);
 
 /* The number of threads that a parameter of 0 means: what the environment variable THINWIRE_THREADS
- * says, else the number of cores that this process may use. */
+ * says, else the number of cores that this process may use. An invalid THINWIRE_THREADS is ignored
+ * here, but creating a selector or group with threads 0 then returns TW_ERR_PARAM. */
 TW_API int tw_default_threads(void);
 
 /* The bare pass sum[i] += add[i], with the kernels and threads of selection. Error feedback needs

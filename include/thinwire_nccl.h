@@ -1,8 +1,8 @@
 /* thinwire_nccl.h - NCCL for groups on GPUs
  *
- * NCCL sends entries from GPU to GPU. Control messages (counts, agreement) use the transport, for
- * instance MPI. This is a library of its own, libthinwire_nccl, so that libthinwire does not need
- * NCCL.
+ * NCCL sends entries from GPU to GPU. Some exchanges do not use it: see tw_transport_set_device.
+ * Control messages (counts, agreement) use the transport, for instance MPI. This is a library of
+ * its own, libthinwire_nccl, so that libthinwire does not need NCCL.
  *
  *     tw_transport_mpi(&transport, MPI_COMM_WORLD);
  *     ncclCommInitRank(&comm, nranks, id, rank);
@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 /* Let a transport use an NCCL communicator. All ranks must call this, before they create a group.
- * It does not wait for other ranks.
+ * It does not wait for other ranks. The group cannot be elastic.
  *   comm  has the ranks of the transport, in the same order. The GPU of a rank in it is the one
  *         that `ordinal` of its tensors names, or tw_group_open returns TW_ERR_DEVICE. The caller
  *         owns comm. It must outlive the group, unless it is aborted. Do not use it while a step of

@@ -302,20 +302,23 @@ static int sync_ranks(worker *w) {
     return evaluating ? evaluate_once(w) : TW_OK;
 }
 
-static void tell_members(const worker *w, const tw_members *m, const tw_lost_rank *lost,
-                         double seconds) {
-    int joined = w->nranks - (m->nranks_before - m->nlost);
+/* Of a rank that has joined and is lost before the others had compared its options, nothing is told. */
+static void tell_members(worker *w, int nlost, const tw_lost_rank *lost, double seconds) {
+    while (nlost > 0 && lost[nlost - 1].rank >= w->told)
+        nlost--;
+    int before = w->told, joined = w->nranks - (before - nlost);
     trainer_members told = {.step = w->step,
                             .rank = w->rank,
                             .nranks = w->nranks,
-                            .nranks_before = m->nranks_before,
+                            .nranks_before = before,
                             .joined = joined > 0 ? joined : 0,
                             .lost = lost,
-                            .nlost = m->nlost,
+                            .nlost = nlost,
                             .seconds = seconds,
                             .elapsed = w->elapsed};
     double now = tw__seconds();
     trainer_span span = {"change of ranks", false, w->step, now - seconds, now};
+    w->told = w->nranks;
     if (told.nlost == 0 && told.nranks == told.nranks_before)
         return;
     if (w->watch->members != NULL)
@@ -341,7 +344,7 @@ int elastic_recover(worker *w, int status, double since) {
             return cannot_go_on(w, status);
         take_members(w, &members);
         double now = tw__seconds();
-        tell_members(w, &members, members.lost, now - since);
+        tell_members(w, members.nlost, members.lost, now - since);
         since = now;
         w->change_due = w->leaving = false;
         status = sync_ranks(w);
@@ -357,6 +360,7 @@ int elastic_create(worker *w) {
     w->progress = calloc((size_t)w->model->ntensors, sizeof *w->progress);
     if (w->means == NULL || w->progress == NULL)
         return worker_fail(w, TW_ERR_MEMORY, "not enough memory for mean gradients");
+    w->told = w->nranks;
     w->synced = !w->spec->joins;
     w->taken = w->spec->joins ? -1 : 0;
     w->plan = w->next = (data_plan){.rank = w->rank, .nranks = w->nranks};
@@ -368,14 +372,14 @@ int elastic_begin(worker *w, int status) {
     if (status == TW_OK && w->spec->joins) {
         (void)tw_transport_info(w->transport, NULL, &w->rank, &w->nranks, NULL);
         w->test.worker = w->rank;
-        w->test.workers = w->nranks;
+        w->test.workers = w->told = w->nranks;
         status = sync_ranks(w);
     }
     if (status != TW_OK)
         TW_TRY(elastic_recover(w, status, begin));
     if (w->spec->joins) {
-        tw_members m = {.nranks_before = w->nranks - 1};
-        tell_members(w, &m, NULL, tw__seconds() - begin);
+        w->told = w->nranks - 1;
+        tell_members(w, 0, NULL, tw__seconds() - begin);
     }
     return TW_OK;
 }
@@ -529,17 +533,14 @@ static int leave(worker *w) {
 /* Those that stay. A newcomer that does not fit, or residuals that cannot be handed over, are no reason
  * to end. */
 static int stay(worker *w, double begin) {
-    tw_members m = {.rank = w->rank, .nranks = w->nranks, .nranks_before = w->nranks};
+    tw_members m = {.rank = w->rank, .nranks = w->nranks};
     int before = w->nranks, status = tw_group_grow(w->group, &m);
     if (is_lost(status))
         return status;
-    if (status != TW_OK) {
+    if (status != TW_OK)
         worker_note(w, "step %lld: ranks did not change as asked: %s", (long long)w->step,
                     tw_last_error());
-        m.nlost = 0; /* it names the newcomer that was refused */
-    }
     take_members(w, &m);
-    m.nranks_before = before;
     if (w->nranks == before && m.nlost == 0)
         return TW_OK;
     tw_lost_rank *lost = calloc((size_t)m.nlost + 1, sizeof *lost); /* the group's may change */
@@ -549,7 +550,7 @@ static int stay(worker *w, double begin) {
         memcpy(lost, m.lost, sizeof *lost * (size_t)m.nlost);
     status = sync_ranks(w);
     if (status == TW_OK)
-        tell_members(w, &m, lost, tw__seconds() - begin);
+        tell_members(w, m.nlost, lost, tw__seconds() - begin);
     free(lost);
     return status;
 }

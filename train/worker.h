@@ -80,6 +80,7 @@ typedef struct worker {
     bool others_past;        /* another rank has completed the exchange of `step` */
     bool leaving;            /* the others know that this rank is to leave */
     bool change_due;         /* ranks may join or leave after this step */
+    int told;                /* ranks that there were when a change was last told */
     double waiting;          /* since when this rank waits for the exchange */
     double looked;           /* when ranks last looked for newcomers; of rank 0 */
     int64_t taken;           /* the first step whose batch this rank has not taken; -1: it is new */

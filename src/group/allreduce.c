@@ -57,17 +57,12 @@ static int finish(tw__step *s) {
     return TW_OK;
 }
 
-/* Tensors whose step was completed late need no other. */
 int tw__allreduce_run(tw_group *g, const int *members, int count) {
-    int left = 0;
     if (!tw__group_is_elastic(g))
         return run(g, members, count);
-    for (int i = 0; i < count; i++) {
-        if (!g->tensors[members[i]].completed)
-            g->elastic.members[left++] = members[i];
-        g->tensors[members[i]].completed = 0;
-    }
-    return left > 0 ? run(g, g->elastic.members, left) : TW_OK;
+    for (int i = 0; i < count; i++) /* a step in doubt outlives the call */
+        g->elastic.members[i] = members[i];
+    return run(g, g->elastic.members, count);
 }
 
 /* ---- a step in doubt */
@@ -160,6 +155,8 @@ int tw_allreduce(tw_group *g, int tensor, const void *grad, float *out) {
     if (tw__background_busy(g, TW_ALL))
         return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait "
                                       "before tw_allreduce");
+    if (tw__tensor_take_completed(&g->tensors[tensor]))
+        return TW_OK;
     tw__group_begin_tensor(g, tensor, &grad, out != NULL ? &out : NULL);
     return tw__allreduce_run(g, &tensor, 1);
 }

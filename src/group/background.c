@@ -47,16 +47,36 @@ static int tell_status(tw_group *g, const tw__tensor *t) {
     return tw__fail(t->status, "%s", failure->text);
 }
 
+static void finish(tw__tensor *t, int status, int failure) {
+    assert(t->progress == TW__LAUNCHED);
+    t->status = status;
+    t->failure = failure;
+    t->progress = TW__FINISHED;
+}
+
+/* The tensors of a launch, into g->members. Those whose step was completed late need no other, whatever
+ * becomes of the rest. */
+static int collect(tw_group *g, int64_t launch, const tw__bucket *bucket) {
+    int count = 0;
+    for (int t = bucket->first; t < bucket->first + bucket->count; t++) {
+        tw__tensor *tensor = &g->tensors[t];
+        if (tensor->progress != TW__LAUNCHED || tensor->launch != launch)
+            continue;
+        if (tw__tensor_take_completed(tensor))
+            finish(tensor, TW_OK, -1);
+        else
+            g->members[count++] = t;
+    }
+    return count;
+}
+
 /* Runs the tensors of one launch. Called with the mutex held; lets go of it meanwhile. */
 static void run_launch(tw_group *g, int64_t launch) {
     assert(launch < g->worker.launched);
     const tw__launch *queued = &g->worker.queue[launch % g->ntensors];
-    const tw__bucket *bucket = &g->buckets[queued->bucket];
-    int count = 0;
-    for (int t = bucket->first; t < bucket->first + bucket->count; t++)
-        if (g->tensors[t].progress == TW__LAUNCHED && g->tensors[t].launch == launch)
-            g->members[count++] = t;
-    assert(count > 0);
+    int count = collect(g, launch, &g->buckets[queued->bucket]);
+    if (count == 0)
+        return;
     fesetenv(&queued->environment);
     pthread_mutex_unlock(&g->worker.mutex);
     int error = g->broken;
@@ -68,10 +88,8 @@ static void run_launch(tw_group *g, int64_t launch) {
     int failure = error != TW_OK ? note_failure(g, count) : -1;
     for (int i = 0; i < count; i++) {
         tw__tensor *t = &g->tensors[g->members[i]];
-        assert(t->progress == TW__LAUNCHED && (!t->open || g->elastic.in_doubt));
-        t->status = error;
-        t->failure = failure;
-        t->progress = TW__FINISHED;
+        assert(!t->open || g->elastic.in_doubt);
+        finish(t, error, failure);
     }
 }
 

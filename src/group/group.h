@@ -132,8 +132,13 @@ typedef struct tw__elastic {
     int damaged;            /* a step has failed half applied, or an opening half done */
     int has_listener;       /* at the last poll a rank listened for others that join */
     tw__norm *norms;        /* [nranks] */
-    int *before;            /* [nranks] of tw_members */
-    tw_lost_rank *lost;     /* [..] of tw_members */
+    int untold;             /* the caller has not been told of a change, or of several */
+
+    /* Of tw_members: since the caller was told. */
+    int rank_before, nranks_before;
+    int *before;        /* [nranks] */
+    tw_lost_rank *lost; /* [nlost] */
+    int nlost;
 } tw__elastic;
 
 /* Where lists may lie during an exchange. */
@@ -227,9 +232,15 @@ static inline int tw__is_weight(double weight) {
 
 /* ---- allreduce.c */
 
-/* One step of these tensors, ascending, whose grad and out are set. Those whose step was completed
- * after it had failed are left out. */
+/* One step of these tensors, ascending, whose grad and out are set. */
 int tw__allreduce_run(tw_group *g, const int *members, int count);
+/* Whether the tensor's failed step was completed later. Then the call that repeats it has nothing to do:
+ * asks once. */
+static inline int tw__tensor_take_completed(tw__tensor *t) {
+    int completed = t->completed;
+    t->completed = 0;
+    return completed;
+}
 
 /* A step in doubt: as if it had not failed, or as if it had not been. Errors: TW_ERR_DEVICE. */
 int tw__allreduce_complete(tw_group *g);

@@ -71,15 +71,47 @@ static int inherits(const tw__membership *m, const int *heirs, int heir) {
     return all;
 }
 
+/* The number by which the caller knows a rank; -1: it has joined since. Several changes may pass before
+ * the caller is told: in one call, or in calls that fail. */
+static int number_known(const tw__elastic *e, int rank) {
+    return e->untold ? e->before[rank] : rank;
+}
+
+static int by_rank(const void *a, const void *b) {
+    return ((const tw_lost_rank *)a)->rank - ((const tw_lost_rank *)b)->rank;
+}
+
+/* Ranks that the caller knows and that are no members any more, ascending. Returns how many.
+ *   heirs  [nbefore] of those that leave in this change; NULL: none does */
+static int list_lost(const tw__elastic *e, const tw__membership *m, const int *heirs,
+                     tw_lost_rank *lost) {
+    int count = 0;
+    for (int i = 0; i < e->nlost && e->untold; i++) {
+        lost[count] = e->lost[i];
+        lost[count++].heir = number_now(m, e->lost[i].heir);
+    }
+    for (int r = 0; r < m->nbefore; r++) {
+        int inherited = heirs != NULL && heirs[r] >= 0 && inherits(m, heirs, heirs[r]);
+        if (number_now(m, r) < 0 && number_known(e, r) >= 0)
+            lost[count++] = (tw_lost_rank){.rank = number_known(e, r),
+                                           .heir = inherited ? number_now(m, heirs[r]) : -1,
+                                           .norm = e->norms[r].norm,
+                                           .step = e->norms[r].step};
+    }
+    qsort(lost, (size_t)count, sizeof *lost, by_rank);
+    return count;
+}
+
 /* Memory for what is reported. It is taken before the ranks agree: none may fail when they have. */
 typedef struct room {
-    tw_lost_rank *lost; /* [nranks before] */
+    tw_lost_rank *lost; /* [ranks that the caller knows] */
     tw__norm *norms;    /* [nranks before, and those that may join] */
 } room;
 
 static int take_room(const tw_group *g, room *r) {
-    size_t nranks = (size_t)g->nranks;
-    *r = (room){.lost = calloc(nranks, sizeof *r->lost),
+    const tw__elastic *e = &g->elastic;
+    size_t nranks = (size_t)g->nranks, known = e->untold ? (size_t)e->nranks_before : nranks;
+    *r = (room){.lost = calloc(known, sizeof *r->lost),
                 .norms = calloc(nranks + TW__MOST_NEW, sizeof *r->norms)};
     return r->lost != NULL && r->norms != NULL
                ? TW_OK
@@ -91,25 +123,18 @@ static void free_room(room *r) {
     free(r->norms);
 }
 
-/* Norms are renumbered, those of lost ranks kept for the caller. Takes what is in the room.
- *   heirs  [nbefore] of those that have left; NULL: none has */
+/* Adds a change to those that the caller has not been told of. Norms are renumbered. Takes what is in
+ * the room. heirs as above. */
 static void note_members(tw_group *g, tw__membership *m, const int *heirs, room *spare) {
     tw__elastic *e = &g->elastic;
-    int nlost = 0;
+    int nranks_before = e->untold ? e->nranks_before : m->nbefore;
     assert(m->nbefore == g->nranks && m->joined <= TW__MOST_NEW);
-    for (int r = 0; r < m->nbefore; r++)
-        if (number_now(m, r) < 0)
-            spare->lost[nlost++] = (tw_lost_rank){.rank = r,
-                                                  .heir = heirs != NULL && heirs[r] >= 0 &&
-                                                                  inherits(m, heirs, heirs[r])
-                                                              ? number_now(m, heirs[r])
-                                                              : -1,
-                                                  .norm = e->norms[r].norm,
-                                                  .step = e->norms[r].step};
+    int nlost = list_lost(e, m, heirs, spare->lost);
+    assert(nlost <= nranks_before);
     for (int r = 0; r < m->nranks; r++) {
         int is_new = m->ranks[r] >= m->nbefore;
         spare->norms[r] = is_new ? (tw__norm){-1.0, 0} : e->norms[m->ranks[r]];
-        m->ranks[r] = is_new ? -1 : m->ranks[r];
+        m->ranks[r] = is_new ? -1 : number_known(e, m->ranks[r]);
     }
     free(e->norms);
     free(e->before);
@@ -117,31 +142,42 @@ static void note_members(tw_group *g, tw__membership *m, const int *heirs, room 
     e->norms = spare->norms;
     e->before = m->ranks;
     e->lost = spare->lost;
+    e->nlost = nlost;
+    e->nranks_before = nranks_before;
+    e->rank_before = e->untold ? e->rank_before : m->before;
+    e->untold = 1;
     *spare = (room){0};
     m->ranks = NULL;
 }
 
-static void tell_members(const tw_group *g, const tw__membership *m, tw_members *members) {
+static void tell_members(const tw_group *g, tw_members *members) {
+    const tw__elastic *e = &g->elastic;
     if (members == NULL)
         return;
     *members = (tw_members){.version = tw__transport_version(g->transport),
-                            .rank_before = m->before,
-                            .nranks_before = m->nbefore,
-                            .before = g->elastic.before,
-                            .lost = g->elastic.lost,
-                            .nlost = m->nbefore - (m->nranks - m->joined),
-                            .step = g->elastic.step};
+                            .rank_before = e->rank_before,
+                            .nranks_before = e->nranks_before,
+                            .before = e->before,
+                            .lost = e->lost,
+                            .nlost = e->nlost,
+                            .step = e->step};
     (void)tw_transport_info(g->transport, NULL, &members->rank, &members->nranks, NULL);
 }
 
-/* The arrays are those of an earlier change: nobody is to read them. */
 static void tell_unchanged(const tw_group *g, tw_members *members) {
-    const tw__membership same = {.before = g->rank, .nbefore = g->nranks, .nranks = g->nranks};
-    tell_members(g, &same, members);
-    if (members != NULL) {
-        members->before = NULL;
-        members->lost = NULL;
-    }
+    if (members != NULL)
+        *members = (tw_members){.version = tw__transport_version(g->transport),
+                                .rank = g->rank,
+                                .nranks = g->nranks,
+                                .rank_before = g->rank,
+                                .nranks_before = g->nranks,
+                                .step = g->elastic.step};
+}
+
+/* A call ends. The caller of a whole group knows its ranks. */
+static void note_told(tw_group *g) {
+    if (g->broken == TW_OK)
+        g->elastic.untold = 0;
 }
 
 /* ---- shrink */
@@ -201,16 +237,14 @@ static int change_ranks(tw_group *g, tw__membership *m, const int *heirs, room *
         tw__group_break(g, error);
         return error;
     }
-    tell_members(g, m, members);
+    tell_members(g, members);
     for (int t = 0; members != NULL && t < g->ntensors; t++)
         members->completed |=
             g->tensors[t].completed; /* now, or in a call that failed after that */
     return TW_OK;
 }
 
-int tw_group_shrink(tw_group *g, tw_members *members) {
-    TW_REQUIRE(g, "group");
-    TW_TRY(check_shrink(g));
+static int shrink(tw_group *g, tw_members *members) {
     double begin = tw__seconds();
     tw__membership m = {0};
     room spare;
@@ -226,6 +260,14 @@ int tw_group_shrink(tw_group *g, tw_members *members) {
     free(m.ranks);
     if (error == TW_OK && members != NULL)
         members->seconds = tw__seconds() - begin;
+    return error;
+}
+
+int tw_group_shrink(tw_group *g, tw_members *members) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(check_shrink(g));
+    int error = shrink(g, members);
+    note_told(g);
     return error;
 }
 
@@ -388,7 +430,7 @@ static int refuse_newcomers(tw_group *g, int error, int joined, tw_members *memb
     snprintf(text, sizeof text, "%s", tw_last_error());
     for (int r = g->nranks - joined; r < g->nranks; r++)
         tw__transport_suspect(g->transport, r);
-    TW_TRY(tw_group_shrink(g, members));
+    TW_TRY(shrink(g, members));
     return tw__fail(error, "%s; the others go on without it", text);
 }
 
@@ -481,6 +523,7 @@ static int change(tw_group *g, int64_t heir, tw_members *members) {
         error == TW_ERR_TRANSPORT || error == TW_ERR_TIMEOUT; /* also before a message began */
     if (error != TW_OK && g->broken == TW_OK && (lost || tw__transport_has_failed(g->transport)))
         tw__group_break(g, error);
+    note_told(g);
     if (members != NULL)
         members->seconds = tw__seconds() - begin;
     return error;
@@ -555,6 +598,7 @@ int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *mem
     TW_TRY(check_change(g));
     if (bytes == 0 || bytes > HASH)
         return tw__fail(TW_ERR_PARAM, "bytes: %zu; accepted is 1 .. %d", bytes, HASH);
+    double begin = tw__seconds();
     room spare;
     hash_record own = {.bytes = bytes, .lacks = take_room(g, &spare) != TW_OK};
     memcpy(own.hash, hash, bytes);
@@ -562,5 +606,8 @@ int tw_group_verify(tw_group *g, const void *hash, size_t bytes, tw_members *mem
     free_room(&spare);
     if (error != TW_OK && g->broken == TW_OK && tw__transport_has_failed(g->transport))
         tw__group_break(g, error);
+    if (error == TW_ERR_MISMATCH && g->broken == TW_OK && members != NULL) /* `members` tells */
+        members->seconds = tw__seconds() - begin;
+    note_told(g);
     return error;
 }

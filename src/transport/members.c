@@ -281,8 +281,13 @@ int tw__transport_await_members(tw_transport *t, uint32_t version, double second
 }
 
 int tw__transport_check_elastic(const tw_transport *t) {
-    if (t->member_calls != NULL)
+    if (t->member_calls != NULL && tw__transport_lent(t) == NULL)
         return TW_OK;
+    if (t->member_calls != NULL)
+        return tw__fail(
+            TW_ERR_TRANSPORT,
+            "membership: the functions of tw_transport_set_device, for instance "
+            "NCCL's, know ranks by numbers, which change in an elastic group. Set none");
     return tw__fail(
         TW_ERR_TRANSPORT,
         "membership: %s transport: its ranks cannot change. Those of threads, sockets "

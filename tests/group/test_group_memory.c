@@ -454,7 +454,7 @@ static int grow_process(process *p, tw_group *group) {
         begin_scarcity(p);
         status = tw_group_grow(group, &members);
         end_scarcity(p);
-        if (status == TW_ERR_MEMORY && members.nlost == 0)
+        if (status == TW_ERR_MEMORY && members.nranks == 0)
             status = TW_OK; /* nothing has changed */
         else
             p->nranks = members.nranks;

@@ -37,6 +37,7 @@ typedef struct process {
     int nchanges;
     int leaves_at;  /* step; 0: it stays */
     int until;      /* ranks with which it ends, once there have been so many */
+    int64_t after;  /* and so many steps and one more */
     int only;       /* 1: ends when a change was made, whatever it was */
     double timeout; /* of the group; 0: 20 s */
     int status;
@@ -163,7 +164,8 @@ static int work(process *p, tw_transport *transport, tw_group *group) {
         if (step == 0 && !p->joins)
             nap(p->pause);
         int waits = p->pause > 0.0 && !p->joined;
-        if ((p->nranks == p->until && !waits) || (p->only && p->refused > 0))
+        int ends = p->nranks == p->until && p->steps > p->after;
+        if ((ends && !waits) || (p->only && p->refused > 0))
             return status;
     }
     return status;
@@ -284,8 +286,10 @@ static void test_leave_and_join(void **state) {
     process all[MOST];
     begin(all, 3, 5, "oktopk");
     all[0].leaves_at = 3;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         all[i].until = 4;
+        all[i].after = 3; /* one may join before rank 0 has left */
+    }
     all[0].until = 0;
     run(all, 5);
     for (int i = 0; i < 5; i++)

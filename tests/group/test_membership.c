@@ -239,6 +239,19 @@ static int cut_test(void *context, void *request, size_t *bytes) {
     return request == &cut.nothing ? 1 : cut.test(context, request, bytes);
 }
 
+typedef int send_call(void *, int, int, const void *, size_t, void **);
+
+/* step: whose end is told to `told` ranks only */
+static void cut_off(job *j, int rank, int told, int64_t step, send_call *send) {
+    tw_transport *t = j->r.transports[rank];
+    cut.send = t->calls.send;
+    cut.test = t->calls.test;
+    cut.told = told;
+    cut.step = step;
+    t->calls.send = send;
+    t->calls.test = cut_test;
+}
+
 /* Two steps. The last rank completes the first one and is lost. */
 static int step_or_die(ranks *r, int rank, void *context) {
     job *j = context;
@@ -264,13 +277,7 @@ static void check_doubt(const char *exchange, int nranks, int told) {
     job_open(&twin, nranks, &params, &n, 1);
     job_step(&j);
     job_step(&twin);
-    tw_transport *t = j.r.transports[nranks - 1];
-    cut.send = t->calls.send;
-    cut.test = t->calls.test;
-    cut.told = told;
-    cut.step = 2;
-    t->calls.send = cut_send;
-    t->calls.test = cut_test;
+    cut_off(&j, nranks - 1, told, 2, cut_send);
     for (int rank = 0; rank < nranks; rank++)
         oracle_fill(j.grads[rank], N, DATA_SUMMABLE, (uint64_t)(1000 * j.steps + rank));
     j.steps++;
@@ -435,6 +442,8 @@ static void test_down_to_one(void **state) {
             check_equal_outs(&j, 0, j.outs[0]);
             check_int("ranks", j.members[0].nranks, 4 - i);
             check_int("changes", j.members[0].version, i + 1);
+            check_int("ranks before", j.members[0].nranks_before, 5 - i);
+            check_int("lost", j.members[0].nlost, 1);
         }
         job_close(&j);
     }
@@ -496,10 +505,72 @@ static void test_info_meanwhile(void **state) {
     job_close(&j);
 }
 
+/* ---- a call that fails after the ranks have changed */
+
+/* Rank 2 agrees on the ranks that are left, and is lost before the group opens with them. */
+static int agree_and_die(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    tw__membership m;
+    if (rank != 2)
+        return step_rank(r, rank, context);
+    if (!is_broken(tw_allreduce(g, 0, j->grads[rank], j->outs[rank])))
+        return TW_ERR_DAMAGED;
+    const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
+    int error = tw__transport_agree_members(r->transports[rank], &intent, &m);
+    free(m.ranks);
+    nap(0.05);
+    lose_rank(j, rank);
+    return error;
+}
+
+/* The caller is told of both losses at once, by the numbers that it knows. */
+static void test_lost_in_shrink(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const int before[] = {0, 1, 4};
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 5, &params, &n, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    lose_rank(&j, 3);
+    ranks_run(&j.r, agree_and_die, &j);
+    ranks_ok(&j.r);
+    for (int i = 0; i < 3; i++) {
+        const tw_members *m = &j.members[before[i]];
+        check_int("ranks", m->nranks, 3);
+        check_int("rank", m->rank, i);
+        check_int("ranks before", m->nranks_before, 5);
+        check_int("rank before", m->rank_before, before[i]);
+        for (int r = 0; r < 3; r++)
+            check_int("before", m->before[r], before[r]);
+        check_int("lost", m->nlost, 2);
+        check_int("lost last", m->lost[0].rank, 2);
+        check_int("lost first", m->lost[1].rank, 3);
+    }
+    lose_rank(&j, 4);
+    job_step(&j);
+    ranks_ok(&j.r);
+    check_int("ranks before", j.members[0].nranks_before, 3);
+    check_int("lost", j.members[0].nlost, 1);
+    check_int("lost rank", j.members[0].lost[0].rank, 2);
+    job_close(&j);
+}
+
 /* ---- background */
 
 enum { TENSORS = 3 };
 static const int64_t sizes[TENSORS] = {300, 500, 401};
+
+/* tw_group_shrink, until no other rank is lost meanwhile. */
+static int shrink_rank(job *j, tw_group *g, int rank) {
+    int error;
+    while ((error = tw_group_shrink(g, &j->members[rank])) == TW_ERR_TIMEOUT ||
+           error == TW_ERR_TRANSPORT)
+        ;
+    return j->shrinks[rank] = error;
+}
 
 /* Starts the tensors that need it, then waits for each. Afterwards needs[] has those whose call has failed.
  * Returns the first error. */
@@ -609,13 +680,7 @@ static void check_pair(const char *exchange, int64_t step, int told) {
     job_open(&twin, 4, &params, pair_sizes, PAIR);
     pair_step(&j, pair_rank);
     pair_step(&twin, pair_rank);
-    tw_transport *t = j.r.transports[3];
-    cut.send = t->calls.send;
-    cut.test = t->calls.test;
-    cut.told = told;
-    cut.step = step;
-    t->calls.send = cut_send;
-    t->calls.test = cut_test;
+    cut_off(&j, 3, told, step, cut_send);
     pair_step(&j, pair_or_die);
     pair_step(&twin, pair_rank);
     for (int rank = 0; rank < 3; rank++) {
@@ -641,6 +706,75 @@ static void test_doubt_of_buckets(void **state) {
         for (int step = 3; step <= 4; step++)
             for (int told = 0; told < 3; told += 2)
                 check_pair(check_exchange(e), step, told);
+}
+
+/* ---- a bucket of which one tensor was completed, while the rest fails */
+
+static int both_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    int error = tw_allreduce_start(g, 0, j->grads[rank], j->outs[rank]);
+    if (error == TW_OK)
+        error = tw_allreduce_start(g, 1, j->grads[rank] + sizes[0], j->outs[rank] + sizes[0]);
+    return error == TW_OK ? tw_allreduce_wait(g, TW_ALL) : error;
+}
+
+/* The last rank completes a step of tensor 0 alone and is lost, so that the others complete it too. They
+ * repeat it together with tensor 1, and the rank before the last is lost: then tensor 1 alone fails. */
+static int half_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    int failed[] = {1, 1}, error = tw_allreduce_start(g, 0, j->grads[rank], j->outs[rank]);
+    if (error == TW_OK)
+        error = tw_allreduce_wait(g, 0);
+    if (rank == r->nranks - 1) {
+        nap(0.02);
+        lose_rank(j, rank);
+        return error;
+    }
+    if (!is_broken(error))
+        return TW_ERR_DAMAGED;
+    for (int i = 0; failed[0] || failed[1]; i++) {
+        int started[2] = {0};
+        error = shrink_rank(j, g, rank);
+        if (error != TW_OK)
+            return error;
+        if (i == 0 && rank == r->nranks - 2) {
+            nap(0.1);
+            lose_rank(j, rank);
+            return TW_OK;
+        }
+        for (int t = 0, at = 0; t < 2; at += (int)sizes[t++])
+            if (failed[t])
+                started[t] =
+                    tw_allreduce_start(g, t, j->grads[rank] + at, j->outs[rank] + at) == TW_OK;
+        for (int t = 0; t < 2; t++)
+            if (started[t])
+                failed[t] = tw_allreduce_wait(g, t) != TW_OK;
+    }
+    return TW_OK;
+}
+
+static void test_half_completed(void **state) {
+    (void)state;
+    static job j;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 5, &params, sizes, 2);
+    rows_fill(j.grads, 5, N, DATA_SUMMABLE, 0);
+    ranks_run(&j.r, both_rank, &j);
+    ranks_ok(&j.r);
+    cut_off(&j, 4, 0, 2, cut_send);
+    ranks_run(&j.r, half_rank, &j);
+    ranks_ok(&j.r);
+    for (int rank = 0; rank < 3; rank++)
+        for (int t = 0; t < 2; t++) {
+            tw_step_info info;
+            check_ok(tw_group_info(j.r.groups[rank], t, &info));
+            check_int("steps", info.step, 2);
+            check_int("ranks", j.members[rank].nranks, 3);
+        }
+    check_equal_outs(&j, 0, j.outs[0]);
+    job_close(&j);
 }
 
 /* ---- a loss while the group opens */
@@ -922,11 +1056,7 @@ static void test_leave_undone(void **state) {
     open_last_moment(&j, 4, before);
     send_as_it_is = j.r.transports[3]->calls.send;
     j.r.transports[3]->calls.send = send_newcomer;
-    tw_transport *t = j.r.transports[2];
-    cut.send = t->calls.send;
-    cut.test = t->calls.test;
-    t->calls.send = cut_last;
-    t->calls.test = cut_test;
+    cut_off(&j, 2, 0, 0, cut_last);
     ranks_run(&j.r, leave_at_last_moment, &(last_moment){.j = &j});
     ranks_ok(&j.r);
     check_true(is_broken(j.shrinks[1]));
@@ -952,7 +1082,65 @@ static void test_leave_without_host(void **state) {
     check_last_moment(&j, before);
 }
 
+/* ---- parameters that differ */
+
+static int verify_rank(ranks *r, int rank, void *context) {
+    job *j = context;
+    uint64_t hash = rank == 1;
+    return tw_group_verify(r->groups[rank], &hash, sizeof hash, &j->members[rank]);
+}
+
+static void test_verify(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("oktopk");
+    job_open(&j, 3, &params, &n, 1);
+    double begin = check_seconds();
+    ranks_run(&j.r, verify_rank, &j);
+    double seconds = check_seconds() - begin;
+    ranks_error(&j.r, TW_ERR_MISMATCH);
+    ranks_say(&j.r, "rank 1 has other parameters than rank 0");
+    for (int rank = 0; rank < 3; rank += 2) {
+        check_int("ranks", j.members[rank].nranks, 2);
+        check_int("lost rank", j.members[rank].lost[0].rank, 1);
+        check_true(j.members[rank].seconds > 0.0 && j.members[rank].seconds <= seconds);
+    }
+    check_int("not told", j.members[1].nranks, 0);
+    lose_rank(&j, 1);
+    job_step(&j);
+    ranks_ok(&j.r);
+    job_close(&j);
+}
+
 /* ---- refused */
+
+static int no_exchange(void *context, const tw_device_message *messages, int count, void *stream) {
+    (void)context, (void)messages, (void)count, (void)stream;
+    return TW_ERR_TRANSPORT;
+}
+
+/* The functions would go on with the numbers that ranks had before a change. */
+static void test_device_refused(void **state) {
+    (void)state;
+    const tw_device_calls calls = {.exchange = no_exchange};
+    tw_group_params params = elastic_params("oktopk");
+    tw_transport *transports[2];
+    tw_group *g;
+    check_ok(tw_transport_threads(transports, 2));
+    check_ok(tw_transport_set_device(transports[0], &calls, NULL));
+    check_error(tw_group_create(&g, transports[0], &params), TW_ERR_TRANSPORT);
+    check_contains(tw_last_error(), "tw_transport_set_device");
+    params.membership = TW_MEMBERSHIP_FIXED;
+    check_ok(tw_group_create(&g, transports[0], &params));
+    tw_group_free(g);
+    check_ok(tw_transport_set_device(transports[0], NULL, NULL));
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    check_ok(tw_group_create(&g, transports[0], &params));
+    tw_group_free(g);
+    for (int rank = 0; rank < 2; rank++)
+        tw_transport_free(transports[rank]);
+}
 
 static void test_refused(void **state) {
     (void)state;
@@ -997,15 +1185,19 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_down_to_one),
         cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_info_meanwhile),
+        cmocka_unit_test(test_lost_in_shrink),
         cmocka_unit_test(test_background),
         cmocka_unit_test(test_doubt_of_buckets),
+        cmocka_unit_test(test_half_completed),
         cmocka_unit_test(test_lost_at_open),
         cmocka_unit_test(test_unchanged),
         cmocka_unit_test(test_leave),
         cmocka_unit_test(test_leave_refused),
         cmocka_unit_test(test_leave_undone),
         cmocka_unit_test(test_leave_without_host),
+        cmocka_unit_test(test_verify),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_device_refused),
     };
     on_sockets = argc > 1 && strcmp(argv[1], "sockets") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
