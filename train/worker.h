@@ -63,7 +63,7 @@ typedef struct worker {
     int64_t skipped, skipped_in_row;
     double elapsed;
     tw_traffic traffic; /* of the transport, up to the last step */
-    int failed; /* first error of a start within the backward pass */
+    int failed;         /* first error of a start within the backward pass */
     trainer_end *end;
 
     /* [n], apart from the gradients. Elastic: a repeated exchange needs these. Delayed: the next round
