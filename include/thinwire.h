@@ -954,13 +954,12 @@ typedef struct tw_members {
  *   TW_ERR_EXCLUDED  the others go on without this rank, because it was silent for too long; or
  *                    this rank had not joined yet: free all, and join again
  * Errors after which the call may be repeated: TW_ERR_TIMEOUT and TW_ERR_TRANSPORT, if another rank
- * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL. The rank whose memory or
- * device failed may then get TW_ERR_STATE: it cannot go on.
+ * was lost meanwhile; TW_ERR_MEMORY; TW_ERR_DEVICE; TW_ERR_PROTOCOL.
  * Errors that change nothing: TW_ERR_NULL; TW_ERR_STATE if
  *   - the group is not open, not elastic or not broken;
  *   - tensors are in progress: call tw_allreduce_wait first, which returns the error;
- *   - the step failed on this rank's device after others had completed it;
- *   - the group ran out of memory, or its device failed, while it opened on this rank. */
+ *   - this rank's device failed in a step that others had completed, or as it took over residuals;
+ *   - the group ran out of memory, or its device failed, when it first opened on this rank. */
 TW_API int tw_group_shrink(tw_group *group, tw_members *members);
 
 /* Let ranks leave and join between steps. Collective: all ranks must make one of these calls at the
@@ -984,15 +983,15 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  *            and the arrays may be NULL.
  *
  * Errors that all ranks get and that change nothing: TW_ERR_PARAM if an heir is no rank or leaves
- * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY,
- * unless it comes while the group opens with other ranks: then the group is broken.
+ * too, or if nobody stays; TW_ERR_NUMBER if a sum of residuals or moments overflows; TW_ERR_MEMORY.
  * TW_ERR_MISMATCH: the group of a new rank differs. The text names the rank and the field. The
  * group is whole and goes on without all ranks that joined in this call; those whose groups agree
- * may join again. `members` tells the ranks that stay. The same holds after TW_ERR_MEMORY and
- * TW_ERR_DEVICE, if a new rank could not open its group.
- * Errors after which the group is broken: those of tw_allreduce. Nobody has left; for an exception
- * see the last paragraph. Call tw_group_shrink, then go on with the next step. Do not repeat the
- * failed call at once: other ranks may have completed it.
+ * may join again. The same holds after TW_ERR_MEMORY and TW_ERR_DEVICE, if the group could not open
+ * with them.
+ * Errors after which the group is broken: those of tw_allreduce; TW_ERR_MEMORY, if the group could
+ * not open after a leave. Call tw_group_shrink, then go on with the next step. Do not repeat the
+ * failed call at once: other ranks may have completed it. A rank whose tw_group_leave fails has not
+ * left (but see the last paragraph). Others may have: `members` of tw_group_shrink tells.
  * TW_ERR_QUORUM and TW_ERR_EXCLUDED as in tw_group_shrink.
  * Errors of this rank alone: TW_ERR_NULL; TW_ERR_STATE if the group is not open or not elastic, or
  * a tensor is in progress.
