@@ -46,6 +46,7 @@ typedef struct process {
     int joined; /* others have, since it began */
     int64_t steps, version;
     int refused;   /* newcomers that it has seen refused */
+    int untouched; /* of these by tw_group_grow, which told of no change */
     uint64_t hash; /* of all results since all were there */
     pthread_t thread;
 } process;
@@ -132,6 +133,8 @@ static int work(process *p, tw_transport *transport, tw_group *group) {
             status = grow(p, transport, group, &members);
             if (status == TW_ERR_MISMATCH) {
                 p->refused++;
+                p->untouched += members.nlost == 0 && members.nranks == members.nranks_before &&
+                                members.rank == members.rank_before;
                 status = TW_OK;
             }
             p->nranks = members.nranks;
@@ -562,6 +565,8 @@ static void test_other_group(void **state) {
     begin(all, 2, 3, "oktopk");
     all[2].k = K + 1;
     check_refused(all, TW_ERR_MISMATCH, "k: rank 2 has 65, rank 0 has 64");
+    for (int i = 0; i < 2; i++)
+        check_int("told of no change", all[i].untouched, 1);
 }
 
 /* They are more than the ranks that they ask: those go on all the same. */

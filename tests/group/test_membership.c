@@ -508,20 +508,23 @@ static void test_info_meanwhile(void **state) {
 /* ---- a call that fails after the ranks have changed */
 
 /* Rank 2 agrees on the ranks that are left, and is lost before the group opens with them. */
-static int agree_and_die(ranks *r, int rank, void *context) {
+static int agree_and_die(job *j, const tw__intent *intent) {
+    tw__membership m;
+    int error = tw__transport_agree_members(j->r.transports[2], intent, &m);
+    free(m.ranks);
+    nap(0.05);
+    lose_rank(j, 2);
+    return error;
+}
+
+static int shrink_and_die(ranks *r, int rank, void *context) {
     job *j = context;
     tw_group *g = r->groups[rank];
-    tw__membership m;
     if (rank != 2)
         return step_rank(r, rank, context);
     if (!is_broken(tw_allreduce(g, 0, j->grads[rank], j->outs[rank])))
         return TW_ERR_DAMAGED;
-    const tw__intent intent = {.step = g->elastic.step + g->elastic.in_doubt};
-    int error = tw__transport_agree_members(r->transports[rank], &intent, &m);
-    free(m.ranks);
-    nap(0.05);
-    lose_rank(j, rank);
-    return error;
+    return agree_and_die(j, &(tw__intent){.step = g->elastic.step + g->elastic.in_doubt});
 }
 
 /* The caller is told of both losses at once, by the numbers that it knows. */
@@ -535,7 +538,7 @@ static void test_lost_in_shrink(void **state) {
     job_step(&j);
     ranks_ok(&j.r);
     lose_rank(&j, 3);
-    ranks_run(&j.r, agree_and_die, &j);
+    ranks_run(&j.r, shrink_and_die, &j);
     ranks_ok(&j.r);
     for (int i = 0; i < 3; i++) {
         const tw_members *m = &j.members[before[i]];
@@ -962,6 +965,7 @@ static void test_unchanged(void **state) {
 typedef struct last_moment {
     job *j;
     int newcomers; /* that the rank which is lost says have asked it to join */
+    int agrees;    /* that rank agrees that rank 1 leaves */
 } last_moment;
 
 /* What every rank says first: step, heir, newcomers ... */
@@ -995,7 +999,7 @@ static int cut_last(void *context, int peer, int tag, const void *data, size_t b
 }
 
 /* Takes part in the handover, and in no more. */
-static int hand_over_and_die(tw_group *g, int newcomers) {
+static int hand_over(tw_group *g, int newcomers) {
     const int64_t record[CHANGE_WORDS] = {g->elastic.step, STAYS, newcomers, newcomers > 0};
     const void *all = NULL;
     tw__handover h = {0};
@@ -1011,12 +1015,16 @@ static int leave_at_last_moment(ranks *r, int rank, void *context) {
     job *j = l->j;
     tw_group *g = r->groups[rank];
     if (rank == 2) {
-        int error = hand_over_and_die(g, l->newcomers);
+        int error = hand_over(g, l->newcomers);
+        if (error == TW_OK && l->agrees)
+            return agree_and_die(j, &(tw__intent){.step = g->elastic.step, .inherits = 1});
         lose_rank(j, 2);
         return error;
     }
-    if (rank != 1)
-        return tw_group_grow(g, &j->members[rank]);
+    if (rank != 1) {
+        int error = tw_group_grow(g, &j->members[rank]);
+        return l->agrees && is_broken(error) ? tw_group_shrink(g, &j->members[rank]) : error;
+    }
     j->shrinks[1] = tw_group_leave(g, 0);
     return is_broken(j->shrinks[1]) ? tw_group_shrink(g, &j->members[1]) : j->shrinks[1];
 }
@@ -1079,6 +1087,31 @@ static void test_leave_without_host(void **state) {
     check_int("ranks", j.members[3].nranks, 2);
     check_int("heir of rank 1", j.members[3].lost[0].heir, 0);
     check_int("heir of rank 2", j.members[3].lost[1].heir, -1);
+    check_last_moment(&j, before);
+}
+
+/* The call fails for those that stay, after rank 1 has left: they are told with the next change. */
+static void test_leave_then_lost(void **state) {
+    (void)state;
+    static job j;
+    double before[N];
+    open_last_moment(&j, 4, before);
+    ranks_run(&j.r, leave_at_last_moment, &(last_moment){.j = &j, .agrees = 1});
+    ranks_ok(&j.r);
+    check_int("rank 1 has left", j.shrinks[1], TW_OK);
+    lose_rank(&j, 1);
+    for (int rank = 0; rank < 4; rank += 3) {
+        const tw_members *m = &j.members[rank];
+        check_int("ranks", m->nranks, 2);
+        check_int("ranks before", m->nranks_before, 4);
+        check_int("rank before", m->rank_before, rank);
+        check_int("before", m->before[1], 3);
+        check_int("lost", m->nlost, 2);
+        check_int("who left", m->lost[0].rank, 1);
+        check_int("heir of rank 1", m->lost[0].heir, 0);
+        check_int("who was lost", m->lost[1].rank, 2);
+        check_int("heir of rank 2", m->lost[1].heir, -1);
+    }
     check_last_moment(&j, before);
 }
 
@@ -1195,6 +1228,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_leave_refused),
         cmocka_unit_test(test_leave_undone),
         cmocka_unit_test(test_leave_without_host),
+        cmocka_unit_test(test_leave_then_lost),
         cmocka_unit_test(test_verify),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_device_refused),
