@@ -77,6 +77,7 @@ typedef struct life {
     int messages; /* that it has begun to send in this exchange */
     _Atomic int64_t points; /* fault points while it may die */
     char misnamed[256];     /* an error that names another rank than the lost one */
+    int blamed;             /* the life that it names; unless that gave up, the error is wrong */
     int heir;               /* the life that inherits its residual */
     _Atomic int gave_up;    /* it has ended by itself: met nobody, no quorum, excluded */
     int leaving;            /* it has asked to leave, and has not heard that it stays */

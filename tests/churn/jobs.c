@@ -205,7 +205,7 @@ static void note_end(int number, int status) {
     counts.late += code == EXCLUDED && p->fate == NOTHING;
     if (!is_expected(p, code))
         violation("process %d ended with %d: %s", number, code, j->lives[number].text);
-    if (j->lives[number].misnamed[0] != '\0')
+    if (j->lives[number].misnamed[0] != '\0' && !j->lives[j->lives[number].blamed].gave_up)
         violation("process %d blames another: %s", number, j->lives[number].misnamed);
 }
 

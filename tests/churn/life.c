@@ -84,7 +84,8 @@ static int is_loss(int status) {
     return status == TW_ERR_TIMEOUT || status == TW_ERR_TRANSPORT;
 }
 
-/* An error must name one that was lost. Nobody knows who has a rank that was given just now. */
+/* An error must name one that was lost, or that gave up: connections close before a process says that it
+ * has. Nobody knows who has a rank that was given just now. */
 static void check_name(worker *w) {
     const char *text = tw_last_error(), *at = strstr(text, "rank ");
     int rank = at != NULL ? (int)strtol(at + 5, NULL, 10) : MOST;
@@ -93,8 +94,10 @@ static void check_name(worker *w) {
                              ? &j->lives[j->who[version % VERSIONS][rank] - 1]
                              : NULL;
     if (j->faults && w->l->die_at == 0 && !w->l->leaving && strstr(text, "ranks ") == NULL &&
-        blamed != NULL && blamed->die_at == 0 && blamed->die_after == 0 && !blamed->gave_up)
+        blamed != NULL && blamed->die_at == 0 && blamed->die_after == 0 && !blamed->gave_up) {
         snprintf(w->l->misnamed, sizeof w->l->misnamed, "%s", text);
+        w->l->blamed = (int)(blamed - j->lives);
+    }
 }
 
 static void shrink(worker *w) {
