@@ -106,9 +106,10 @@ static int parse(train_settings *s, int argc, char **argv) {
         OPTION_REAL("decay", "B", &s->decay, 1e-6, 1,
                     "with --local-steps: residuals are multiplied by it in each round (default "
                     "0.95)"),
-        OPTION_FLAG("delayed", &s->delayed,
-                    "with --local-steps: a round's exchange runs while the next round computes, and "
-                    "is applied at its end"),
+        OPTION_FLAG(
+            "delayed", &s->delayed,
+            "with --local-steps: a round's exchange runs while the next round computes, and "
+            "is applied at its end"),
         OPTION_FLAG("augment", &s->augment, "random crops and flips of training images"),
         OPTION_INTEGER("evaluate", "N", &s->evaluate_every, 1, 1e9,
                        "test every N steps (default an epoch)"),
