@@ -192,7 +192,8 @@ static int compute(worker *w, trainer_step *s, model_result *result, bool *refus
     s->times.backward = lap(w, "backward", &mark);
     if (local)
         return TW_OK;
-    int status = worker_is_elastic(w) ? elastic_collect(w, refused) : worker_collect(w, w->model->grads, refused);
+    int status = worker_is_elastic(w) ? elastic_collect(w, refused)
+                                      : worker_collect(w, w->model->grads, refused);
     s->times.exposed = lap(w, "wait for exchange", &mark);
     return status;
 }

@@ -45,7 +45,7 @@ typedef struct trainer_spec {
     int64_t most_skipped;   /* steps in a row that may be skipped; then the run stops */
     int64_t local_steps;    /* of a round, in which each rank trains alone; 0: exchange each step */
     double outer_rate, outer_momentum; /* of the outer step, with Nesterov's momentum */
-    bool delayed; /* the exchange of a round runs while the next one computes */
+    bool delayed;            /* the exchange of a round runs while the next one computes */
     const char *checkpoints; /* directory, or NULL; holds none of another run unless resume */
     int64_t checkpoint_every;
     bool resume;
