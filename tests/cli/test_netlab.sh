@@ -12,6 +12,16 @@ refused 2 "needs a value" --rate
 refused 2 "3 to 64" --hosts 2
 refused 2 "3 to 64" --hosts many
 refused 2 "yes or no" --peers maybe
+lab=$thinwire
+thinwire=$root/scripts/netlab-train
+succeeds --help
+refused 2 "cnn, vgg16, rounds" nonsense
+refused 2 "needs a value" --rate
+refused 2 "takes no data" cnn here
+refused 2 "CIFAR-10" vgg16
+refused 2 "train.txt" rounds
+refused 2 "not an option" --fast cnn
+thinwire=$lab
 if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
     if setpriv --reuid 65534 --clear-groups test -x "$thinwire"; then
         setpriv --reuid 65534 --clear-groups "$thinwire" >"$dir/out" 2>"$dir/err"
@@ -34,5 +44,9 @@ rows=$(grep -c '"what":"step"' "$dir/lab/netlab.jsonl")
 [ "$rows" -eq 2 ] || fail "$rows rows measured, expected 2"
 grep -q '"what":"predicted"' "$dir/lab/netlab.jsonl" || fail "nothing predicted"
 grep -q "^openmpi *oktopk bf16 0.01" "$dir/lab/netlab.txt" || fail "no row of oktopk in the table"
+thinwire=$root/scripts/netlab-train
+succeeds --hosts 3 --rate 100mbit --steps 6 --runs dense,topka --out "$dir/train" cnn
+grep -Eq '^topka-100mbit +6 ' "$dir/train/table.txt" || fail "no row of topka in the table of training"
+[ -s "$dir/train/accuracy-100mbit.svg" ] || fail "no picture of accuracy"
 ! ip netns list | grep -q "$NETLAB_PREFIX" || fail "namespaces were left behind"
 finish
