@@ -48,6 +48,7 @@ static float *difference_of(const worker *w) {
     return w->spec->delayed ? w->means : w->model->grads;
 }
 
+/* Until the mean is there, values keep this rank's own progress. */
 static int begin_exchange(worker *w) {
     model *m = w->model;
     const float *start = w->spec->delayed ? w->start : w->base;

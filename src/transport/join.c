@@ -27,7 +27,7 @@
 #define INVITE TW__SECOND       /* to send invitations */
 /* Seconds for the decision of the ranks, and those that a newcomer waits for it at least. */
 #define DECISION 10.0
-#define MOMENTS 1.0
+#define LEAST_WAIT 1.0
 
 /* Numbers in network order. */
 typedef struct invitation {
@@ -250,9 +250,9 @@ static int accept_invitation(tw_transport **transport, const tw_tcp_params *para
     TW_TRY(tw_transport_tcp(transport, &own));
     int status = tw__transport_keep_meet(*transport, params);
     if (status == TW_OK)
-        status =
-            tw__transport_await_members(*transport, ntohl(i->version),
-                                        fmin(given + DECISION, fmax(seconds_until(end), MOMENTS)));
+        status = tw__transport_await_members(
+            *transport, ntohl(i->version),
+            fmin(given + DECISION, fmax(seconds_until(end), LEAST_WAIT)));
     if (status != TW_OK) {
         tw_transport_free(*transport);
         *transport = NULL;
