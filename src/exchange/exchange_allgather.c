@@ -3,40 +3,72 @@
  * TopkA and Gaussiank of the papers. The result is the union of the selections: nothing is dropped,
  * and it grows with P. Cost: 2k(P-1) words each way.
  *
+ * Long lists go around a ring in pieces. While others travel, a rank reads those that have arrived, and
+ * sums the indices that no later piece can bring:
+ *
+ *     rank 0    piece 0: indices 3 .. 40 | piece 1: 44 ..      after both pieces 0 the sums of indices
+ *     rank 1    piece 0: indices 1 .. 52 | piece 1: 60 ..      up to 40 are known
+ *
  * Example, P = 2, k = 2: ranks select {1: 4, 6: -1} and {1: 1, 7: 3}; all get {1: 5, 6: -1, 7: 3}. */
 #include "exchange/exchange.h"
+
+#include "backend/extent.h"
 
 #include <assert.h>
 #include <math.h>
 
 typedef struct space {
     tw__buffer *out;     /* [nranks] */
-    tw__buffer *in;      /* [nranks] */
-    tw__list *runs;      /* [nranks] */
+    tw__buffer *own;     /* [pieces] the own messages */
+    tw__buffer *in;      /* [pieces][nranks] */
+    tw__list *runs;      /* [nranks] what was read of each rank */
+    tw__list *parts;     /* [nranks] what is summed of each run */
+    int64_t *summed;     /* [nranks] entries of each run that were summed */
     tw__entry *received; /* [nranks][most] */
     tw__entry *result;   /* [applied] */
-    char *sent;          /* the own message, packed */
-    char *packed;        /* [nranks] messages of others */
+    char *sent;          /* the own messages, packed */
+    char *packed;        /* [nranks] messages of others; the pieces of each follow each other */
     float *rounded;      /* [most] */
     tw__entry *kept;     /* [most] */
     void *alltoall;
 } space;
 
-static size_t message_capacity(const tw__shape *s) {
-    return tw__pack_capacity(s->wire, s->most, 1);
+static int64_t blocks_of(int64_t entries) {
+    return (entries + TW__WIRE_BLOCK - 1) / TW__WIRE_BLOCK;
+}
+
+/* Where a piece begins in a list of so many entries. The place is the same in all lists, so that raw
+ * pieces arrive where they are used; those that selected more than k have a longer last piece. At a block
+ * of the wire format, so that values are rounded as in one message. */
+static int64_t piece_start(const tw__shape *s, int64_t count, int piece) {
+    int pieces = tw__gather_pieces(s);
+    int64_t blocks = tw__longest_part(blocks_of(s->k), pieces);
+    return piece < pieces ? tw__at_most(piece * blocks * TW__WIRE_BLOCK, count) : count;
+}
+
+static int64_t most_of_piece(const tw__shape *s, int piece) {
+    return piece_start(s, s->most, piece + 1) - piece_start(s, s->most, piece);
+}
+
+/* Bytes of the pieces of one rank. */
+static size_t capacity(const tw__shape *s) {
+    return tw__pack_capacity(s->wire, s->most, tw__gather_pieces(s));
 }
 
 static space layout(tw__arenas *arenas, const tw__shape *s) {
     tw__arena *host = &arenas->host, *lists = &arenas->lists;
-    int64_t rounds = s->wire != NULL ? s->most : 0;
+    int64_t rounds = s->wire != NULL ? s->most : 0, pieces = tw__gather_pieces(s);
     return (space){
         .out = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
-        .in = tw__arena_take(host, s->nranks, sizeof(tw__buffer)),
+        .own = tw__arena_take(host, pieces, sizeof(tw__buffer)),
+        .in = tw__arena_take(host, pieces * s->nranks, sizeof(tw__buffer)),
         .runs = tw__arena_take(host, s->nranks, sizeof(tw__list)),
-        .received = tw__arena_take(lists, s->most * s->nranks, sizeof(tw__entry)),
+        .parts = tw__arena_take(host, s->nranks, sizeof(tw__list)),
+        .summed = tw__arena_take(host, s->nranks, sizeof(int64_t)),
+        .received = tw__arena_take(lists, s->nranks * s->most, sizeof(tw__entry)),
         .result = tw__arena_take(lists, tw__most_union(s), sizeof(tw__entry)),
-        .sent = tw__arena_take(lists, 1, message_capacity(s)),
-        .packed = tw__arena_take(lists, s->nranks, message_capacity(s)),
+        .sent = tw__arena_take(lists, 1, capacity(s)),
+        .packed = tw__arena_take(lists, s->nranks, capacity(s)),
         .rounded = tw__arena_take(lists, rounds, sizeof(float)),
         .kept = tw__arena_take(lists, rounds, sizeof(tw__entry)),
         .alltoall = tw__arena_take(host, 1, tw__alltoall_memory(s->nranks)),
@@ -56,7 +88,7 @@ static tw_cost cost(double n, double k, double nranks) {
 static tw__cost_terms terms(const tw__shape *s) {
     double others = s->nranks - 1.0, all = (double)s->k * s->nranks;
     return (tw__cost_terms){
-        .rounds = tw__gather_rounds(s),
+        .rounds = tw__gather_rounds(s, tw__gather_pieces(s)),
         .messages = others,
         .bytes = others * (double)tw__pack_bytes(s->wire, s->k, 0, s->span),
         .entries = s->wire != NULL ? all : 0.0,
@@ -64,20 +96,115 @@ static tw__cost_terms terms(const tw__shape *s) {
     };
 }
 
-static int gather(tw__job *job, space *w) {
+/* ---- one message to each rank */
+
+static int gather_at_once(tw__job *job, space *w) {
     const tw__shape *s = &job->shape;
     char *sent = w->sent;
-    tw__buffer own;
-    TW_TRY(tw__pack_list(job, &job->own, 0, s->span, &sent, w->rounded, &own));
+    TW_TRY(tw__pack_list(job, &job->own, 0, s->span, &sent, w->rounded, w->own));
     for (int r = 0; r < s->nranks; r++)
         w->in[r] = tw__pack_receive(s->wire, s->most, 0, s->span, w->received + r * s->most,
-                                    w->packed + (size_t)r * message_capacity(s));
-    TW_TRY(tw__job_gather(job, &own, w->out, w->in, w->alltoall));
+                                    w->packed + (size_t)r * capacity(s));
+    TW_TRY(tw__job_gather(job, w->own, w->out, w->in, w->alltoall));
     for (int r = 0; r < s->nranks; r++)
-        TW_TRY(tw__unpack_list(job, r == job->rank ? &own : &w->in[r], 0, s->span, s->most, r,
+        TW_TRY(tw__unpack_list(job, r == job->rank ? w->own : &w->in[r], 0, s->span, s->most, r,
                                w->received + r * s->most, &w->runs[r]));
+    return tw__list_reduce(&job->lists, w->runs, s->nranks, &job->result);
+}
+
+/* ---- pieces around a ring; the lists lie in the host's memory */
+
+/* Entries behind the last one of a list have this index or more. */
+static int64_t end_of(const tw__list *list) {
+    return list->count > 0 ? list->at[list->count - 1].idx + INT64_C(1) : 0;
+}
+
+static int pack_pieces(tw__job *job, space *w) {
+    const tw__shape *s = &job->shape;
+    int plain = s->wire != NULL && tw__list_reaches(&job->own, TW__WIRE_HUGE);
+    char *sent = w->sent;
+    for (int piece = 0; piece < tw__gather_pieces(s); piece++) {
+        int64_t begin = piece_start(s, job->own.count, piece);
+        int64_t end = piece_start(s, job->own.count, piece + 1);
+        tw__list before = {job->own.at, begin}, entries = {job->own.at + begin, end - begin};
+        TW_TRY(tw__pack_piece(job, &entries, end_of(&before), plain, &sent, w->rounded + begin,
+                              &w->own[piece]));
+    }
     return TW_OK;
 }
+
+static void expect_pieces(const tw__job *job, space *w) {
+    const tw__shape *s = &job->shape;
+    for (int r = 0; r < s->nranks; r++) {
+        int stays = r == job->rank && s->wire == NULL; /* a raw message is the list itself */
+        w->runs[r] = (tw__list){stays ? job->own.at : w->received + r * s->most, 0};
+        w->summed[r] = 0;
+        for (int piece = 0; piece < tw__gather_pieces(s); piece++) {
+            int64_t start = piece_start(s, s->most, piece);
+            w->in[piece * s->nranks + r] = tw__pack_receive(
+                s->wire, most_of_piece(s, piece), 0, s->span, w->runs[r].at + start,
+                w->packed + (size_t)r * capacity(s) + tw__pack_capacity(s->wire, start, piece));
+        }
+    }
+}
+
+/* Appends a piece to the run of its rank. */
+static int read_piece(tw__job *job, space *w, int piece, int r, const tw__buffer *message) {
+    tw__list *run = &w->runs[r], read;
+    int64_t start = piece_start(&job->shape, job->shape.most, piece);
+    /* none follows one that was not full */
+    int64_t most = run->count == start ? most_of_piece(&job->shape, piece) : 0;
+    TW_TRY(tw__unpack_list(job, message, end_of(run), job->shape.span, most, r, run->at + start,
+                           &read));
+    run->count += read.count;
+    return TW_OK;
+}
+
+/* Sums all indices that no further piece can bring. */
+static int sum_pieces(tw__job *job, space *w, int is_last) {
+    int64_t end = job->shape.span;
+    for (int r = 0; r < job->shape.nranks && !is_last; r++)
+        end = tw__at_most(end, end_of(&w->runs[r]));
+    for (int r = 0; r < job->shape.nranks; r++) {
+        tw__list rest = {w->runs[r].at + w->summed[r], w->runs[r].count - w->summed[r]};
+        TW_TRY(tw__list_between(&job->lists, &rest, 0, end, &w->parts[r]));
+        w->summed[r] += w->parts[r].count;
+    }
+    tw__list sums = {job->result.at + job->result.count, 0};
+    TW_TRY(tw__list_reduce(&job->lists, w->parts, job->shape.nranks, &sums));
+    job->result.count += sums.count;
+    if (job->arrived != NULL && job->weights == NULL) /* weights divide the sums at the end */
+        job->arrived(job->arrived_context, job, &sums);
+    return TW_OK;
+}
+
+static int read_pieces(tw__job *job, space *w, tw__ring *ring) {
+    int nranks = job->shape.nranks, last = tw__gather_pieces(&job->shape) - 1;
+    for (int piece = 0, from = 0;;) {
+        TW_TRY(tw__ring_next(ring, &piece, &from));
+        if (from < 0)
+            return TW_OK;
+        TW_TRY(read_piece(job, w, piece, from, &w->in[piece * nranks + from]));
+        if (from != (job->rank + 1) % nranks)
+            continue;
+        TW_TRY(read_piece(job, w, piece, job->rank, &w->own[piece]));
+        TW_TRY(sum_pieces(job, w, piece == last));
+    }
+}
+
+static int gather_pieces(tw__job *job, space *w) {
+    tw__ring ring;
+    TW_TRY(pack_pieces(job, w));
+    expect_pieces(job, w);
+    TW_TRY(tw__ring_begin(&ring, job->transport, job->kind, w->own, w->in,
+                          tw__gather_pieces(&job->shape)));
+    int error = read_pieces(job, w, &ring);
+    if (error != TW_OK)
+        tw__ring_cancel(&ring);
+    return error;
+}
+
+/* ---- run */
 
 /* With one rank nothing travels, and nothing is rounded: the result is its selection without zeros. */
 static int run_alone(tw__job *job, const space *w) {
@@ -97,9 +224,9 @@ static int run(tw__job *job) {
     space w = layout(&job->arenas, &job->shape);
     if (job->shape.nranks == 1)
         return run_alone(job, &w);
-    TW_TRY(gather(job, &w));
     job->result.at = w.result;
-    TW_TRY(tw__list_reduce(&job->lists, w.runs, job->shape.nranks, &job->result));
+    int around_ring = job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
+    TW_TRY(around_ring ? gather_pieces(job, &w) : gather_at_once(job, &w));
     assert(job->result.count <= tw__most_union(&job->shape));
     if (job->weights != NULL)
         TW_TRY(job->lists.calls->divide(job->lists.context, &job->result, w.runs, job->shape.nranks,

@@ -109,7 +109,7 @@ static tw__cost_terms terms(const tw__shape *s) {
     if (s->wire == NULL && gathered > 4.0 * (double)range)
         gathered = 4.0 * (double)range;
     return (tw__cost_terms){
-        .rounds = 1.0 + tw__gather_rounds(s),
+        .rounds = 1.0 + tw__gather_rounds(s, 1),
         .messages = 2.0 * others,
         .bytes = others * (split + gathered),
         .entries = s->wire != NULL ? 2.0 * (double)s->k + sums : 0.0,

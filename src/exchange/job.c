@@ -77,10 +77,19 @@ int tw__job_check_lengths(const tw__job *job, const tw__buffer *in) {
     return TW_OK;
 }
 
+static int gather_around_ring(tw__job *job, const tw__buffer *own, tw__buffer *in) {
+    tw__ring ring;
+    int piece = 0, from = 0;
+    TW_TRY(tw__ring_begin(&ring, job->transport, TW__PAYLOAD, own, in, 1));
+    while (from >= 0)
+        TW_TRY(tw__ring_next(&ring, &piece, &from));
+    return TW_OK;
+}
+
 int tw__job_gather(tw__job *job, const tw__buffer *own, tw__buffer *out, tw__buffer *in,
                    void *alltoall) {
     if (job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape))
-        return tw__allgather_ring(job->transport, TW__PAYLOAD, own, in);
+        return gather_around_ring(job, own, in);
     for (int r = 0; r < job->shape.nranks; r++)
         out[r] = *own;
     return tw__alltoall_run(job->transport, job->kind, out, in, alltoall);

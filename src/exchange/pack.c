@@ -3,7 +3,8 @@
  * A raw message is the list as it lies in memory, 8 bytes an entry. A packed message begins with a
  * tag of 8 bytes that says how the rest is written:
  *
- *     CODED  | header, indices and values of the wire format (docs/wire_format.md)
+ *     CODED  | header, indices and values of the wire format (docs/wire_format.md). The upper half of
+ *            | the tag is 0, or the end of a piece: one more than its last index
  *     PLAIN  | raw entries: a value is so large that its rounding remainder could overflow a
  *            | residual, or is a NaN that tells other ranks to refuse the step */
 #include "exchange/job.h"
@@ -12,6 +13,7 @@
 
 enum { PLAIN = 1, CODED = 2 };
 #define WORD 8 /* bytes; entries behind it stay aligned */
+#define END 32 /* the bit of the tag at which a piece's end begins */
 
 /* A coded entry takes a plain index, a plain value and its part of a block's levels at most. A
  * multiple of WORD, so that stretches for messages can follow each other. */
@@ -41,26 +43,48 @@ static int write_plain(const tw__job *job, const tw__list *list, char *message, 
     return calls->get_values(job->lists.context, list, rounded);
 }
 
-int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **memory,
-                  float *rounded, tw__buffer *message) {
-    size_t plain = sizeof(tw__entry) * (size_t)list->count;
-    int huge = 0;
+/* `word` goes before the header. *huge says that nothing was written, as tw__wire_calls.encode does. */
+static int write_coded(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi,
+                       uint64_t word, char *message, float *rounded, size_t *bytes, int *huge) {
+    tw__wire_message m = tw__wire_plan(job->shape.wire, list->count, lo, hi);
+    m.head[1] = m.head[0];
+    m.head[0] = word;
+    m.head_bytes += WORD;
+    TW_TRY(job->codec->encode(job->lists.context, &m, list, message, rounded, huge));
+    *bytes = WORD + m.bytes;
+    assert(*huge || *bytes <= tw__pack_bound(job->shape.wire, list->count, lo, hi));
+    return TW_OK;
+}
+
+/* `plain`: its values are written as they are. */
+static int pack(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, uint64_t word,
+                int plain, char **memory, float *rounded, tw__buffer *message) {
+    size_t bytes = sizeof(tw__entry) * (size_t)list->count;
     assert(tw__list_is_sorted(&job->lists, list, lo, hi));
-    *message = (tw__buffer){list->at, plain, 0};
+    *message = (tw__buffer){list->at, bytes, 0};
     if (job->shape.wire == NULL)
         return TW_OK;
     assert((uintptr_t)*memory % WORD == 0);
-    tw__wire_message m = tw__wire_plan(job->shape.wire, list->count, lo, hi);
-    m.head[1] = m.head[0];
-    m.head[0] = CODED;
-    m.head_bytes += WORD;
-    TW_TRY(job->codec->encode(job->lists.context, &m, list, *memory, rounded, &huge));
-    if (huge)
+    if (!plain)
+        TW_TRY(write_coded(job, list, lo, hi, word, *memory, rounded, &bytes, &plain));
+    if (plain) {
         TW_TRY(write_plain(job, list, *memory, rounded));
-    *message = (tw__buffer){*memory, WORD + (huge ? plain : m.bytes), 0};
-    assert(message->bytes <= tw__pack_bound(job->shape.wire, list->count, lo, hi));
-    *memory += (message->bytes + WORD - 1) / WORD * WORD;
+        bytes = WORD + sizeof(tw__entry) * (size_t)list->count;
+    }
+    *message = (tw__buffer){*memory, bytes, 0};
+    *memory += (bytes + WORD - 1) / WORD * WORD;
     return TW_OK;
+}
+
+int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **memory,
+                  float *rounded, tw__buffer *message) {
+    return pack(job, list, lo, hi, CODED, 0, memory, rounded, message);
+}
+
+int tw__pack_piece(const tw__job *job, const tw__list *piece, int64_t lo, int plain, char **memory,
+                   float *rounded, tw__buffer *message) {
+    int64_t hi = piece->count > 0 ? piece->at[piece->count - 1].idx + INT64_C(1) : lo;
+    return pack(job, piece, lo, hi, CODED | (uint64_t)hi << END, plain, memory, rounded, message);
 }
 
 tw__buffer tw__pack_receive(const tw__wire *wire, int64_t most, int64_t lo, int64_t hi,
@@ -103,8 +127,14 @@ int tw__unpack_list(const tw__job *job, const tw__buffer *message, int64_t lo, i
     tw__buffer rest = {(char *)message->data + WORD, message->bytes - WORD, 0};
     if (head.word == PLAIN)
         return unpack_plain(job, &rest, lo, hi, most, rank, list);
-    if (head.word != CODED)
+    if ((uint32_t)head.word != CODED)
         return tw__fail(TW_ERR_PROTOCOL, "rank %d: sent a message of an unknown kind", rank);
+    int64_t end = (int64_t)(head.word >> END);
+    if (end != 0 && (end < lo || end > hi))
+        return tw__fail(TW_ERR_PROTOCOL,
+                        "rank %d: sent a piece that ends at %lld, outside of %lld .. %lld", rank,
+                        (long long)end, (long long)lo, (long long)hi);
+    hi = end != 0 ? end : hi;
     TW_TRY(tw__wire_open(head.header, rest.bytes, lo, hi, most, rank, &m));
     *list = (tw__list){entries, m.count};
     return job->codec->decode(job->lists.context, &m, (const char *)rest.data + m.head_bytes,

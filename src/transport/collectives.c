@@ -1,4 +1,4 @@
-/* collectives.c - alltoall, allgather and sums of counts; see transport.h
+/* collectives.c - alltoall, ring, allgather and sums of counts; see transport.h
  *
  * An alltoall starts all receives at once, so that every message finds its buffer, and the sends in
  * turns, TW__WINDOW at a time. With P = 4, sender -> receiver:
@@ -244,32 +244,129 @@ int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *o
     return tw__alltoall_end(&a);
 }
 
-/* ---- ring */
+/* ---- ring
+ *
+ * A rank's messages are numbered. Those of two pieces take turns, so that a link carries one while the
+ * other one is passed on. P = 3 and three pieces; rank 0 sends, as piece and owner:
+ *
+ *     number     0     1     2     3     4     5
+ *     message   0,0   1,0   0,2   1,2   2,0   2,2
+ *
+ * Message 2 is sent as soon as it has been received: it was message 0 of rank 2. */
 
-/* One turn: to the next rank, and from the one before. */
-static int send_on(tw_transport *t, tw__message_kind kind, const tw__buffer *out, tw__buffer *in) {
-    tw__message messages[2] = {{0}};
-    int status = tw__transport_recv(t, sender_in(t, 1), kind, in->data, in->capacity, &messages[0]);
-    if (status == TW_OK)
-        status =
-            tw__transport_send(t, receiver_in(t, 1), kind, out->data, out->bytes, &messages[1]);
-    if (status != TW_OK) {
-        tw__transport_cancel(t, messages, 2);
-        return tw__transport_abort(t, status);
+typedef struct ring_turn {
+    int piece;
+    int turn;    /* 1: a rank's own piece; turn i: that of the rank i-1 places before it */
+    int abreast; /* pieces that go around together */
+} ring_turn;
+
+static ring_turn turn_of(const tw__ring *r, int number) {
+    int turns = r->transport->nranks - 1;
+    int first = number / (TW__RING_PIECES * turns) * TW__RING_PIECES,
+        within = number - first * turns;
+    int abreast = r->pieces - first < TW__RING_PIECES ? r->pieces - first : TW__RING_PIECES;
+    return (ring_turn){first + within % abreast, 1 + within / abreast, abreast};
+}
+
+static int ring_messages(const tw__ring *r) {
+    return r->pieces * (r->transport->nranks - 1);
+}
+
+/* Where the piece of this turn's owner arrives. */
+static tw__buffer *arrival_in(const tw__ring *r, int piece, int turn) {
+    return &r->in[piece * r->transport->nranks + sender_in(r->transport, turn)];
+}
+
+void tw__ring_cancel(tw__ring *r) {
+    tw__transport_cancel(r->transport, r->sends, TW__RING_SENDS);
+    tw__transport_cancel(r->transport, r->recvs, TW__RING_PIECES);
+}
+
+/* Until this message of the ring is done. All others are tested too: some transports move only what
+ * they are asked about. */
+static int wait_in_ring(tw__ring *r, tw__message *awaited) {
+    tw__deadline deadline = {0};
+    for (;;) {
+        const tw__message *ignored = NULL;
+        TW_TRY(tw__transport_test_all(r->transport, r->sends, TW__RING_SENDS, &ignored));
+        TW_TRY(tw__transport_test_all(r->transport, r->recvs, TW__RING_PIECES, &ignored));
+        if (awaited->request == NULL)
+            break;
+        TW_TRY(tw__transport_pause(r->transport, &deadline, awaited));
     }
-    TW_TRY(tw__transport_wait(t, messages, 2));
-    in->bytes = messages[0].bytes;
+    tw__transport_advance_clock(r->transport, awaited, 1);
     return TW_OK;
 }
 
-int tw__allgather_ring(tw_transport *t, tw__message_kind kind, const tw__buffer *own,
-                       tw__buffer *in) {
-    for (int turn = 1; turn < t->nranks; turn++) {
-        const tw__buffer *out = turn == 1 ? own : &in[sender_in(t, turn - 1)];
-        assert(out->data != NULL && in[sender_in(t, turn)].data != NULL);
-        TW_TRY(send_on(t, kind, out, &in[sender_in(t, turn)]));
+static int receive_next(tw__ring *r) {
+    tw__message *message = &r->recvs[r->expected % TW__RING_PIECES];
+    if (r->expected == ring_messages(r))
+        return TW_OK;
+    ring_turn at = turn_of(r, r->expected++);
+    const tw__buffer *in = arrival_in(r, at.piece, at.turn);
+    assert(in->data != NULL && message->request == NULL);
+    return tw__transport_recv(r->transport, sender_in(r->transport, 1), r->kind, in->data,
+                              in->capacity, message);
+}
+
+/* Sends what can be sent. No rank is more than TW__RING_PIECES messages ahead of what it received, so
+ * receivers have buffers for all of them. */
+static int send_ready(tw__ring *r) {
+    for (; r->sent < ring_messages(r); r->sent++) {
+        ring_turn at = turn_of(r, r->sent);
+        if (r->sent >= r->received + (at.turn > 1 ? at.abreast : TW__RING_PIECES))
+            return TW_OK;
+        const tw__buffer *out =
+            at.turn > 1 ? arrival_in(r, at.piece, at.turn - 1) : &r->own[at.piece];
+        tw__message *message = &r->sends[r->sent % TW__RING_SENDS];
+        TW_TRY(wait_in_ring(r, message));
+        TW_TRY(tw__transport_send(r->transport, receiver_in(r->transport, 1), r->kind, out->data,
+                                  out->bytes, message));
     }
     return TW_OK;
+}
+
+static int fail_ring(tw__ring *r, int status) {
+    if (status == TW_OK)
+        return TW_OK;
+    tw__ring_cancel(r);
+    return tw__transport_abort(r->transport, status);
+}
+
+static int begin_ring(tw__ring *r) {
+    for (int i = 0; i < TW__RING_PIECES; i++)
+        TW_TRY(receive_next(r));
+    return send_ready(r);
+}
+
+int tw__ring_begin(tw__ring *r, tw_transport *t, tw__message_kind kind, const tw__buffer *own,
+                   tw__buffer *in, int pieces) {
+    assert(kind != TW__DEVICE && t->nranks > 1 && pieces >= 1);
+    *r = (tw__ring){.transport = t, .kind = kind, .own = own, .in = in, .pieces = pieces};
+    return fail_ring(r, begin_ring(r));
+}
+
+static int take_from_ring(tw__ring *r, int *piece, int *from) {
+    tw__message *message = &r->recvs[r->received % TW__RING_PIECES];
+    TW_TRY(wait_in_ring(r, message));
+    ring_turn at = turn_of(r, r->received++);
+    arrival_in(r, at.piece, at.turn)->bytes = message->bytes;
+    *piece = at.piece;
+    *from = sender_in(r->transport, at.turn);
+    TW_TRY(receive_next(r));
+    return send_ready(r);
+}
+
+static int end_ring(tw__ring *r) {
+    for (int i = 0; i < TW__RING_SENDS; i++)
+        TW_TRY(wait_in_ring(r, &r->sends[i]));
+    return TW_OK;
+}
+
+int tw__ring_next(tw__ring *r, int *piece, int *from) {
+    *from = -1;
+    int more = r->received < ring_messages(r);
+    return fail_ring(r, more ? take_from_ring(r, piece, from) : end_ring(r));
 }
 
 /* ---- messages of known length */

@@ -291,12 +291,34 @@ void tw__alltoall_cancel(tw__alltoall *a);
 int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *out, tw__buffer *in,
                      void *recvs);
 
-/* Every rank's buffer to all others, around a ring: a rank sends its own to the next, then what it
- * received last. in: [nranks]. Takes P-1 latencies, but no two senders share a link: over TCP, long
- * messages of an alltoall delay each other's handshakes and acknowledgements.
+/* Every rank's pieces to all others, around a ring: a rank sends its own to the next, then what it
+ * received last. No two senders share a link: over TCP, long messages of an alltoall delay each other's
+ * handshakes and acknowledgements. Two pieces go around at a time, and what has arrived can be read
+ * while others travel. */
+#define TW__RING_PIECES 2
+#define TW__RING_SENDS (2 * TW__RING_PIECES) /* a send has time to end before its place is needed */
+
+typedef struct tw__ring {
+    tw_transport *transport;
+    tw__message_kind kind;
+    const tw__buffer *own; /* [pieces] */
+    tw__buffer *in;        /* [pieces][nranks]; this rank's own are ignored */
+    int pieces;
+    int expected, received, sent; /* messages so far */
+    tw__message sends[TW__RING_SENDS];
+    tw__message recvs[TW__RING_PIECES];
+} tw__ring;
+
+/* own and in must stay valid until the end. There are two ranks at least, and no device memory.
  * Errors: as tw__transport_wait. */
-int tw__allgather_ring(tw_transport *t, tw__message_kind kind, const tw__buffer *own,
-                       tw__buffer *in);
+int tw__ring_begin(tw__ring *r, tw_transport *t, tw__message_kind kind, const tw__buffer *own,
+                   tw__buffer *in, int pieces);
+/* Wait for the next piece. A sender's pieces come in order. The last of a piece's senders is the next
+ * rank. *from is -1 when all have arrived and all was sent.
+ * Errors: as tw__transport_wait; the ring is cancelled. */
+int tw__ring_next(tw__ring *r, int *piece, int *from);
+/* For callers that cannot go on. */
+void tw__ring_cancel(tw__ring *r);
 /* From this length on the ring is faster than an alltoall. P = 8, 100 Mbit/s: 1.2 MB take 0.75 s
  * instead of 1.16 s; the line alone takes 0.66 s. A simulated network has no such delays; there the
  * ring costs 5 % (1gbe). */
