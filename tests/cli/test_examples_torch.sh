@@ -13,6 +13,7 @@ examples=$2/examples
 python=$3
 export PYTHONPATH="$2/python:$examples" THINWIRE_LIBRARY="$4"
 export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 # see tests/python/ranks.py
 if ! "$python" -c 'import numpy, torch.distributed' 2>"$dir/err"; then
     echo "SKIP: $python has no torch and numpy; 'scripts/install-deps bench' installs them"
     exit 77

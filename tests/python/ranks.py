@@ -12,6 +12,8 @@ import time
 import traceback
 import warnings
 
+# oneDNN 2.6, which Debian 12's torch calls for bfloat16, dies of SIGILL on processors with AMX.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 try:
     import torch
     import torch.distributed as dist
