@@ -681,8 +681,9 @@ TW_API void tw_group_free(tw_group *group);
  *   TW_ERR_PARAM     on some rank grad and out overlap in part, or are the same although the type
  *                    is not f32
  *   TW_ERR_DEVICE    a pointer is not memory of the tensor's GPU, or a stream failed
- *   TW_ERR_MISMATCH  ranks have set different rates or densities: the text begins with "rate:" or
- *                    "density:". Set them alike and repeat the step
+ *   TW_ERR_MISMATCH  ranks have set different rates, densities or common values: the text begins
+ *                    with "rate:", "density:" or "common value". Set them alike and repeat the
+ *                    step
  * out is unchanged too, except if a sum overflows: then out is undefined. (If out is grad and the
  * exchange is not "dense", out is unchanged even then.)
  *
@@ -778,6 +779,17 @@ TW_API int tw_group_set_density(tw_group *group, int tensor, double density);
  * Errors: TW_ERR_NULL; TW_ERR_PARAM if weight is outside 1e-30 .. 1e30; TW_ERR_STATE if
  * the group is not open or a tensor is in progress; the error that broke the group. */
 TW_API int tw_group_set_weight(tw_group *group, double weight);
+
+/* Set numbers that this rank applies to results itself, for instance the learning rate and the
+ * weight decay of SGD. The library only compares them: all ranks must set the same before the same
+ * step, or that step returns TW_ERR_MISMATCH, and its text names the first that differs. They stay
+ * until the next call. Does not wait. A step sends no byte more for them.
+ *   values  [count] copied; a NaN equals the same NaN. May be NULL if count is 0
+ *   count   up to TW_MOST_COMMON; 0, as at the start: none
+ * Errors: TW_ERR_NULL; TW_ERR_PARAM for count; TW_ERR_MEMORY; TW_ERR_STATE if the group is not open
+ * or a tensor is in progress; the error that broke the group. */
+#define TW_MOST_COMMON 1000000
+TW_API int tw_group_set_common(tw_group *group, const double *values, int count);
 
 /* A sparse vector of `count` entries. idx ascends strictly. */
 typedef struct tw_sparse {

@@ -29,7 +29,7 @@ static const field group_fields[] = {
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define KEY (GROUP_FIELDS - 1)
-#define FORMAT_NOW 0x54570009 /* "TW", version 9; another byte order reads differently */
+#define FORMAT_NOW 0x5457000a /* "TW", version 10; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -249,7 +249,7 @@ typedef struct step_record {
     int64_t piece;     /* -1: the tensor lies in one */
     uint64_t call;     /* which tensors, at which step */
     double seconds;    /* that an earlier step took */
-    uint64_t settings; /* rates and k of all tensors, hashed */
+    uint64_t settings; /* common values, rates and k of all tensors, hashed */
     double rate;       /* of AdamW, summed over the tensors: for the text of an error */
     int64_t k;         /* entries to select, likewise */
     double weight;     /* of the rank */
@@ -306,6 +306,9 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
         record.piece = tw__piece_of(&table->pieces, s->bad_index);
         record.index -= table->pieces.starts[record.piece];
     }
+    record.settings = (uint64_t)s->g->ncommon;
+    for (int i = 0; i < s->g->ncommon; i++)
+        record.settings = tw__mix(record.settings, (uint64_t)real(s->g->common[i]));
     for (int i = 0; i < s->count; i++) {
         const tw_selector *selector = tw__member(s, i)->selector;
         if (selector == NULL)
@@ -319,23 +322,76 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
     return record;
 }
 
-/* The lowest rank that has set another rate or density than rank 0. */
-static int compare_settings(const tw_group *g, const step_record *records) {
-    for (int r = 1; r < g->nranks; r++) {
-        if (records[r].settings == records[0].settings)
-            continue;
-        if (records[r].rate != records[0].rate)
+enum { COMMON_ROW = 32 }; /* values of tw_group_set_common in a message */
+
+typedef struct common_row {
+    int64_t count; /* of all that the rank has set */
+    double values[COMMON_ROW];
+} common_row;
+
+static int compare_common_row(const tw_group *g, const common_row *rows, int first) {
+    for (int r = 1; r < g->nranks; r++)
+        if (rows[r].count != rows[0].count)
             return tw__fail(TW_ERR_MISMATCH,
-                            "rate: rank %d has set %g, rank 0 %g (summed over the tensors of the "
-                            "step); call tw_group_set_rate alike on all ranks",
-                            r, records[r].rate, records[0].rate);
+                            "common values: rank %d has set %lld, rank 0 %lld; call "
+                            "tw_group_set_common alike on all ranks",
+                            r, (long long)rows[r].count, (long long)rows[0].count);
+    for (int i = 0; i < COMMON_ROW; i++)
+        for (int r = 1; r < g->nranks; r++)
+            if (real(rows[r].values[i]) != real(rows[0].values[i]))
+                return tw__fail(TW_ERR_MISMATCH,
+                                "common value %d: rank %d has set %.10g, rank 0 %.10g; call "
+                                "tw_group_set_common alike on all ranks",
+                                first + i, r, rows[r].values[i], rows[0].values[i]);
+    return TW_OK;
+}
+
+/* The records say that something differs, and neither rates nor k do in sum. Only now, and on all
+ * ranks alike, the common values themselves travel: row after row, up to the first difference. */
+static int compare_common(tw_group *g, int *found) {
+    int first = 0;
+    do {
+        common_row row = {.count = g->ncommon};
+        const void *rows = NULL;
+        for (int i = 0; i < COMMON_ROW && first + i < g->ncommon; i++)
+            row.values[i] = g->common[first + i];
+        TW_TRY(tw__agree_share(g, &row, sizeof row, &rows));
+        *found = compare_common_row(g, rows, first);
+        first += COMMON_ROW;
+    } while (*found == TW_OK && first < g->ncommon);
+    return TW_OK;
+}
+
+/* The lowest rank that has set another rate, density or common value than rank 0. *refused: all ranks
+ * know; an error without it came while common values travelled. */
+static int compare_settings(tw_group *g, const step_record *records, int *refused) {
+    int r = 1;
+    while (r < g->nranks && records[r].settings == records[0].settings)
+        r++;
+    *refused = r < g->nranks;
+    if (!*refused)
+        return TW_OK;
+    if (records[r].rate != records[0].rate)
+        return tw__fail(TW_ERR_MISMATCH,
+                        "rate: rank %d has set %g, rank 0 %g (summed over the tensors of the "
+                        "step); call tw_group_set_rate alike on all ranks",
+                        r, records[r].rate, records[0].rate);
+    if (records[r].k != records[0].k)
         return tw__fail(
             TW_ERR_MISMATCH,
             "density: rank %d selects %lld entries, rank 0 %lld (summed likewise); call "
             "tw_group_set_density alike on all ranks",
             r, (long long)records[r].k, (long long)records[0].k);
-    }
-    return TW_OK;
+    int found = TW_OK;
+    *refused = 0;
+    TW_TRY(compare_common(g, &found)); /* overwrites the records */
+    *refused = 1;
+    if (found != TW_OK)
+        return found;
+    return tw__fail(TW_ERR_MISMATCH,
+                    "rate: rank %d has set others than rank 0, which have the same sum; call "
+                    "tw_group_set_rate and tw_group_set_density alike on all ranks",
+                    r);
 }
 
 /* The weights that all ranks have told. */
@@ -374,9 +430,7 @@ static int compare_steps(tw__step *s, int error, double *slowest) {
                 e == TW_ERR_NUMBER || e == TW_ERR_NULL || e == TW_ERR_PARAM || e == TW_ERR_DEVICE;
             return explain(&records[r], r, r == g->rank ? own : NULL);
         }
-    s->refused = 1;
-    TW_TRY(compare_settings(g, records));
-    s->refused = 0;
+    TW_TRY(compare_settings(g, records, &s->refused));
     TW_TRY(take_weights(s, records));
     for (int r = 0; r < g->nranks; r++)
         *slowest = records[r].seconds > *slowest ? records[r].seconds : *slowest;

@@ -453,6 +453,27 @@ int tw_group_set_weight(tw_group *g, double weight) {
     return TW_OK;
 }
 
+int tw_group_set_common(tw_group *g, const double *values, int count) {
+    TW_REQUIRE(g, "group");
+    TW_TRY(tw__group_check(g, 0));
+    if (tw__background_busy(g, TW_ALL))
+        return tw__fail(TW_ERR_STATE, "tensors are under way; call tw_allreduce_wait first");
+    if (count < 0 || count > TW_MOST_COMMON)
+        return tw__fail(TW_ERR_PARAM, "count: %d; accepted is 0 .. %d", count, TW_MOST_COMMON);
+    if (count > 0)
+        TW_REQUIRE(values, "values");
+    if (count > g->ncommon) {
+        double *larger = realloc(g->common, sizeof *larger * (size_t)count);
+        if (larger == NULL)
+            return tw__fail(TW_ERR_MEMORY, "no memory for %d common values", count);
+        g->common = larger;
+    }
+    if (count > 0)
+        memcpy(g->common, values, sizeof *values * (size_t)count);
+    g->ncommon = count;
+    return TW_OK;
+}
+
 /* ---- information */
 
 int tw_group_result(tw_group *g, int tensor, tw_sparse *result) {

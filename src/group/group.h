@@ -178,7 +178,9 @@ struct tw_group {
     tw__device_transport *device_transport; /* moves them between ranks; NULL unless resident */
     int rank;
     int nranks;
-    double weight; /* of this rank */
+    double weight;  /* of this rank */
+    double *common; /* [ncommon]: tw_group_set_common */
+    int ncommon;
     uint64_t key;  /* a random number, the same on all ranks */
     uint32_t run;  /* what saved states carry: they belong together if it is the same */
     int is_loaded; /* the state is one that was loaded, and `run` is its own */

@@ -522,8 +522,9 @@ void tw_group_free(tw_group *g) {
         g->backend->stream_free(g->stream);
     tw__transport_release(g->transport);
     void *const parts[] = {
-        g->tensors,       g->worker.failures, g->worker.queue,   g->broken_text,  g->scratch.memory,
-        g->elastic.doubt, g->elastic.norms,   g->elastic.before, g->elastic.lost, g};
+        g->tensors, g->worker.failures, g->worker.queue,  g->broken_text,    g->scratch.memory,
+        g->common,  g->elastic.doubt,   g->elastic.norms, g->elastic.before, g->elastic.lost,
+        g};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
 }

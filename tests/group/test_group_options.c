@@ -134,6 +134,76 @@ static void test_settings_differ(void **state) {
     check_setting(1, (setting){tw_group_set_density, 0.4, 0.5, 3}, "density");
 }
 
+/* Common values: rank sets `other` in place of values[at], or with at -1 one more. */
+typedef struct common {
+    double values[70];
+    int count, rank, at;
+    double other;
+} common;
+
+static int set_common(ranks *r, int rank, void *context) {
+    common c = *(const common *)context;
+    if (rank == c.rank && c.at < c.count)
+        c.values[c.at] = c.other;
+    return tw_group_set_common(r->groups[rank], c.values, c.count + (rank == c.rank && c.at < 0));
+}
+
+/* As check_setting, of an exchange; text: what all ranks say. */
+static void check_common(const char *exchange, common c, const char *text) {
+    ranks r, spared;
+    tw_group_params params = ranks_params(exchange, K);
+    float **grads = rows_alloc(RANKS, N), **outs = rows_alloc(RANKS, N),
+          **want = rows_alloc(RANKS, N), **before = rows_alloc(RANKS, N);
+    ranks_open(&r, RANKS, &params, (const int64_t[]){N}, 1);
+    ranks_open(&spared, RANKS, &params, (const int64_t[]){N}, 1);
+    for (int step = 0; step < 4; step++) {
+        common tried = c, same = c;
+        check_scene("%s, rank %d sets %g as %d of %d, step %d", exchange, c.rank, c.other, c.at,
+                    c.count, step);
+        same.rank = -1;
+        rows_fill(grads, RANKS, N, DATA_GAUSS, step);
+        rows_fill(outs, RANKS, N, DATA_GAUSS, 100 + step);
+        rows_fill(want, RANKS, N, DATA_GAUSS, 100 + step);
+        ranks_run(&r, set_common, &tried);
+        ranks_ok(&r);
+        ranks_get_residuals(&r, 0, before, N);
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_error(&r, TW_ERR_MISMATCH);
+        ranks_say(&r, "%s", text);
+        ranks_check_residuals(&r, 0, before, N);
+        for (int rank = 0; rank < RANKS; rank++)
+            check_bits("out of the refused step", outs[rank], want[rank], N);
+        ranks_run(&r, set_common, &same);
+        ranks_ok(&r);
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_ok(&r);
+        ranks_allreduce(&spared, 0, (void *const *)grads, want);
+        ranks_ok(&spared);
+        for (int rank = 0; rank < RANKS; rank++)
+            check_bits("out", outs[rank], want[rank], N);
+    }
+    ranks_close(&r);
+    ranks_close(&spared);
+    rows_free(grads);
+    rows_free(outs);
+    rows_free(want);
+    rows_free(before);
+}
+
+static void test_common_differs(void **state) {
+    (void)state;
+    common c = {.values = {0.1, 0.9}, .count = 3, .rank = 2, .at = 0, .other = 0.05};
+    check_common("oktopk", c, "common value 0: rank 2 has set 0.05, rank 0 0.1;");
+    check_common("dense", c, "common value 0: rank 2 has set 0.05, rank 0 0.1;");
+    c.at = 1;
+    c.rank = 0; /* it differs from all others */
+    check_common("allgather", c, "common value 1: rank 1 has set 0.9, rank 0 0.05;");
+    c.at = -1;
+    check_common("allgather", c, "common values: rank 1 has set 3, rank 0 4;");
+    c = (common){.values = {NAN, [66] = 1e-7}, .count = 68, .rank = 3, .at = 66, .other = 2e-7};
+    check_common("allgather", c, "common value 66: rank 3 has set 2e-07, rank 0 1e-07;");
+}
+
 /* TW_ALL means the tensors that have such a setting: one with AdamW, one with a density of the
  * caller, one with neither. */
 static void test_settings_of_some(void **state) {
@@ -272,6 +342,11 @@ static void test_bad_settings(void **state) {
     check_error(tw_group_set_density(NULL, 0, 0.1), TW_ERR_NULL);
     check_error(tw_group_set_rate(r.groups[0], TW_ALL, 0.1), TW_ERR_PARAM);
     check_contains(tw_last_error(), "rate");
+    check_error(tw_group_set_common(NULL, bad, 1), TW_ERR_NULL);
+    check_error(tw_group_set_common(r.groups[0], NULL, 1), TW_ERR_NULL);
+    check_error(tw_group_set_common(r.groups[0], bad, -1), TW_ERR_PARAM);
+    check_error(tw_group_set_common(r.groups[0], bad, TW_MOST_COMMON + 1), TW_ERR_PARAM);
+    check_ok(tw_group_set_common(r.groups[0], NULL, 0));
     ranks_close(&r);
     open_set(&r, 0);
     check_error(tw_group_set_rate(r.groups[0], 0, -1.0), TW_ERR_PARAM);
@@ -416,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_settings_differ),
+        cmocka_unit_test(test_common_differs),
         cmocka_unit_test(test_settings_of_some),
         cmocka_unit_test(test_density_by_caller),
         cmocka_unit_test(test_bad_settings),
