@@ -108,6 +108,7 @@ class Engine:
         self.tensors = Tensors(self.sizes, self.groups, whole_model)
         self.begun, self.given = [], {}     # given: source and result, by number
         self.scale, self.rates, self.process = 1.0, None, os.getpid()
+        self.applied = {}       # by the optimizer to results: numbers by name
         self.exchanged = set()  # parameters, in this step
         self.step = 0           # good steps, those before load_state_dict() too
         self.is_fresh = False   # the last step's result was not used yet
@@ -257,6 +258,10 @@ class Engine:
             self.scale = self.scaler.get_scale()
         if self.groups.rates is not None:
             self.rates = self.groups.rates()
+        applied = self.groups.applied()
+        if applied != self.applied:
+            self._set(self.group.set_common, list(applied.values()))
+            self.applied = applied
         if self.schedule.function is not None:
             self._set(self.group.set_density, library.ALL, self.schedule.at(self.step))
 
@@ -493,6 +498,11 @@ class Engine:
             at = "" if match[3] is None else f": element {element}"
             return f"parameter '{self.names[number]}'{at}"
         text = re.sub(r"\btensor (\d+)(?:: (?:piece (\d+), )?element (\d+))?", named, str(error))
+        text = re.sub(r"\bcommon value (\d+)(.*); call tw_group_set_common alike on all ranks",
+                      lambda found: f"{list(self.applied)[int(found[1])]}{found[2]}; set it alike "
+                      "on all ranks, and step schedulers on all of them", text)
+        text = re.sub(r"\bcommon values(.*); call tw_group_set_common alike on all ranks",
+                      r"numbers in param_groups\1; give all ranks the same groups", text)
         return re.sub(r"call tw_group_set_(rate|density) alike on all ranks",
                       "lr and density must be equal on all ranks", text)
 

@@ -302,6 +302,12 @@ class Group:
         """This rank's weight in means from the next step on; multiply gradients by it."""
         check(lib.tw_group_set_weight(self.handle, weight))
 
+    def set_common(self, values: List[float]) -> None:
+        """Numbers that all ranks apply to results themselves, from the next step on. A step before
+        which ranks have set different ones raises MismatchError."""
+        check(lib.tw_group_set_common(self.handle, (ctypes.c_double * len(values))(*values),
+                                      len(values)))
+
     def info(self, tensor: int) -> library.StepInfo:
         """The tw_step_info of the tensor's last step."""
         info = library.StepInfo()

@@ -123,6 +123,7 @@ def _prototypes(lib):
         "tw_group_set_rate": [handle, c_int, c_double],
         "tw_group_set_density": [handle, c_int, c_double],
         "tw_group_set_weight": [handle, c_double],
+        "tw_group_set_common": [handle, POINTER(c_double), c_int],
         "tw_group_subtract": [handle, c_int, POINTER(handle), c_int],
         "tw_group_info": [handle, c_int, POINTER(StepInfo)],
         "tw_group_get_residual": [handle, c_int, handle],

@@ -18,7 +18,7 @@ from . import ddp
 from .decay import Decay
 from .engine import Engine
 from .errors import MismatchError, ParamError, StateError
-from .optimizer import DDPStep, Distributed, PlainStep, held
+from .optimizer import DDPStep, Distributed, PlainStep, applied_by, held
 from .options import shown
 from .tensors import Groups
 
@@ -120,7 +120,9 @@ class _Exchanging(Distributed):
             self._check_group(group)
         named = _named(self, model)
         groups = self._before_selection(_numbers_of_groups(self, named))
-        if isinstance(model, DistributedDataParallel):
+        is_wrapped = isinstance(model, DistributedDataParallel)
+        groups.applied = applied_by(self, model if is_wrapped else None)
+        if is_wrapped:
             if process_group is not None and process_group is not model.process_group:
                 raise ParamError("process_group: it is that of the model; leave it out")
             self._exchange = DDPStep(ddp.attach(model, named, groups=groups, **options))
@@ -324,6 +326,9 @@ class SGD(_Exchanging, torch.optim.SGD):
     Deep Gradient Compression. Then torch's part has momentum 0, and weight_decay / (1 - momentum),
     which decays as much. whole_model: select from the model as a whole, not from each parameter.
     Other options are those of compress().
+
+    lr, momentum, dampening, weight_decay and nesterov must be the same on all ranks: they are
+    compared in each exchange, and if one differs it raises MismatchError and changes nothing.
     """
 
     @shown

@@ -7,6 +7,7 @@ them, then runs the optimizer's own step. Weights must be equal at the start, as
 import functools
 import threading
 import weakref
+from numbers import Real
 from typing import TYPE_CHECKING, Callable, Iterable, Optional, Tuple, Union
 
 import torch
@@ -218,6 +219,39 @@ def held(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+_HOW = {"foreach", "fused", "capturable", "differentiable"}      # to compute, not what
+
+
+def _numbers(name, value):
+    """The numbers that a field of a parameter group holds, by name."""
+    if isinstance(value, (tuple, list)):
+        return {f"{name}[{i}]": float(one) for i, one in enumerate(value) if isinstance(one, Real)}
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu":
+        value = value.item()        # a GPU would have to be waited for
+    return {name: float(value)} if isinstance(value, Real) else {}
+
+
+def applied_by(optimizer, model=None):
+    """A function that returns the rate and all else that the optimizer applies to results, by name;
+    does not keep the optimizer alive. In Join it returns nothing: a rank without inputs makes no
+    scheduler step, and gets its weights at the end."""
+    references = weakref.ref(optimizer), weakref.ref(model) if model is not None else lambda: None
+
+    def applied():
+        optimizer, model = (reference() for reference in references)
+        if optimizer is None or model is not None and model._join_config.enable:
+            return {}
+        found, several = {}, len(optimizer.param_groups) > 1
+        for number, group in enumerate(optimizer.param_groups):
+            of = f" of parameter group {number}" if several else ""
+            for field in optimizer.defaults:
+                if field not in _HOW:
+                    found.update((name + of, value) for name, value
+                                 in _numbers(field, group.get(field)).items())
+        return found
+    return applied
+
+
 def _named(optimizer, named_parameters):
     names = {id(parameter): name for name, parameter in named_parameters or ()}
     return [(names.get(id(parameter), f"parameter {number}"), parameter)
@@ -244,16 +278,18 @@ def DistributedOptimizer(
         process_group: "Optional[dist.ProcessGroup]" = None) -> torch.optim.Optimizer:
     """Makes optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
 
-    named_parameters: names for error texts. optimizer.thinwire has stats(), summary(),
-    state_dict(), load_state_dict() and close(). step(closure) works with optimizers that call the
-    closure once a step. LBFGS does not: its number of calls depends on the loss, which differs
-    between ranks.
+    named_parameters: names for error texts. Rates and the other numbers in param_groups must be the
+    same on all ranks, or step() raises MismatchError and changes nothing. optimizer.thinwire has
+    stats(), summary(), state_dict(), load_state_dict() and close(). step(closure) works with
+    optimizers that call the closure once a step. LBFGS does not: its number of calls depends on the
+    loss, which differs between ranks.
     """
     _check(optimizer, compression)
     named = _named(optimizer, named_parameters)
     named.reverse()         # as the backward pass reaches them
     options = (compression or Compression()).options
-    groups = Groups([0] * len(named), [{}], is_adaptive=is_adaptive(optimizer.defaults))
+    groups = Groups([0] * len(named), [{}], applied=applied_by(optimizer),
+                    is_adaptive=is_adaptive(optimizer.defaults))
     engine = Engine(named, process_group, groups=groups, **options)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (Distributed, kind), {})

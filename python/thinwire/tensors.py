@@ -8,12 +8,14 @@ class Groups:
 
     of: for each parameter, the number of its group. options: for each group, the fields of
     tw_select_params in which it differs. rates: with AdamW before selection, a function that
-    returns the rate of each group. is_adaptive: None if nobody knows. whole_updates: the optimizer
-    looks at mean updates as whole vectors."""
+    returns the rate of each group. applied: a function that returns what the optimizer applies to
+    results, {name: number}, which must be the same on all ranks. is_adaptive: None if nobody knows.
+    whole_updates: the optimizer looks at mean updates as whole vectors."""
 
-    def __init__(self, of, options, rates=None, is_adaptive=None, whole_updates=False):
+    def __init__(self, of, options, rates=None, applied=dict, is_adaptive=None,
+                 whole_updates=False):
         self.of, self.options, self.rates, self.is_adaptive = of, options, rates, is_adaptive
-        self.whole_updates = whole_updates
+        self.applied, self.whole_updates = applied, whole_updates
 
 
 class Tensors:

@@ -13,6 +13,7 @@ from unittest import mock
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
@@ -41,7 +42,7 @@ def setting(wrapped, **options):
 def everything(network, optimizer):
     """Weights, residuals, moments, counters: of a rank, as bytes. Without the head of the state, which
     has the number of the run, and its checksum."""
-    return torch.cat([weights(network).view(torch.uint8), optimizer.state_dict()["thinwire"]
+    return torch.cat([weights(network).view(torch.uint8), optimizer.thinwire.state_dict()
                       ["state"][40:-8]])
 
 
@@ -136,6 +137,94 @@ def other_rate(rank, nranks, wrapped):
         else:
             step_once(network, optimizer, rank, step)
     return weights(network)
+
+
+def made(kind, network):
+    if kind == "DistributedOptimizer":
+        return thinwire.DistributedOptimizer(
+            torch.optim.Adam(network.parameters(), 0.25),
+            compression=thinwire.Compression(density=0.1, warmup_steps=0))
+    if kind == "AdamW":
+        return thinwire.AdamW(network, density=0.1, warmup_steps=0)
+    bare = getattr(network, "module", network)
+    parameters = bare.parameters() if "one group" in kind else [
+        {"params": [bare.a]}, {"params": [bare.b], "weight_decay": 0.5}]
+    return thinwire.SGD(parameters, 0.25, 0.5, model=network, density=0.1,
+                        scheme="dense" if "dense" in kind else "oktopk",
+                        whole_model="parameters" not in kind)
+
+
+def gradients(network):
+    return torch.cat([one.grad.flatten() for one in network.parameters()])
+
+
+# The parameter group, its field, what rank 1 alone sets, and how the error begins.
+CHANGES = {
+    "SGD, one group": [(0, "lr", 0.125, "lr: rank 1 has set 0.125, rank 0 0.25; set it alike on all ranks"),
+                       (0, "weight_decay", 1.0, "weight_decay: rank 1 has set 1, rank 0 0; "),
+                       (0, "nesterov", True, "nesterov: rank 1 has set 1, rank 0 0; ")],
+    "SGD": [(1, "lr", 0.125, "lr of parameter group 1: rank 1 has set 0.125, rank 0 0.25; "),
+            (0, "momentum", 0.75, "momentum of parameter group 0: rank 1 has set 0.75, rank 0 0.5; ")],
+    "SGD, parameters": [(1, "weight_decay", 0.25, "weight_decay of parameter group 1: rank 1")],
+    "SGD, dense": [(0, "lr", 0.125, "lr of parameter group 0: rank 1")],
+    "AdamW": [(0, "weight_decay", 0.5, "weight_decay: rank 1 has set 0.5, rank 0 0; ")],
+    "DistributedOptimizer": [(0, "lr", 0.125, "lr: rank 1 has set 0.125, rank 0 0.25; "),
+                             (0, "betas", (0.5, 0.999), "betas[0]: rank 1 has set 0.5")],
+}
+
+
+def other_setting(rank, nranks, kind, wrapped):
+    """What the receiver applies: rank 1 alone changes it. The step that is repeated is that of a run
+    in which nobody did."""
+    network, spared = (DDP(Known(**SIZES), bucket_cap_mb=0.001) if wrapped else Known(**SIZES)
+                       for _ in range(2))
+    optimizer, other = made(kind, network), made(kind, spared)
+    for step, (number, field, value, text) in enumerate(CHANGES[kind]):
+        group = optimizer.param_groups[number]
+        usual = group[field]
+        step_once(network, optimizer, rank, 2 * step)
+        step_once(spared, other, rank, 2 * step)
+        given = draw(rank, 2 * step + 1)
+        optimizer.zero_grad()
+        before = everything(network, optimizer)
+        group[field] = value if rank == 1 else usual
+
+        def run_step():
+            network(given).backward()
+            optimizer.step()
+        refused(thinwire.MismatchError, text, run_step)
+        assert torch.equal(before, everything(network, optimizer))
+        assert torch.equal(gradients(network), torch.cat([given["a"], given["b"]])), kind
+        group[field] = usual
+        optimizer.zero_grad()
+        run_step()
+        step_once(spared, other, rank, 2 * step + 1)
+        assert torch.equal(everything(network, optimizer), everything(spared, other)), kind
+    return weights(network)
+
+
+def other_settings(rank, nranks):
+    return [other_setting(rank, nranks, kind, wrapped) for wrapped in (False, True)
+            for kind in CHANGES if not wrapped or kind != "DistributedOptimizer"]
+
+
+def test_other_settings_are_refused():
+    for results in zip(*run(other_settings, 2)):
+        assert equal(results) and results[0].any()
+
+
+def joined(rank, nranks):
+    """In Join a rank without inputs makes no scheduler step: its rate is not compared."""
+    network = DDP(model())
+    optimizer = thinwire.SGD(network, 0.5, density=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    with Join([network]):
+        train(network, optimizer, scheduler, rank, 0, 3 + 2 * rank)
+    return weights(network)
+
+
+def test_rates_in_join():
+    assert equal(run(joined, 2))
 
 
 def large(rank, nranks):
@@ -435,6 +524,7 @@ def test_low_densities_are_warned_of_once():
 
 if __name__ == "__main__":
     main([test_skipped_steps_leave_no_trace, test_refused_steps_change_nothing,
+          test_other_settings_are_refused, test_rates_in_join,
           test_resumed_is_bitwise_the_same, test_wrong_states, test_bad_arguments,
           test_wrong_order, test_wrapped_later, test_forgotten_process_group, test_freed,
           test_low_densities_are_warned_of_once])
