@@ -983,7 +983,10 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * a call in which ranks leave nobody joins: those that wait join in the next one. Between two calls
  * a rank listens for them at an address of tw_tcp_params.meet. It is any rank that can; if it is
  * lost, another one takes its place. Give the new ranks the parameters of the model
- * (tw_group_broadcast), then call tw_group_verify on all ranks.
+ * (tw_group_broadcast), then call tw_group_verify on all ranks. If a rank is lost before the new
+ * ones have opened their groups, tw_group_open fails on these, and the others go on without them.
+ * But they count when the others agree on who goes on, so tw_group_open waits until that is done,
+ * as tw_group_shrink does. Free all then, and join again.
  *
  * Leaving: the rank hands its residuals and moments to its heir, which adds them to its own by the
  * rules of tw_group_load. Nothing is lost. After TW_OK it can only free its group and its

@@ -263,6 +263,9 @@ static inline int tw__group_is_elastic(const tw_group *g) {
 /* Ranks that are new, this one or others, take the step counters of the others. Collective.
  * Errors: TW_ERR_MEMORY; TW_ERR_PROTOCOL; those of tw__transport_wait. */
 int tw__group_share_steps(tw_group *g, int is_new);
+/* A rank is new, and its group did not open. It is a member already, so when the others agree on who
+ * goes on, its vote counts: it votes for them, without itself. */
+void tw__group_withdraw(tw_group *g);
 /* After a step: now and then this rank's norm. */
 void tw__group_note_norm(tw_group *g);
 

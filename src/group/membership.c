@@ -502,6 +502,13 @@ int tw__group_share_steps(tw_group *g, int is_new) {
     return error;
 }
 
+void tw__group_withdraw(tw_group *g) {
+    const tw__intent intent = {.leaving = 1};
+    tw__membership m;
+    (void)tw__transport_agree_members(g->transport, &intent, &m);
+    free(m.ranks);
+}
+
 /* ---- the calls */
 
 static int change(tw_group *g, int64_t heir, tw_members *members) {

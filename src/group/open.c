@@ -426,7 +426,9 @@ int tw_group_open(tw_group *g) {
     if (error != TW_OK) {
         snprintf(g->broken_text, TW__TEXT, "%s", tw_last_error());
         g->broken = error;
-        return error;
+        if (tw__transport_is_new(g->transport))
+            tw__group_withdraw(g);
+        return tw__fail(error, "%s", g->broken_text);
     }
     tw__transport_set_known(g->transport);
     g->broken = TW_OK;

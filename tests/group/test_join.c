@@ -28,6 +28,7 @@ typedef struct process {
     const char *exchange;
     int joins;         /* it comes when the job runs */
     double late;       /* seconds before it comes */
+    int dies;          /* when it has joined; a rank: when it has seen that */
     int asks_nothing;  /* it gives no tw_members to tw_group_grow */
     int64_t k;         /* 0: K */
     int differs;       /* its parameters do */
@@ -238,12 +239,16 @@ static void begin(process *all, int members, int count, const char *exchange) {
     }
 }
 
-static void run(process *all, int count) {
+static void run_as(void *(*main)(void *), process *all, int count) {
     for (int i = 0; i < count; i++)
-        if (pthread_create(&all[i].thread, NULL, process_main, &all[i]) != 0)
+        if (pthread_create(&all[i].thread, NULL, main, &all[i]) != 0)
             abort();
     for (int i = 0; i < count; i++)
         pthread_join(all[i].thread, NULL);
+}
+
+static void run(process *all, int count) {
+    run_as(process_main, all, count);
 }
 
 static void check_process(const process *p, int status, const char *text) {
@@ -538,6 +543,64 @@ static void test_no_meeting(void **state) {
     tw_transport_free(transport);
 }
 
+/* ---- lost before newcomers are in */
+
+/* A newcomer is lost when it has joined, and then a rank. */
+static void *losing_main(void *context) {
+    process *p = context;
+    tw_transport *transport = NULL;
+    tw_group *group = NULL;
+    tw_members members = {0};
+    nap(p->late);
+    p->status = p->joins ? tw_transport_join(&transport, &p->params)
+                         : tw_transport_tcp(&transport, &p->params);
+    if (p->status == TW_OK && !(p->joins && p->dies))
+        p->status = open_group(p, transport, &group);
+    if (p->status == TW_OK && !p->joins)
+        p->status = tw_group_grow(group, &members); /* listens */
+    nap(p->pause);
+    if (p->status == TW_OK && !p->joins)
+        p->status = tw_group_grow(group, &members);
+    if (transport != NULL)
+        (void)tw_transport_info(transport, NULL, &p->rank, &p->nranks, NULL);
+    snprintf(p->text, sizeof p->text, "%s", tw_last_error());
+    if (p->status != TW_OK && !p->joins && !p->dies) {
+        p->status = tw_group_shrink(group, &members);
+        note_change(p, &members);
+    }
+    tw_group_free(group);
+    tw_transport_free(transport);
+    return NULL;
+}
+
+static int run_losing(process *all, double pause) {
+    begin(all, 3, 6, "oktopk");
+    for (int i = 0; i < 6; i++) {
+        all[i].timeout = 5;
+        all[i].pause = i < 3 ? pause : 0.0;
+        all[i].late = i < 3 ? 0.0 : pause / 4;
+        all[i].dies = i == 2 || i == 5;
+    }
+    run_as(losing_main, all, 6);
+    return all[0].nranks == 6;
+}
+
+/* 2 of 3 ranks and 2 of 3 newcomers are a quorum of 6, though the newcomers do not stay. */
+static void test_newcomers_vote(void **state) {
+    (void)state;
+    process all[6];
+    double pause = 0.4;
+    while (!run_losing(all, pause) && pause < 10.0)
+        pause *= 2.0;
+    check_int("ranks with the newcomers", all[0].nranks, 6);
+    for (int i = 0; i < 2; i++) {
+        check_process(&all[i], TW_OK, NULL);
+        check_int("ranks that go on", all[i].changes[0].members.nranks, 2);
+    }
+    for (int i = 3; i < 5; i++)
+        check_process(&all[i], TW_ERR_TRANSPORT, NULL);
+}
+
 /* ---- refused: the job goes on */
 
 static void check_refused(process *all, int status, const char *text) {
@@ -637,6 +700,7 @@ int main(void) {
         cmocka_unit_test(test_stranger),
         cmocka_unit_test(test_listener_leaves),
         cmocka_unit_test(test_no_meeting),
+        cmocka_unit_test(test_newcomers_vote),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),
