@@ -143,7 +143,7 @@ typedef struct common {
 
 static int set_common(ranks *r, int rank, void *context) {
     common c = *(const common *)context;
-    if (rank == c.rank && c.at < c.count)
+    if (rank == c.rank && c.at >= 0)
         c.values[c.at] = c.other;
     return tw_group_set_common(r->groups[rank], c.values, c.count + (rank == c.rank && c.at < 0));
 }
