@@ -7,7 +7,6 @@
 """
 
 import thinwire
-import torch_common
 import torch_gpt
 from torch_runlog import STATS, sparse_step
 
@@ -44,8 +43,8 @@ class Rounds:
         self.local.close()
 
 
-class Loop(torch_common.Loop):
-    """As for all examples; but a worker's model is its own until a round ends."""
+class Loop(torch_gpt.Loop):
+    """As for the GPT; but a worker's model is its own until a round ends."""
 
     def __init__(self, args, task, device):
         thinwire.broadcast_parameters(task.model)
@@ -53,7 +52,7 @@ class Loop(torch_common.Loop):
         self.state, self.alike = Rounds(args, task.model, self.optimizer), False
 
     def wrap(self, model):
-        return model
+        return self.record(model) if self.args.graph else model
 
     def exchange(self):
         """Bytes and times of the round that this step has ended; else none."""
@@ -87,7 +86,7 @@ def main():
     p.set_defaults(scheme="topka", density=1 / 64, wire="q2")
     args = p.parse_args()
     check(args)
-    torch_common.train(args, torch_gpt.Text, "a text file", Loop)
+    torch_gpt.train(args, Loop)
 
 
 if __name__ == "__main__":
