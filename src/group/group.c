@@ -460,16 +460,13 @@ int tw_group_set_common(tw_group *g, const double *values, int count) {
         return tw__fail(TW_ERR_STATE, "tensors are under way; call tw_allreduce_wait first");
     if (count < 0 || count > TW_MOST_COMMON)
         return tw__fail(TW_ERR_PARAM, "count: %d; accepted is 0 .. %d", count, TW_MOST_COMMON);
-    if (count > 0)
+    if (count > 0) {
         TW_REQUIRE(values, "values");
-    if (count > g->ncommon) {
-        double *larger = realloc(g->common, sizeof *larger * (size_t)count);
-        if (larger == NULL)
+        double *memory = realloc(g->common, sizeof *memory * (size_t)count);
+        if (memory == NULL)
             return tw__fail(TW_ERR_MEMORY, "no memory for %d common values", count);
-        g->common = larger;
+        g->common = memcpy(memory, values, sizeof *values * (size_t)count);
     }
-    if (count > 0)
-        memcpy(g->common, values, sizeof *values * (size_t)count);
     g->ncommon = count;
     return TW_OK;
 }
