@@ -156,6 +156,8 @@ static int read_piece(tw__job *job, space *w, int piece, int r, const tw__buffer
     int64_t most = run->count == start ? most_of_piece(&job->shape, piece) : 0;
     TW_TRY(tw__unpack_list(job, message, end_of(run), job->shape.span, most, r, run->at + start,
                            &read));
+    if (read.at != run->at + start) /* plain entries of a packed message: they lie in it */
+        return tw__list_append(&job->lists, run, &read);
     run->count += read.count;
     return TW_OK;
 }
