@@ -29,7 +29,7 @@ static const field group_fields[] = {
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define KEY (GROUP_FIELDS - 1)
-#define FORMAT_NOW 0x5457000a /* "TW", version 10; another byte order reads differently */
+#define FORMAT_NOW 0x5457000b /* "TW", version 11; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
