@@ -234,8 +234,7 @@ static int run(tw__job *job) {
     if (job->shape.nranks == 1)
         return run_alone(job, &w);
     job->result.at = w.result;
-    int around_ring = job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
-    TW_TRY(around_ring ? gather_pieces(job, &w) : gather_at_once(job, &w));
+    TW_TRY(tw__job_uses_ring(job) ? gather_pieces(job, &w) : gather_at_once(job, &w));
     assert(job->result.count <= tw__most_union(&job->shape));
     if (job->weights != NULL)
         TW_TRY(job->lists.calls->divide(job->lists.context, &job->result, w.runs, job->shape.nranks,
