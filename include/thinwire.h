@@ -783,7 +783,8 @@ TW_API int tw_group_set_weight(tw_group *group, double weight);
 /* Set numbers that this rank applies to results itself, for instance the learning rate and the
  * weight decay of SGD. The library only compares them: all ranks must set the same before the same
  * step, or that step returns TW_ERR_MISMATCH, and its text names the first that differs. They stay
- * until the next call. Does not wait. A step sends no byte more for them.
+ * until the next call. Does not wait. A step sends no byte more for them. In an elastic group a rank
+ * that has joined sets them too, before its first step.
  *   values  [count] copied; a NaN equals the same NaN. May be NULL if count is 0
  *   count   up to TW_MOST_COMMON; 0, as at the start: none
  * Errors: TW_ERR_NULL; TW_ERR_PARAM for count; TW_ERR_MEMORY; TW_ERR_STATE if the group is not open

@@ -108,11 +108,11 @@ static const char help_notes[] =
     "busiest rank. Where the vectors of all ranks have more than 40 M elements, or k times ranks "
     "squared is more, it is simulated at 1/s of the size: 1/s of the vector, at the same density, "
     "each byte of payload taking the time of s; column size, JSON key scale. Payload and latencies "
-    "then take the time that they would, but dense, which travels in pieces of 1 MB, has fewer of "
-    "them. Exchanges that need k >= 8P keep that k, at a higher density. 1,024 ranks take 10 to 90 "
-    "seconds for each scheme on two cores, and 3 GB. JSON: one object per row; payload_sent_max is "
-    "that of the whole n, formula_s the upper bound where the papers give two, exchange_s the part "
-    "of time_s between agreement and the application of the result.";
+    "then take the time that they would, but dense and long lists, which travel in pieces, have "
+    "fewer of them. Exchanges that need k >= 8P keep that k, at a higher density. 1,024 ranks take "
+    "10 to 90 seconds for each scheme on two cores, and 3 GB. JSON: one object per row; "
+    "payload_sent_max is that of the whole n, formula_s the upper bound where the papers give two, "
+    "exchange_s the part of time_s between agreement and the application of the result.";
 
 static const char help_examples[] =
     "  thinwire simulate\n"

@@ -87,9 +87,10 @@ static tw_cost cost(double n, double k, double nranks) {
 
 static tw__cost_terms terms(const tw__shape *s) {
     double others = s->nranks - 1.0, all = (double)s->k * s->nranks;
+    int pieces = tw__gather_pieces(s);
     return (tw__cost_terms){
-        .rounds = tw__gather_rounds(s, tw__gather_pieces(s)),
-        .messages = others,
+        .rounds = tw__gather_rounds(s, pieces),
+        .messages = others * pieces,
         .bytes = others * (double)tw__pack_bytes(s->wire, s->k, 0, s->span),
         .entries = s->wire != NULL ? all : 0.0,
         .merged = all,
@@ -156,15 +157,23 @@ static int read_piece(tw__job *job, space *w, int piece, int r, const tw__buffer
     int64_t most = run->count == start ? most_of_piece(&job->shape, piece) : 0;
     TW_TRY(tw__unpack_list(job, message, end_of(run), job->shape.span, most, r, run->at + start,
                            &read));
+    if (read.at != run->at + start) /* plain entries of a packed message: they lie in it */
+        return tw__list_append(&job->lists, run, &read);
     run->count += read.count;
     return TW_OK;
 }
 
+/* After this piece of all ranks: whether the rank has sent all that it selected. */
+static int is_complete(const tw__shape *s, const tw__list *run, int piece) {
+    return piece + 1 == tw__gather_pieces(s) || run->count < piece_start(s, s->most, piece + 1);
+}
+
 /* Sums all indices that no further piece can bring. */
-static int sum_pieces(tw__job *job, space *w, int is_last) {
+static int sum_pieces(tw__job *job, space *w, int piece) {
     int64_t end = job->shape.span;
-    for (int r = 0; r < job->shape.nranks && !is_last; r++)
-        end = tw__at_most(end, end_of(&w->runs[r]));
+    for (int r = 0; r < job->shape.nranks; r++)
+        if (!is_complete(&job->shape, &w->runs[r], piece))
+            end = tw__at_most(end, end_of(&w->runs[r]));
     for (int r = 0; r < job->shape.nranks; r++) {
         tw__list rest = {w->runs[r].at + w->summed[r], w->runs[r].count - w->summed[r]};
         TW_TRY(tw__list_between(&job->lists, &rest, 0, end, &w->parts[r]));
@@ -179,7 +188,7 @@ static int sum_pieces(tw__job *job, space *w, int is_last) {
 }
 
 static int read_pieces(tw__job *job, space *w, tw__ring *ring) {
-    int nranks = job->shape.nranks, last = tw__gather_pieces(&job->shape) - 1;
+    int nranks = job->shape.nranks;
     for (int piece = 0, from = 0;;) {
         TW_TRY(tw__ring_next(ring, &piece, &from));
         if (from < 0)
@@ -188,7 +197,7 @@ static int read_pieces(tw__job *job, space *w, tw__ring *ring) {
         if (from != (job->rank + 1) % nranks)
             continue;
         TW_TRY(read_piece(job, w, piece, job->rank, &w->own[piece]));
-        TW_TRY(sum_pieces(job, w, piece == last));
+        TW_TRY(sum_pieces(job, w, piece));
     }
 }
 
@@ -225,8 +234,7 @@ static int run(tw__job *job) {
     if (job->shape.nranks == 1)
         return run_alone(job, &w);
     job->result.at = w.result;
-    int around_ring = job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
-    TW_TRY(around_ring ? gather_pieces(job, &w) : gather_at_once(job, &w));
+    TW_TRY(tw__job_uses_ring(job) ? gather_pieces(job, &w) : gather_at_once(job, &w));
     assert(job->result.count <= tw__most_union(&job->shape));
     if (job->weights != NULL)
         TW_TRY(job->lists.calls->divide(job->lists.context, &job->result, w.runs, job->shape.nranks,

@@ -88,7 +88,7 @@ static int gather_around_ring(tw__job *job, const tw__buffer *own, tw__buffer *i
 
 int tw__job_gather(tw__job *job, const tw__buffer *own, tw__buffer *out, tw__buffer *in,
                    void *alltoall) {
-    if (job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape))
+    if (tw__job_uses_ring(job))
         return gather_around_ring(job, own, in);
     for (int r = 0; r < job->shape.nranks; r++)
         out[r] = *own;

@@ -29,7 +29,7 @@ static const field group_fields[] = {
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
 #define KEY (GROUP_FIELDS - 1)
-#define FORMAT_NOW 0x5457000a /* "TW", version 10; another byte order reads differently */
+#define FORMAT_NOW 0x5457000b /* "TW", version 11; another byte order reads differently */
 
 static const field tensor_fields[] = {
     {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
@@ -47,6 +47,21 @@ static int64_t real(double x) {
     int64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
+}
+
+/* Two numbers that differ, with as many digits as that takes to see. */
+typedef struct two_texts {
+    char one[40], other[40];
+} two_texts;
+
+static two_texts tell_apart(double one, double other) {
+    two_texts t;
+    int digits = 6;
+    do {
+        snprintf(t.one, sizeof t.one, "%.*g", digits, one);
+        snprintf(t.other, sizeof t.other, "%.*g", digits, other);
+    } while (strcmp(t.one, t.other) == 0 && ++digits <= 17);
+    return t;
 }
 
 /* Behind the last format comes what stands for a choice among them. */
@@ -106,16 +121,13 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
     memcpy(values, all, sizeof all);
 }
 
+/* Of all kinds but REAL. */
 static void print_value(char *text, size_t size, kind what, int64_t value) {
     tw__name_at *const tables[] = {[SCHEME] = tw__scheme_name,
                                    [EXCHANGE] = tw__exchange_name,
                                    [WIRE] = wire_name,
                                    [METHOD] = tw__method_name};
-    double number;
-    memcpy(&number, &value, sizeof number);
-    if (what == REAL)
-        snprintf(text, size, "%g", number);
-    else if (what == INTEGER)
+    if (what == INTEGER)
         snprintf(text, size, "%lld", (long long)value);
     else if (what == FORMAT)
         snprintf(text, size, "%llx", (unsigned long long)value);
@@ -126,11 +138,18 @@ static void print_value(char *text, size_t size, kind what, int64_t value) {
 }
 
 static int differs(const field *f, const char *where, int rank, int64_t theirs, int64_t zeros) {
-    char a[40], b[40];
-    print_value(a, sizeof a, f->kind, theirs);
-    print_value(b, sizeof b, f->kind, zeros);
+    two_texts t;
+    if (f->kind == REAL) {
+        double one, other;
+        memcpy(&one, &theirs, sizeof one);
+        memcpy(&other, &zeros, sizeof other);
+        t = tell_apart(one, other);
+    } else {
+        print_value(t.one, sizeof t.one, f->kind, theirs);
+        print_value(t.other, sizeof t.other, f->kind, zeros);
+    }
     return tw__fail(TW_ERR_MISMATCH, "%s%s: rank %d has %s, rank 0 has %s; give all ranks the same",
-                    where, f->name, rank, a, b);
+                    where, f->name, rank, t.one, t.other);
 }
 
 /* rows[nranks][count * nfields]: all ranks against rank 0. */
@@ -337,12 +356,15 @@ static int compare_common_row(const tw_group *g, const common_row *rows, int fir
                             "tw_group_set_common alike on all ranks",
                             r, (long long)rows[r].count, (long long)rows[0].count);
     for (int i = 0; i < COMMON_ROW; i++)
-        for (int r = 1; r < g->nranks; r++)
-            if (real(rows[r].values[i]) != real(rows[0].values[i]))
-                return tw__fail(TW_ERR_MISMATCH,
-                                "common value %d: rank %d has set %.10g, rank 0 %.10g; call "
-                                "tw_group_set_common alike on all ranks",
-                                first + i, r, rows[r].values[i], rows[0].values[i]);
+        for (int r = 1; r < g->nranks; r++) {
+            if (real(rows[r].values[i]) == real(rows[0].values[i]))
+                continue;
+            two_texts t = tell_apart(rows[r].values[i], rows[0].values[i]);
+            return tw__fail(TW_ERR_MISMATCH,
+                            "common value %d: rank %d has set %s, rank 0 %s; call "
+                            "tw_group_set_common alike on all ranks",
+                            first + i, r, t.one, t.other);
+        }
     return TW_OK;
 }
 
@@ -371,11 +393,12 @@ static int compare_settings(tw_group *g, const step_record *records, int *refuse
     *refused = r < g->nranks;
     if (!*refused)
         return TW_OK;
+    two_texts t = tell_apart(records[r].rate, records[0].rate);
     if (records[r].rate != records[0].rate)
         return tw__fail(TW_ERR_MISMATCH,
-                        "rate: rank %d has set %g, rank 0 %g (summed over the tensors of the "
+                        "rate: rank %d has set %s, rank 0 %s (summed over the tensors of the "
                         "step); call tw_group_set_rate alike on all ranks",
-                        r, records[r].rate, records[0].rate);
+                        r, t.one, t.other);
     if (records[r].k != records[0].k)
         return tw__fail(
             TW_ERR_MISMATCH,

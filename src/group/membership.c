@@ -473,8 +473,7 @@ static int take_steps(tw_group *g, const int64_t *row) {
     for (int i = 0; i < g->ntensors; i++) {
         tw__tensor *t = &g->tensors[i];
         if (row[2 + i] < 0)
-            return tw__transport_abort(
-                g->transport, tw__fail(TW_ERR_PROTOCOL, "rank 0 tells of a step that cannot be"));
+            return tw__fail(TW_ERR_PROTOCOL, "rank 0 tells of a step that cannot be");
         t->steps = t->info.step = row[2 + i];
         if (t->selector != NULL)
             TW_TRY(tw__selector_reset(t->selector, t->steps));
@@ -496,8 +495,12 @@ int tw__group_share_steps(tw_group *g, int is_new) {
             own[2 + t] = g->tensors[t].steps;
         error = tw__allgather(g->transport, rows, width * sizeof *rows, g->agree);
     }
-    if (error == TW_OK && is_new)
+    if (error == TW_OK && is_new) {
         error = take_steps(g, rows);
+        if (error !=
+            TW_OK) /* the others have all that they need, and wait for this rank's next step */
+            error = tw__transport_abort(g->transport, error);
+    }
     free(rows);
     return error;
 }

@@ -99,6 +99,7 @@ static void test_counts(void **state) {
 static struct {
     int (*send)(void *context, int peer, int tag, const void *data, size_t bytes, void **request);
     int target; /* the send that is cut */
+    int cut;    /* by so many bytes */
     int sends;  /* of that rank so far */
     int count;  /* of sends that were forged */
 } forger;
@@ -107,19 +108,25 @@ static int cut_one(void *context, int peer, int tag, const void *data, size_t by
                    void **request) {
     const int now = tag != TW__TAG_LIVENESS && bytes > 0 && forger.sends++ == forger.target;
     forger.count += now;
-    return forger.send(context, peer, tag, data, bytes - (size_t)now, request);
+    return forger.send(context, peer, tag, data, bytes - (size_t)(now * forger.cut), request);
 }
 
-/* A step in which send number `target` of rank FORGER is a byte short. Returns whether it sent that
- * many. */
-static int step_with_cut(const char *exchange, const char *wire, int target) {
-    const int64_t n = 400;
-    tw_group_params params = ranks_params(exchange, 40);
+/* Lists of so many entries; the error names this rank. */
+typedef struct cut_case {
+    const char *exchange, *wire;
+    int64_t n, k;
+    const char *culprit;
+} cut_case;
+
+/* A step in which send number `target` of rank FORGER is too short. Returns whether it sent that many. */
+static int step_with_cut(const cut_case *c, int target, int cut) {
+    const int64_t n = c->n;
+    tw_group_params params = ranks_params(c->exchange, c->k);
     ranks r;
     int refused = 0;
-    params.wire = wire;
+    params.wire = c->wire;
     params.timeout = 5.0;
-    check_scene("%s, %s: message %d is a byte short", exchange, wire, target);
+    check_scene("%s, %s: message %d is %d bytes short", c->exchange, c->wire, target, cut);
     float **grads = rows_alloc(RANKS, n), **outs = rows_alloc(RANKS, n);
     for (int rank = 0; rank < RANKS; rank++) /* close together: ranks of oktopk list magnitudes */
         for (int64_t i = 0; i < n; i++)
@@ -128,11 +135,12 @@ static int step_with_cut(const char *exchange, const char *wire, int target) {
     tw_transport_calls *calls = &r.transports[FORGER]->calls;
     forger.send = calls->send;
     forger.target = target;
+    forger.cut = cut;
     forger.sends = forger.count = 0;
     calls->send = cut_one;
     ranks_allreduce(&r, 0, (void *const *)grads, outs);
     for (int rank = 0; rank < RANKS && forger.count; rank++)
-        refused += r.status[rank] == TW_ERR_PROTOCOL && strstr(r.text[rank], "rank 1") != NULL;
+        refused += r.status[rank] == TW_ERR_PROTOCOL && strstr(r.text[rank], c->culprit) != NULL;
     if (forger.count && refused == 0)
         check_fail("no rank refuses: rank 0 gave %d (%s), rank 2 gave %d (%s)", r.status[0],
                    r.text[0], r.status[2], r.text[2]);
@@ -154,11 +162,31 @@ static void test_short_messages(void **state) {
             int target = 0;
             if (!both && packed != e % 2)
                 continue;
-            while (step_with_cut(exchange, packed ? "bf16" : "raw", target))
+            const cut_case c = {exchange, packed ? "bf16" : "raw", 400, 40, "rank 1"};
+            while (step_with_cut(&c, target, 1))
                 target++;
             check_between("messages", target, 3, 100);
         }
     }
+}
+
+/* Lists of three pieces. A ring passes on those of rank 0 too, and the error names their owner. */
+static void test_short_pieces(void **state) {
+    (void)state;
+    for (int packed = 0; packed < 2; packed++) {
+        const cut_case c = {"allgather", packed ? "q2" : "raw", 500000, 300000, "rank "};
+        int target = 0;
+        while (step_with_cut(&c, target, 1))
+            target++;
+        check_between("messages", target, 3 * (RANKS - 1) + 2, 20);
+    }
+}
+
+/* After a piece that was not full, none may have entries. Message 2 is the first piece. */
+static void test_entries_behind_the_end(void **state) {
+    (void)state;
+    const cut_case c = {"allgather", "raw", 500000, 300000, "rank 1: sent"};
+    check_true(step_with_cut(&c, 2, sizeof(tw__entry)));
 }
 
 /* A report of oktopk: sums above the threshold, equal to it, listed. One more than the rank has. */
@@ -207,6 +235,8 @@ int main(void) {
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_short_messages),
+        cmocka_unit_test(test_short_pieces),
+        cmocka_unit_test(test_entries_behind_the_end),
         cmocka_unit_test(test_claims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

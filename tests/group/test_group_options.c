@@ -200,6 +200,8 @@ static void test_common_differs(void **state) {
     check_common("allgather", c, "common value 1: rank 1 has set 0.9, rank 0 0.05;");
     c.at = -1;
     check_common("allgather", c, "common values: rank 1 has set 3, rank 0 4;");
+    c = (common){.values = {0.1}, .count = 1, .rank = 1, .other = nextafter(0.1, 1.0)};
+    check_common("allgather", c, "rank 1 has set 0.10000000000000002, rank 0 0.10000000000000001;");
     c = (common){.values = {NAN, [66] = 1e-7}, .count = 68, .rank = 3, .at = 66, .other = 2e-7};
     check_common("allgather", c, "common value 66: rank 3 has set 2e-07, rank 0 1e-07;");
 }
