@@ -3,12 +3,10 @@
 To decay all parameters in each step is to read and write all of them: with AdamW before selection
 that would be 2 of 9 words an element. So a parameter group is divided into parts. Each step decays
 one part, by the product of the factors of all steps since its last turn. After a step the weights
-of a part lack the decay of at most 16 steps: with rate 1e-3 and weight decay 0.01, 0.00016 of their
+of a part lack the decay of at most 15 steps: with rate 1e-3 and weight decay 0.01, 0.00015 of their
 value. Small groups are one part, which is decayed in each step as in torch.
 
-What a part owes from earlier steps does not depend on the step under way. So it is paid while
-that one's exchange runs, and taken back if that one is refused. What is pending is in the parameter
-group: torch saves and loads it.
+What is pending is in the parameter group, so that torch saves and loads it.
 """
 import torch
 
@@ -23,41 +21,21 @@ class Decay:
         self.parameters = parameters
         self.total = sum(one.numel() for one in parameters)
         self.views = {}     # of parts that had their turn
-        self.taken = None   # to undo pay(): what was pending, the part, and its values
-
-    def pay(self, group, undoable=False):
-        """Decays one part by what it owes, once; before or during a step."""
-        pending, turn = group.get("pending_decay"), group.get("decay_turn", 0)
-        if pending is None or pending[turn] == 1.0:
-            return
-        part = self._part(turn, len(pending))
-        if undoable:
-            self.taken = pending, part, [one.clone() for one in part]
-        if part:        # torch takes no empty list
-            torch._foreach_mul_(part, pending[turn])
-        # A new list: a state_dict may hold the old one.
-        group["pending_decay"] = [1.0 if at == turn else one for at, one in enumerate(pending)]
-
-    def undo(self, group):
-        """As before pay()."""
-        if self.taken is not None:
-            group["pending_decay"], part, values = self.taken
-            for one, value in zip(part, values):
-                one.copy_(value)
-            self.taken = None
 
     def step(self, group):
-        """After a good step: a small group is decayed, a large one owes more."""
-        self.taken = None
+        """One step of the weight decay of a parameter group."""
         factor = 1.0 - float(group["lr"]) * group["weight_decay"]
-        parts = max(1, min(_PARTS, self.total // _LEAST))
         pending, turn = group.get("pending_decay"), group.get("decay_turn", 0)
-        if factor == 1.0 and pending is None:
+        if pending is None and factor == 1.0:
             return
-        pending = [one * factor for one in pending or [1.0] * parts]
+        if pending is None:
+            pending = [1.0] * max(1, min(_PARTS, self.total // _LEAST))
+        pending = [one * factor for one in pending]     # a new list: a state_dict may hold the old
+        part = self._part(turn, len(pending))
+        if pending[turn] != 1.0 and part:       # torch takes no empty list
+            torch._foreach_mul_(part, pending[turn])
+        pending[turn] = 1.0
         group["pending_decay"], group["decay_turn"] = pending, (turn + 1) % len(pending)
-        if len(pending) == 1:
-            self.pay(group)
 
     def _part(self, turn, parts):
         """Part `turn` of the elements, as views."""

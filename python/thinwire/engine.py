@@ -328,7 +328,7 @@ class Engine:
                              "whole_model=True is for models that use all their parameters in "
                              "every step")
 
-    def finish(self, then=lambda: None):
+    def finish(self, then=None):
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
         on all ranks. Returns False for a step to skip: gradients are infinite then. then() is
         called before anything is counted, so that a GPU gets work soon."""
@@ -348,7 +348,8 @@ class Engine:
             raise type(error)(self._by_name(error)) from None
         finally:
             self.begun, self.given = [], {}
-        then()
+        if then is not None:
+            then()
         if not self.makes_updates:
             for _, grad, _, mean in begun:
                 if self.scaler is not None:

@@ -4,7 +4,6 @@ AdamW computes each rank's update before selection: what is selected, summed and
 update of a rank's own gradient, and step() subtracts the mean. SGD averages gradients, then makes
 torch's step. Both keep what was not sent, and take density from a schedule.
 """
-import functools
 import gc
 import math
 import sys
@@ -19,7 +18,7 @@ from . import ddp
 from .decay import Decay
 from .engine import Engine
 from .errors import MismatchError, ParamError, StateError
-from .optimizer import DDPStep, Distributed, PlainStep, Update, applied_by, held
+from .optimizer import DDPStep, Distributed, PlainStep, applied_by, held
 from .options import shown
 from .tensors import Groups
 
@@ -210,7 +209,6 @@ class _AdamWRule(torch.optim.Optimizer):
         if not self._is_updated:
             self._locate()
             with self.thinwire.on_stream():
-                self._pay_decay()
                 self._update()
         self._is_updated = False
         return loss
@@ -221,14 +219,6 @@ class _AdamWRule(torch.optim.Optimizer):
             known = set(map(id, self._exchange.parameters))
             self._decays = [Decay([one for one in group["params"] if id(one) in known])
                             for group in self.param_groups]
-
-    def _pay_decay(self, undoable=False):
-        for group, decay in zip(self.param_groups, self._decays):
-            decay.pay(group, undoable)
-
-    def _undo_decay(self):
-        for group, decay in zip(self.param_groups, self._decays):
-            decay.undo(group)
 
     def _update(self):
         for group, decay in zip(self.param_groups, self._decays):
@@ -303,8 +293,7 @@ class AdamW(_Exchanging, _AdamWRule):
     def _prepare_update(self):
         self._is_updated = False
         self._locate()
-        calls = functools.partial(self._pay_decay, undoable=True), self._update, self._undo_decay
-        return Update(*map(torch.no_grad(), calls))
+        return torch.no_grad()(self._update)
 
     def _check_unchanged(self):
         for group, opened in zip(self.param_groups, self._opened):

@@ -8,7 +8,7 @@ import functools
 import threading
 import weakref
 from numbers import Real
-from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Iterable, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -39,20 +39,6 @@ class Compression:
     def __repr__(self):
         options = (f"{name}={value!r}" for name, value in self.options.items() if value is not None)
         return f"thinwire.Compression({', '.join(options)})"
-
-
-def _nothing():
-    pass
-
-
-class Update(NamedTuple):
-    """What an optimizer does to parameters beside and after the exchange of a step."""
-    meanwhile: Callable = _nothing      # while the exchange runs
-    then: Callable = _nothing           # as soon as the result is there
-    undo: Callable = _nothing           # takes meanwhile() back, if there is none
-
-
-NO_UPDATE = Update()
 
 
 class PlainStep:
@@ -125,29 +111,19 @@ class PlainStep:
                                  "backward() and step(), while it was exchanged; to clip gradients "
                                  "pass clip_norm or whole_model=True, or call synchronize() first")
 
-    def synchronize(self, update=NO_UPDATE):
-        """Waits for all gradients, and calls the parts of the update in the engine's stream.
-        Parameters that this rank did not use count as zero: all ranks sum the same tensors."""
+    def synchronize(self, then=None):
+        """Waits for all gradients, then calls then() in the engine's stream. Parameters that this
+        rank did not use count as zero: all ranks sum the same tensors."""
         with self.lock:
             self._check_unchanged()
             self._start([number for number, started in enumerate(self.started) if not started])
             self._reset()
             stream = self.engine.stream
             with torch.cuda.stream(stream):
-                good = self._finish(update)
+                good = self.engine.finish(then)
             if stream is not None:
                 torch.cuda.current_stream(self.engine.device).wait_stream(stream)
             self.engine.end_step(good)
-
-    def _finish(self, update):
-        good = False
-        update.meanwhile()
-        try:
-            good = self.engine.finish(update.then)
-        finally:
-            if not good:
-                update.undo()
-        return good
 
     def check_scaled(self):
         if self.engine.scaler is not None:
@@ -166,7 +142,7 @@ class DDPStep:
     def __init__(self, state):
         self.state, self.engine, self.parameters = state, state.engine, state.parameters
 
-    def synchronize(self, update=None):
+    def synchronize(self, then=None):
         if not self.engine.is_fresh:
             raise StateError("step() without gradients: call backward() of the model before, the "
                              "last one of a step not under no_sync()")
@@ -186,14 +162,14 @@ class Distributed:
         backward() and step() that reads gradients: clipping, scaler.step()."""
         self._synchronize()
 
-    def _synchronize(self, update=NO_UPDATE):
+    def _synchronize(self, then=None):
         known = set(map(id, self._exchange.parameters))
         for parameter in held(self):
             if parameter.requires_grad and id(parameter) not in known:
                 raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
                                  "gradient when the optimizer became distributed: each rank would "
                                  "train it alone; unfreeze parameters before")
-        self._exchange.synchronize(update)
+        self._exchange.synchronize(then)
 
     def check_wrapped(self, model):
         """Refuses a DistributedDataParallel that this optimizer was made without."""
@@ -217,7 +193,8 @@ class Distributed:
         return loss
 
     def _prepare_update(self):
-        return NO_UPDATE
+        """What to call as soon as the result is there, if the optimizer's step can begin then."""
+        return None
 
     def _synchronize_once(self):
         if not self.thinwire.is_fresh:
