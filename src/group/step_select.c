@@ -81,7 +81,7 @@ static int fold_all(tw__step *s) {
 }
 
 /* Selections that a call of the backend gets at once: a device may run as many in one launch. */
-enum { AT_ONCE = 64 };
+enum { AT_ONCE = 110 };
 
 /* What has come of member i's selection. */
 static void note_task(tw__step *s, int i, const tw__select_task *task) {

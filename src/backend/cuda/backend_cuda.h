@@ -17,6 +17,7 @@
  *   wire.cu         groups: entries in wire formats
  *   dense.cu        groups: whole vectors
  *   step.cuh        what the kernels of a step share in device memory
+ *   teams.h         which blocks of a launch choose for which steps
  *
  * The residual has two copies, and so have moments: a step reads one and writes the other, so that
  * undoing it costs nothing. On a GPU this moves no byte more than adding in place. */

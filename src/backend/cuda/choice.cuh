@@ -177,7 +177,7 @@ __device__ inline uint32_t learn_guess(const Step &s, const Seen &v, float facto
 }
 
 __device__ inline bool reuse_due(const Step &s, const Learned &l, bool k_changed) {
-    return k_changed || l.threshold == 0.0f || l.age >= s.params.reuse_period;
+    return k_changed || l.threshold == 0.0f || l.age >= s.rules.reuse_period;
 }
 
 __device__ inline bool far_off(uint32_t count, int64_t k) {
@@ -187,10 +187,10 @@ __device__ inline bool far_off(uint32_t count, int64_t k) {
 /* Moves the threshold in use, and with it the guess for the next exact step. */
 __device__ inline void nudge(const Step &s, const Learned &l, uint32_t chosen, Learned *next) {
     float factor = 1.0f, count = (float)chosen, k = (float)s.k;
-    if (count < s.params.reuse_low * k)
-        factor -= s.params.reuse_nudge;
-    else if (count > s.params.reuse_high * k)
-        factor += s.params.reuse_nudge;
+    if (count < s.rules.reuse_low * k)
+        factor -= s.rules.reuse_nudge;
+    else if (count > s.rules.reuse_high * k)
+        factor += s.rules.reuse_nudge;
     next->threshold = l.threshold * factor;
     next->exact_guess = as_threshold(__uint_as_float(l.exact_guess) * factor);
 }
@@ -208,8 +208,6 @@ __device__ inline void learn_reuse(const Step &s, const Learned &l, bool exactly
     bool due = reuse_due(s, *next, s.k_changes);
     next->guess = due ? next->exact_guess : magnitude(next->threshold);
 }
-
-enum Method { EXACT, REUSE, GAUSSIAN, DGC, REDSYNC };
 
 /* The first block ends the step for the next one and for the host. Every thread of it calls. */
 template <int METHOD>

@@ -63,7 +63,7 @@ __device__ void gather(const Step &s, const Stretch &mine, const Window &window)
     });
     uint32_t of_block = sum_over_block(above);
     if (threadIdx.x == 0)
-        s.totals[blockIdx.x] = BlockTotal{of_block, 0};
+        s.totals[team().block] = BlockTotal{of_block, 0};
 }
 
 /* The k largest. False, with nothing done, where that does not go straight: on all blocks alike. */
@@ -81,19 +81,19 @@ __device__ bool choose_best(const Step &s, const Learned &learned, const Stretch
         return false;
     Window window = {near + (place.bin << shift), 0, 1u << shift};
     gather(s, mine, window);
-    wait_for_all_blocks();
+    wait_for_team();
 
     bool on = threadIdx.x < place.within;
     const uint2 *list = reinterpret_cast<const uint2 *>(s.scratch->standings);
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing own = {raw.x, (int32_t)raw.y};
-    uint32_t before = threadIdx.x < blockIdx.x ? __ldcg(&s.totals[threadIdx.x].count) : 0;
+    uint32_t before = threadIdx.x < team().block ? __ldcg(&s.totals[threadIdx.x].count) : 0;
     Cut cut = cut_standings(own, on, window.low, k - place.greater);
     before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
     uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
     before = sum_over_threads(before) + of_warps;
     write_staged(s, mine, cut, before);
-    if (blockIdx.x == 0)
+    if (team().block == 0)
         conclude<METHOD>(s, learned, Seen{counts, near, 0, k, cut.bits}, cut, true);
     return true;
 }
@@ -115,15 +115,15 @@ __device__ bool choose_reused(const Step &s, const Learned &learned, const Stret
         atomicMin(&smallest, least);
     __syncthreads();
     if (threadIdx.x == 0)
-        s.totals[blockIdx.x] = BlockTotal{staged, smallest};
-    wait_for_all_blocks();
+        s.totals[team().block] = BlockTotal{staged, smallest};
+    wait_for_team();
     BlockTotal all;
     uint32_t of_block, before = sum_of_blocks_before(s.totals, &all);
     if (all.smallest == 0 || far_off(all.count, s.k))
         return false;
     Cut cut = cut_above(learned.guess);
     write_staged(s, mine, cut, before + sum_of_warps_before(mine.staged, &of_block));
-    if (blockIdx.x == 0) {
+    if (team().block == 0) {
         Seen seen = {};
         seen.chosen = seen.counts.total = all.count;
         seen.smallest = all.smallest;
@@ -133,10 +133,10 @@ __device__ bool choose_reused(const Step &s, const Learned &learned, const Stret
 }
 
 /* After the last wait nobody looks at these any more. */
-__device__ void clear(Scratch *scratch) {
+__device__ void clear(Scratch *scratch, uint32_t histograms) {
     uint32_t *words = &scratch->histogram[0][0];
-    int threads = gridDim.x * CHOOSE_THREADS, thread = blockIdx.x * CHOOSE_THREADS + threadIdx.x;
-    for (int i = thread; i < HISTOGRAMS * BINS; i += threads)
+    uint32_t threads = team_threads(), thread = team_thread();
+    for (uint32_t i = thread; i < histograms * BINS; i += threads)
         words[i] = 0;
     if (thread < COUNTERS)
         scratch->counters[thread] = 0;
@@ -149,17 +149,15 @@ template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s,
     extern __shared__ int32_t shared[];
     float *val = reinterpret_cast<float *>(shared + room);
     __shared__ Learned learned; /* read once, while the candidates come */
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
         learned = *s.learned;
-        arrivals() = &s.scratch->arrivals;
-    }
     uint32_t bad = __ldcg(&s.scratch->bad), staged = 0;
     Share tiles = block_share((uint32_t)s.tiles);
     bool is_staged = stage(s, tiles, room, shared, val, &staged);
     __syncthreads();
     if (bad != 0) { /* looked at only here, so that nobody waits for it before */
         refuse(s, bad);
-        clear(s.scratch);
+        clear(s.scratch, 0);
         return;
     }
     if (!is_staged && threadIdx.x == 0)
@@ -172,40 +170,53 @@ template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s,
         done = choose_reused(s, learned, mine, is_staged, staged);
     if (!done)
         choose_any<METHOD>(s, mine);
-    clear(s.scratch);
+    clear(s.scratch, done ? 1 : HISTOGRAMS);
 }
 
 template <int METHOD>
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     choose(const __grid_constant__ Step s, uint32_t room) {
+    join_grid();
     choose_from<METHOD>(s, room);
 }
 
-/* A row of blocks for each, from the first on. */
+/* Of the steps first .. end-1, the first that this block has a part in: blocks ascend with steps. */
+__device__ int first_of_block(const Steps &steps, int first, int end, int block) {
+    while (first < end) {
+        int middle = (first + end) / 2;
+        if (steps.blocks[middle].last < block)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+/* A block chooses with others for one step, or alone for several. */
 template <int METHOD>
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
-    choose_each(const __grid_constant__ Steps steps, int first, uint32_t room) {
-    choose_from<METHOD>(steps.at[first + (int)blockIdx.y], room);
+    choose_each(const __grid_constant__ Steps steps, int first, int end, uint32_t room) {
+    int block = (int)blockIdx.x;
+#pragma unroll 1
+    for (int at = first_of_block(steps, first, end, block);
+         at < end && steps.blocks[at].first <= block; at++) {
+        uint32_t before = steps.blocks[at].first, blocks = steps.blocks[at].last + 1 - before;
+        join(Team{block - before, blocks, &steps.at[at].scratch->arrivals});
+        choose_from<METHOD>(steps.at[at], room);
+    }
 }
 
 struct Row {
-    const char *method;
     void (*kernel)(const Step, uint32_t);
-    void (*each)(const Steps, int, uint32_t); /* nullptr: steps do not run side by side */
+    void (*each)(const Steps, int, int, uint32_t); /* nullptr: steps do not run side by side */
 };
 
-constexpr Row rows[] = {{"exact", choose<EXACT>, choose_each<EXACT>},
-                        {"reuse", choose<REUSE>, choose_each<REUSE>},
-                        {"gaussian", choose<GAUSSIAN>, nullptr},
-                        {"dgc", choose<DGC>, nullptr},
-                        {"redsync", choose<REDSYNC>, nullptr}};
-
-static const Row *row_of(const Step &s) {
-    for (const Row &row : rows)
-        if (strcmp(row.method, s.params.method) == 0)
-            return &row;
-    return nullptr;
-}
+/* By Method, but for random. */
+constexpr Row rows[] = {{choose<EXACT>, choose_each<EXACT>},
+                        {choose<REUSE>, choose_each<REUSE>},
+                        {choose<GAUSSIAN>, nullptr},
+                        {choose<DGC>, nullptr},
+                        {choose<REDSYNC>, nullptr}};
 
 static size_t stage_bytes(int64_t stage) {
     return (size_t)stage * (sizeof(int32_t) + sizeof(float));
@@ -241,28 +252,18 @@ cudaError_t prepare_choose(int ordinal, int64_t *stage) {
 cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t stream) {
     uint32_t room = (uint32_t)stage;
     void *arguments[] = {const_cast<Step *>(&s), &room};
-    const Row *row = row_of(s);
-    if (row == nullptr)
-        return cudaErrorNotSupported;
-    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(row->kernel), blocks,
-                                       CHOOSE_THREADS, arguments, stage_bytes(stage), stream);
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(rows[s.method].kernel),
+                                       blocks, CHOOSE_THREADS, arguments, stage_bytes(stage),
+                                       stream);
 }
 
-cudaError_t launch_choose_small(const Steps &steps, cudaStream_t stream) {
-    constexpr uint32_t ROOM = 2048; /* no more shared memory than any GPU gives without asking */
-    const dim3 blocks(1, (unsigned)steps.small);
-    row_of(steps.at[0])
-        ->each<<<blocks, CHOOSE_THREADS, stage_bytes(ROOM), stream>>>(steps, 0, ROOM);
-    return cudaGetLastError();
-}
-
-cudaError_t launch_choose_rows(const Steps &steps, int first, int count, int blocks, int64_t stage,
+cudaError_t launch_choose_each(const Steps &steps, int first, int end, int64_t stage,
                                cudaStream_t stream) {
     uint32_t room = (uint32_t)stage;
-    void *arguments[] = {const_cast<Steps *>(&steps), &first, &room};
-    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(row_of(steps.at[0])->each),
-                                       dim3((unsigned)blocks, (unsigned)count), CHOOSE_THREADS,
-                                       arguments, stage_bytes(stage), stream);
+    void *arguments[] = {const_cast<Steps *>(&steps), &first, &end, &room};
+    return cudaLaunchCooperativeKernel(
+        reinterpret_cast<const void *>(rows[steps.at[first].method].each),
+        steps.blocks[end - 1].last + 1, CHOOSE_THREADS, arguments, stage_bytes(stage), stream);
 }
 
 } // namespace tw

@@ -83,7 +83,7 @@ __device__ __noinline__ uint32_t count_above(const View &v, uint32_t threshold, 
     uint32_t block = sum_over_block(mine);
     if (threadIdx.x == 0)
         atomicAdd(&v.s.scratch->counters[counter], block);
-    wait_for_all_blocks();
+    wait_for_team();
     return __ldcg(&v.s.scratch->counters[counter]);
 }
 
@@ -130,8 +130,8 @@ __device__ __noinline__ Cut gather_best(const View &v, const Narrowed &n, uint32
     });
     uint32_t of_block = sum_over_block(above);
     if (threadIdx.x == 0)
-        s.totals[blockIdx.x] = BlockTotal{of_block, 0};
-    wait_for_all_blocks();
+        s.totals[team().block] = BlockTotal{of_block, 0};
+    wait_for_team();
 
     bool on = threadIdx.x < n.within;
     const uint2 *list = reinterpret_cast<const uint2 *>(s.scratch->standings);
@@ -213,8 +213,8 @@ __device__ __noinline__ void place(const View &v, const BlockTotal &of_warp, uin
         atomicMin(&smallest, of_warp.smallest);
     __syncthreads();
     if (threadIdx.x == 0)
-        v.s.totals[blockIdx.x] = BlockTotal{of_block, smallest};
-    wait_for_all_blocks();
+        v.s.totals[team().block] = BlockTotal{of_block, smallest};
+    wait_for_team();
     BlockTotal all;
     placement->before = sum_of_blocks_before(v.s.totals, &all);
     placement->chosen = all.count;
@@ -261,7 +261,7 @@ __device__ Cut choose_gaussian(View &v, Placement *p) {
     float threshold = gaussian_estimate(s);
     double k = (double)s.k;
     int round = 0;
-    for (; round < s.params.gaussian_rounds; round++) {
+    for (; round < s.rules.gaussian_rounds; round++) {
         double count = (double)count_above(v, as_threshold(threshold), 4 * s.k / 3, round);
         if (count < 2.0 * k / 3.0)
             threshold = __fmul_rn(threshold, 0.5f);
@@ -271,7 +271,7 @@ __device__ Cut choose_gaussian(View &v, Placement *p) {
             break;
     }
     uint32_t count =
-        count_above(v, as_threshold(threshold), TW__MOST * s.k, s.params.gaussian_rounds);
+        count_above(v, as_threshold(threshold), TW__MOST * s.k, s.rules.gaussian_rounds);
     return far_off(count, s.k) ? cut_best(v, (uint32_t)s.k, p) : cut_above(as_threshold(threshold));
 }
 
@@ -289,7 +289,7 @@ __device__ float largest_magnitude(const Step &s, const View &v) {
     mine = __reduce_max_sync(ALL_LANES, mine);
     if (threadIdx.x % WARP == 0)
         atomicMax(&s.scratch->counters[COUNTERS - 1], mine);
-    wait_for_all_blocks();
+    wait_for_team();
     return __uint_as_float(__ldcg(&s.scratch->counters[COUNTERS - 1]));
 }
 
@@ -340,7 +340,7 @@ template <int METHOD> __device__ Cut choose_cut(View &v, bool *exactly, Placemen
     return *exactly ? cut_best(v, (uint32_t)v.s.k, p) : cut;
 }
 
-/* All threads of the grid call; histograms from the second on are free. */
+/* All threads of the team call; histograms from the second on are free. */
 template <int METHOD> __device__ __noinline__ void choose_any(const Step &s, const Stretch &mine) {
     uint32_t near = s.learned->guess;
     View v = {s, mine, near, near, 0};
@@ -353,7 +353,7 @@ template <int METHOD> __device__ __noinline__ void choose_any(const Step &s, con
     if (!placement.known)
         place(v, of_warp, of_block, &placement);
     write_chosen(v, cut, placement.before + before);
-    if (blockIdx.x == 0)
+    if (team().block == 0)
         conclude<METHOD>(s, *s.learned,
                          Seen{v.counts, near, v.rescans, placement.chosen, placement.smallest}, cut,
                          exactly);

@@ -14,8 +14,7 @@ namespace tw {
 constexpr int SMALLEST = 3;
 
 __device__ void mark(const Step &s, uint32_t count) {
-    uint64_t threads = (uint64_t)gridDim.x * CHOOSE_THREADS;
-    uint64_t thread = (uint64_t)blockIdx.x * CHOOSE_THREADS + threadIdx.x;
+    uint64_t threads = team_threads(), thread = team_thread();
     uint64_t drawn = 0;
     for (int round = 0; count > 0; round++) {
         uint32_t *fresh = &s.scratch->counters[round % 3];
@@ -28,7 +27,7 @@ __device__ void mark(const Step &s, uint32_t count) {
         uint32_t of_block = sum_over_block(__reduce_add_sync(ALL_LANES, mine));
         if (threadIdx.x == 0)
             atomicAdd(fresh, of_block);
-        wait_for_all_blocks();
+        wait_for_team();
         drawn += count;
         count -= __ldcg(fresh);
         if (thread == 0)
@@ -75,6 +74,7 @@ __device__ uint32_t count_marked(const Step &s, bool others, Share words) {
 }
 
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1) draw(const __grid_constant__ Step s) {
+    join_grid();
     uint32_t bad = __ldcg(&s.scratch->bad);
     bool others = 2 * s.k > s.n;
     if (bad != 0) {
@@ -85,14 +85,14 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1) draw(const __grid_constant_
         uint32_t of_block;
         uint32_t before = sum_of_warps_before(count_marked(s, others, words), &of_block);
         if (threadIdx.x == 0)
-            s.totals[blockIdx.x] = BlockTotal{of_block, 0};
-        wait_for_all_blocks();
+            s.totals[team().block] = BlockTotal{of_block, 0};
+        wait_for_team();
         BlockTotal all;
         before += sum_of_blocks_before(s.totals, &all);
         write_marked(s, others, words, before);
     }
-    wait_for_all_blocks();
-    if (blockIdx.x > 0 || threadIdx.x >= WARP)
+    wait_for_team();
+    if (team().block > 0 || threadIdx.x >= WARP)
         return;
     uint32_t smallest = TW__INFINITY_BITS - __ldcg(&s.scratch->counters[SMALLEST]);
     __syncwarp();

@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_chunks(const __grid_constant_
     if (threadIdx.x == 0 && SUMMED == ACC)
         s.scratch->total = total;
     if (threadIdx.x == 0 && SUMMED == GRADIENT)
-        s.scratch->scale = scale_of(total, (double)s.params.clip_norm);
+        s.scratch->scale = scale_of(total, (double)s.rules.clip_norm);
 }
 
 template <int SUMMED> static cudaError_t launch_both(const Step &s, cudaStream_t stream) {
@@ -440,10 +440,10 @@ __global__ void report_sum(const __grid_constant__ Step s, bool after) {
     s.report->decayed = after ? s.report->decayed - s.scratch->total.sum : s.scratch->total.sum;
 }
 
-cudaError_t launch_decay(const Step &s, cudaStream_t stream) {
+cudaError_t launch_decay(const Step &s, float factor, cudaStream_t stream) {
     cudaError_t error = launch_sums(s, stream);
     report_sum<<<1, 1, 0, stream>>>(s, false);
-    multiply<<<blocks_of(s.n), LIST_THREADS, 0, stream>>>(s.acc, s.n, s.params.decay);
+    multiply<<<blocks_of(s.n), LIST_THREADS, 0, stream>>>(s.acc, s.n, factor);
     if (error == cudaSuccess)
         error = launch_sums(s, stream);
     report_sum<<<1, 1, 0, stream>>>(s, true);

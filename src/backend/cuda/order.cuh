@@ -23,8 +23,41 @@ __device__ inline Share share_of(Share all, uint32_t part, uint32_t parts) {
     return Share{first, min(first + each, all.last)};
 }
 
+/* The blocks that work on one vector together: a grid, or some of it. */
+struct Team {
+    uint32_t block, blocks; /* the calling one's number among them, and how many they are */
+    uint32_t *arrivals;     /* Scratch::arrivals of the vector; unused where the grid is the team */
+};
+
+/* As join left it. */
+__device__ inline Team &team() {
+    __shared__ Team of_block;
+    return of_block;
+}
+
+/* The calling block is of this team from now on. Every thread of it calls, before all below. */
+__device__ inline void join(const Team &joined) {
+    __syncthreads(); /* nobody looks at the team before any more */
+    if (threadIdx.x == 0)
+        team() = joined;
+    __syncthreads();
+}
+
+__device__ inline void join_grid() {
+    join(Team{blockIdx.x, gridDim.x, nullptr});
+}
+
+/* Among the team's threads. */
+__device__ inline uint32_t team_thread() {
+    return team().block * CHOOSE_THREADS + threadIdx.x;
+}
+
+__device__ inline uint32_t team_threads() {
+    return team().blocks * CHOOSE_THREADS;
+}
+
 __device__ inline Share block_share(uint32_t count) {
-    return share_of(Share{0, count}, blockIdx.x, gridDim.x);
+    return share_of(Share{0, count}, team().block, team().blocks);
 }
 
 /* Within the block's, this warp's. */
@@ -32,36 +65,31 @@ __device__ inline Share warp_share(uint32_t count) {
     return share_of(block_share(count), threadIdx.x / WARP, CHOOSE_WARPS);
 }
 
-/* Scratch::arrivals of the vector. The first thread of each block sets it, and reads it alone. */
-__device__ inline uint32_t *&arrivals() {
-    __shared__ uint32_t *of_vector;
-    return of_vector;
-}
-
-/* What the blocks of a row add makes 2^31: the last one flips the top bit, and the others are as
- * before. So nobody has to clear them, however many blocks the next kernel has. */
-__device__ inline void wait_for_row() {
+/* What the blocks of a team add makes 2^31: the last one flips the top bit, and the others are as
+ * before. So nobody has to clear them, however many blocks the next launch has. All blocks of the
+ * team must run at the same time. */
+__device__ inline void wait_for_arrivals() {
     constexpr uint32_t TOP = 1u << 31;
     __syncthreads();
     if (threadIdx.x == 0) {
-        uint32_t *count = arrivals();
+        const Team &t = team();
         __threadfence();
-        uint32_t before = atomicAdd(count, blockIdx.x == 0 ? TOP - (gridDim.x - 1) : 1u);
-        while (((before ^ *static_cast<volatile uint32_t *>(count)) & TOP) == 0) {
+        uint32_t before = atomicAdd(t.arrivals, t.block == 0 ? TOP - (t.blocks - 1) : 1u);
+        while (((before ^ *static_cast<volatile uint32_t *>(t.arrivals)) & TOP) == 0) {
         }
         __threadfence();
     }
     __syncthreads();
 }
 
-/* Of one vector: where several are worked on side by side, each is a row of the grid. */
-__device__ inline void wait_for_all_blocks() {
-    if (gridDim.x == 1)
+/* What any block of the team wrote before, all of them see after. */
+__device__ inline void wait_for_team() {
+    if (team().blocks == 1)
         __syncthreads();
-    else if (gridDim.y == 1)
+    else if (team().blocks == gridDim.x)
         cooperative_groups::this_grid().sync();
     else
-        wait_for_row();
+        wait_for_arrivals();
 }
 
 /* Sum over the lanes before this one; *all over the warp. */
@@ -107,11 +135,11 @@ __device__ inline uint32_t sum_over_threads(uint32_t mine) {
     return sum_over_block(__reduce_add_sync(ALL_LANES, mine));
 }
 
-/* Counts of the blocks before this one; *all over the grid. */
+/* Counts of the team's blocks before this one; *all over the team. */
 __device__ inline uint32_t sum_of_blocks_before(const BlockTotal *totals, BlockTotal *all) {
     __shared__ uint32_t smallest;
     unsigned i = threadIdx.x;
-    bool on = i < gridDim.x; /* MOST_BLOCKS is not more than the threads of a block */
+    bool on = i < team().blocks; /* MOST_BLOCKS is not more than the threads of a block */
     uint32_t count = on ? __ldcg(&totals[i].count) : 0;
     uint32_t least = on ? __ldcg(&totals[i].smallest) : ~0u;
     if (i == 0)
@@ -122,7 +150,7 @@ __device__ inline uint32_t sum_of_blocks_before(const BlockTotal *totals, BlockT
         atomicMin(&smallest, least);
     all->count = sum_over_threads(count);
     all->smallest = smallest;
-    return sum_over_threads(i < blockIdx.x ? count : 0);
+    return sum_over_threads(i < team().block ? count : 0);
 }
 
 static_assert(MOST_BLOCKS <= CHOOSE_THREADS, "a thread looks at one block");

@@ -1,4 +1,4 @@
-/* rank.cuh - all threads of the grid find an exact rank among magnitudes, by histograms
+/* rank.cuh - all threads of a team find an exact rank among magnitudes, by histograms
  *
  * The caller has a way to visit the magnitudes. Each histogram narrows the answer by 12 bits; the
  * blocks fill it together, wait for each other, and then each reads it for itself, so that all know
@@ -109,7 +109,7 @@ __device__ void count(const Window &w, uint32_t *histogram, const Visit &visit) 
     for (int i = threadIdx.x; i < BINS; i += CHOOSE_THREADS)
         if (mine.bins[i] != 0)
             atomicAdd(&histogram[i], mine.bins[i]);
-    wait_for_all_blocks();
+    wait_for_team();
 }
 
 /* Where a rank was narrowed down to: `within` keys lie in `window`, `greater` above it. */

@@ -19,11 +19,10 @@ __device__ inline void report(const Step &s, uint32_t count, uint32_t candidates
     s.report->smallest = count > 0 ? smallest : 0;
 }
 
-/* All threads of a grid of CHOOSE_THREADS call. */
+/* All threads of the team call. */
 __device__ __noinline__ static void refuse(const Step &s, uint32_t bad) {
-    int64_t threads = (int64_t)gridDim.x * CHOOSE_THREADS;
-    int64_t thread = (int64_t)blockIdx.x * CHOOSE_THREADS + threadIdx.x;
-    wait_for_all_blocks(); /* all have seen `bad` */
+    int64_t threads = team_threads(), thread = team_thread();
+    wait_for_team(); /* all have seen `bad` */
     for (int64_t i = thread; i < (int64_t)s.tiles * TILE && s.acc != nullptr; i += threads) {
         s.acc[i] = s.residual[i];
         if (s.source.first != nullptr)

@@ -28,8 +28,8 @@ __device__ void set_first_guess(const Step &s, uint32_t guess) {
 __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     take_sample(const __grid_constant__ Step s, int64_t sample, uint32_t rank, bool after,
                 uint32_t *values) {
-    int64_t threads = (int64_t)gridDim.x * CHOOSE_THREADS;
-    int64_t thread = (int64_t)blockIdx.x * CHOOSE_THREADS + threadIdx.x;
+    join_grid();
+    int64_t threads = team_threads(), thread = team_thread();
     Scratch *scratch = s.scratch;
     for (int64_t i = thread; i < sample; i += threads) {
         int64_t index;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
     };
     Window all = {0, COARSE_SHIFT, ALL_KEYS};
     uint32_t bits = narrow(count_values(all), all, rank, 0, count_values).window.low;
-    wait_for_all_blocks();
+    wait_for_team();
     for (int64_t i = thread; i < SAMPLE_HISTOGRAMS * BINS; i += threads)
         scratch->sample_histogram[0][i] = 0;
     if (thread > 0)

@@ -116,6 +116,19 @@ static int blocks_for(int64_t n, int64_t k, int64_t candidates, int multiprocess
                             tw__at_most(multiprocessors, MOST_BLOCKS));
 }
 
+static int method_of(const tw_select_params &p) {
+    static const char *const names[] = {"exact", "reuse", "gaussian", "dgc", "redsync", "random"};
+    int method = EXACT;
+    while (method < RANDOM && !is(p, names[method]))
+        method++;
+    return method;
+}
+
+static Rules rules_of(const tw_select_params &p) {
+    return Rules{p.reuse_low,    p.reuse_high,      p.reuse_nudge,
+                 p.reuse_period, p.gaussian_rounds, p.clip_norm};
+}
+
 /* Tables of pieces, for gradients and outs that lie in several. */
 static cudaError_t fill_tables(tw__cuda_selector *d, const Extents &e) {
     if (e.pieces == 0)
@@ -180,7 +193,8 @@ int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_se
     d->cold = true;
     d->step.n = n;
     d->step.tiles = (int)e.tiles;
-    d->step.params = *params;
+    d->step.method = method_of(*params);
+    d->step.rules = rules_of(*params);
     cudaError_t error = fill(d, e, k_max, *params);
     if (error != cudaSuccess) {
         tw__cuda_selector_free(d);
@@ -232,14 +246,14 @@ static int await_state(const tw__cuda_selector *d) {
 
 /* ---- steps of a group's tensors are queued together */
 
-/* Fewer than alone, so that more steps run side by side. */
-static int blocks_of_row(const Step &s, int multiprocessors) {
-    constexpr int SMALL = 16; /* tiles: a block chooses among their candidates in no time */
-    return s.tiles <= SMALL ? 1 : blocks_for((int64_t)s.tiles * TILE, s.k, 1024, multiprocessors);
-}
-
-static bool is_small(const Step &s) {
-    return s.blocks == 1;
+/* Fewer than alone, so that more steps run side by side; but candidates must fit. */
+static tw__need need_of(const Step &s, const tw__stream *stream) {
+    constexpr int FEW = 16; /* tiles: a block chooses among their candidates in no time */
+    tw__need need = {s.n, 1, 1};
+    if (s.tiles > FEW)
+        need.most = blocks_for((int64_t)s.tiles * TILE, s.k, 1024, stream->blocks);
+    need.least = (int)tw__at_most(1 + 3 * s.k / stream->stage, need.most);
+    return need;
 }
 
 /* One of `count`: alone it needs no launch that takes many along. */
@@ -247,20 +261,26 @@ static bool goes_together(const tw__cuda_selector *d, int count) {
     return count > 1 && (is(d->params, "exact") || is(d->params, "reuse"));
 }
 
-/* Of the steps from the first on, as many as can wait for their blocks at the same time. */
-static cudaError_t choose_rows(const tw__stream *stream, int first, int *count) {
-    const Steps &steps = stream->waiting;
-    int blocks = 1, tiles = 0;
-    for (*count = 0; first + *count < steps.count; ++*count) {
-        const Step &s = steps.at[first + *count];
-        int most = s.blocks > blocks ? s.blocks : blocks;
-        if (*count > 0 && most * (*count + 1) > stream->blocks)
-            break;
-        blocks = most;
-        tiles = s.tiles > tiles ? s.tiles : tiles;
+/* Candidates that a block must have room for, if all slots of its tiles are full. */
+static int64_t room_of(const Step &s, const tw__blocks &blocks) {
+    int64_t count = blocks.last - blocks.first + 1;
+    return (s.tiles + count - 1) / count * SLOTS;
+}
+
+/* For the steps from the first on whose blocks can run at the same time; their number in *count. */
+static cudaError_t choose_some(tw__stream *stream, int first, int *count) {
+    Steps &steps = stream->waiting;
+    tw__need needs[TOGETHER];
+    int64_t room = 0;
+    for (int i = first; i < steps.count; i++)
+        needs[i - first] = need_of(steps.at[i], stream);
+    *count = tw__divide_blocks(needs, steps.count - first, stream->blocks, steps.blocks + first);
+    for (int i = first; i < first + *count; i++) {
+        int64_t of_step = room_of(steps.at[i], steps.blocks[i]);
+        room = of_step > room ? of_step : room;
     }
-    int64_t stage = tw__at_most(stream->stage, ((int64_t)tiles + blocks - 1) / blocks * SLOTS);
-    return launch_choose_rows(steps, first, *count, blocks, stage, stream->native);
+    return launch_choose_each(steps, first, first + *count, tw__at_most(room, stream->stage),
+                              stream->native);
 }
 
 static cudaError_t queue_waiting(tw__stream *stream) {
@@ -271,28 +291,25 @@ static cudaError_t queue_waiting(tw__stream *stream) {
             steps.first_tile[i + 1] = steps.first_tile[i] + steps.at[i].tiles;
         error = launch_fold_each(steps, stream->native);
     }
-    if (steps.small > 0 && error == cudaSuccess)
-        error = launch_choose_small(steps, stream->native);
-    for (int first = steps.small, count; first < steps.count && error == cudaSuccess;
-         first += count)
-        error = choose_rows(stream, first, &count);
-    steps.count = steps.small = 0;
+    for (int first = 0, count; first < steps.count && error == cudaSuccess; first += count)
+        error = choose_some(stream, first, &count);
+    steps.count = steps.singles = 0;
     return error;
 }
 
 static cudaError_t let_wait(tw__stream *stream, const Step &s) {
     Steps &steps = stream->waiting;
     const Step &first = steps.at[0];
-    bool alike = steps.count == 0 ||
-                 (first.source.type == s.source.type && first.source.before == s.source.before &&
-                  strcmp(first.params.method, s.params.method) == 0);
+    bool alike =
+        steps.count == 0 || (first.source.type == s.source.type &&
+                             first.source.before == s.source.before && first.method == s.method);
     cudaError_t error = cudaSuccess;
     if (steps.count == TOGETHER || !alike)
         error = queue_waiting(stream);
     steps.at[steps.count] = s;
-    if (is_small(s)) { /* these come first: it changes places with the first of the others */
-        steps.at[steps.count] = steps.at[steps.small];
-        steps.at[steps.small++] = s;
+    if (need_of(s, stream).most == 1) { /* comes first: it changes places with one of the others */
+        steps.at[steps.count] = steps.at[steps.singles];
+        steps.at[steps.singles++] = s;
     }
     steps.count++;
     return error;
@@ -445,8 +462,6 @@ static int run_one(tw__select_task *task, int count) {
     d->step.next_k = step.next_k;
     d->step.k_changed = step.k_changed;
     d->step.k_changes = step.k_changes;
-    if (count > 1)
-        d->step.blocks = blocks_of_row(d->step, d->group->blocks);
     d->step.key = tw__random(d->params.seed, (uint64_t)step.step);
     TW_TRY(failure(queue(d, count), "queueing a step on the stream"));
     task->sparse = tw_sparse{-1, d->step.chosen_idx, d->step.chosen_val, 0};
@@ -545,7 +560,7 @@ int tw__cuda_decay(void *state, double *lost) {
     const Step &s = d->step;
     cudaError_t error = launch_settle(s.acc, s.n, d->learned[d->now], d->stream);
     if (error == cudaSuccess)
-        error = launch_decay(s, d->stream);
+        error = launch_decay(s, d->params.decay, d->stream);
     TW_TRY(failure(error, "decay of a residual"));
     TW_TRY(await_selector(d));
     *lost = s.report->decayed;

@@ -9,6 +9,7 @@
 
 #include "backend/host_device.h"
 #include "backend/cuda/backend_cuda.h"
+#include "backend/cuda/teams.h"
 #include "backend/cpu/kernels.h"
 
 #include <cuda_bf16.h>
@@ -144,14 +145,22 @@ struct Source {
     int type;
 };
 
+/* In this order in the tables of selector.cu and choose.cu. */
+enum Method { EXACT, REUSE, GAUSSIAN, DGC, REDSYNC, RANDOM };
+
+/* What kernels need of tw_select_params, which would be most of a step. */
+struct Rules {
+    float reuse_low, reuse_high, reuse_nudge;
+    int32_t reuse_period, gaussian_rounds;
+    float clip_norm;
+};
+
 /* Everything that a step's kernels are given, by value. */
 struct Step {
     Source source;
     const float *residual; /* before the step; NULL without feedback */
     float *acc;            /* after it: [n] and zeros up to whole tiles; NULL without feedback */
     int64_t n;
-    int tiles;
-    int blocks; /* that choose, where steps run side by side; 1: no more than a block's work */
     int32_t *slot_idx; /* [tiles * SLOTS] */
     float *slot_val;
     uint32_t *slot_count; /* [tiles]: candidates, also those beyond the slots */
@@ -165,26 +174,29 @@ struct Step {
     float *chosen_val;
     Report *report;
     int64_t k, next_k;
+    uint64_t key; /* of this step's random numbers */
+    int tiles;
+    int method; /* Method */
+    Rules rules;
     bool k_changed, k_changes; /* since the step before, until the step after */
-    uint64_t key;              /* of this step's random numbers */
-    tw_select_params params;
 };
 
 /* Steps of a group's tensors, which run side by side: on its own, that of a small tensor would take
  * less time than its launch. As many as fit into what a launch takes along: 4 KB, and with drivers
  * that CUDA 13 asks for, 32 KB. */
 #if CUDART_VERSION >= 13000
-constexpr int TOGETHER = 64, LAUNCH_BYTES = 32764;
+constexpr int TOGETHER = 110, LAUNCH_BYTES = 32764;
 #else
-constexpr int TOGETHER = 8, LAUNCH_BYTES = 4096;
+constexpr int TOGETHER = 13, LAUNCH_BYTES = 4096;
 #endif
 struct Steps {
     int count;
-    int small;                    /* the first so many are small: a block chooses for each */
+    int singles;                  /* the first so many: one block is enough for each */
     int first_tile[TOGETHER + 1]; /* of each among the tiles of all, and behind the last */
+    tw__blocks blocks[TOGETHER];  /* that choose for each */
     Step at[TOGETHER];
 };
-static_assert(sizeof(Steps) + 2 * sizeof(uint32_t) <= LAUNCH_BYTES, "parameters of a launch");
+static_assert(sizeof(Steps) + 3 * sizeof(uint32_t) <= LAUNCH_BYTES, "parameters of a launch");
 
 __device__ inline uint32_t magnitude(float x) {
     return __float_as_uint(x) & TW__MAGNITUDE_MASK;
@@ -272,10 +284,8 @@ cudaError_t launch_choose(const Step &s, int blocks, int64_t stage, cudaStream_t
 /* The same for steps of one method, exact or reuse, with one type of gradients and the same before
  * selection. */
 cudaError_t launch_fold_each(const Steps &steps, cudaStream_t stream);
-/* For the small ones; and for `count` others from the first on, with so many blocks for each, of
- * which all together run at the same time. */
-cudaError_t launch_choose_small(const Steps &steps, cudaStream_t stream);
-cudaError_t launch_choose_rows(const Steps &steps, int first, int count, int blocks, int64_t stage,
+/* For steps first .. end-1 with the blocks they were given: all of these run at the same time. */
+cudaError_t launch_choose_each(const Steps &steps, int first, int end, int64_t stage,
                                cudaStream_t stream);
 /* Candidates that a block of it can hold, or the error. */
 cudaError_t prepare_choose(int ordinal, int64_t *stage);
@@ -293,8 +303,9 @@ cudaError_t launch_leave(const Step &s, const int32_t *idx, int64_t count, cudaS
 /* idx[count] leaves the velocity; NULL: the whole selection. */
 cudaError_t launch_clear_velocity(const Step &s, const int32_t *idx, int64_t count,
                                   cudaStream_t stream);
-/* The residual s.acc decays, once nothing is left to leave it: report->decayed. Needs s.sums. */
-cudaError_t launch_decay(const Step &s, cudaStream_t stream);
+/* The residual s.acc is multiplied by the factor, once nothing is left to leave it:
+ * report->decayed. Needs s.sums. */
+cudaError_t launch_decay(const Step &s, float factor, cudaStream_t stream);
 /* What is still to leave a residual, leaves it now. */
 cudaError_t launch_settle(float *residual, int64_t n, Learned *learned, cudaStream_t stream);
 
