@@ -91,33 +91,36 @@ __device__ inline Cut cut_above(uint32_t threshold) {
     return Cut{threshold - 1, -1};
 }
 
-/* The rank-th of the standings that the threads bring where `on`; their bits are low .. low +
- * BINS - 1, so that a histogram tells them apart, but for equal ones: of these there are few. */
-__device__ inline Cut cut_standings(const Standing &mine, bool on, uint32_t low, uint32_t rank) {
+/* The rank-th of the standings that the threads bring where `on`, all of them in the window. A
+ * histogram tells in which bin it lies. Of those in that bin, which are few or mostly equal, each
+ * thread counts how many precede its own. */
+__device__ inline Cut cut_standings(const Standing &mine, bool on, const Window &window,
+                                    uint32_t rank) {
     LocalBins &local = local_bins();
-    __shared__ int32_t equals[GATHERED];
-    __shared__ uint32_t nequals;
-    __shared__ int32_t tie;
+    __shared__ Standing others[GATHERED];
+    __shared__ uint32_t nothers;
+    __shared__ Cut cut;
     for (int i = threadIdx.x; i < BINS; i += CHOOSE_THREADS)
         local.bins[i] = 0;
     if (threadIdx.x == 0)
-        nequals = 0;
+        nothers = 0;
     __syncthreads();
+    uint32_t bin = (mine.bits - window.low) >> window.shift;
     if (on)
-        atomicAdd(&local.bins[mine.bits - low], 1u);
+        atomicAdd(&local.bins[bin], 1u);
     __syncthreads();
     Place place = locate(scan(local), rank);
-    bool equal = on && mine.bits == low + place.bin;
-    if (equal)
-        equals[atomicAdd(&nequals, 1u)] = mine.idx;
+    bool inside = on && bin == place.bin;
+    if (inside)
+        others[atomicAdd(&nothers, 1u)] = mine;
     __syncthreads();
-    uint32_t smaller = 0;
-    for (uint32_t i = 0; equal && i < nequals; i++)
-        smaller += equals[i] < mine.idx;
-    if (equal && smaller == rank - place.greater - 1)
-        tie = mine.idx;
+    uint32_t before = 0;
+    for (uint32_t i = 0; inside && i < nothers; i++)
+        before += is_chosen(Cut{mine.bits, mine.idx}, others[i].bits, others[i].idx);
+    if (inside && before == rank - place.greater) /* it counts itself */
+        cut = Cut{mine.bits, mine.idx};
     __syncthreads();
-    return Cut{low + place.bin, tie};
+    return cut;
 }
 
 /* ---- what the next step should know; see select_exact.c, candidates.c and select_reuse.c */
@@ -162,12 +165,15 @@ __device__ inline uint32_t extrapolate(const Seen &v, float want) {
         return as_threshold(0.8f * edge);
     if (total > 1.1f * chosen && edge > 1.001f * end)
         lower = exp2f(log2f(total / want) * log2f(edge / end) / log2f(total / chosen));
-    return as_threshold(end * fmaxf(lower, 0.5f));
+    float least = edge * 0x1p-12f; /* not ever lower where most entries are zero */
+    return as_threshold(fmaxf(end * fmaxf(lower, 0.5f), least));
 }
 
-/* The guess that about factor * k will reach. Every thread of the block calls. */
+/* The guess that about factor * k will reach, and some more: of a single candidate the next step may
+ * find none, and then reads all elements again. Every thread of the block calls. */
 __device__ inline uint32_t learn_guess(const Step &s, const Seen &v, float factor, float *rank) {
-    float want = ceilf(factor * (float)s.next_k);
+    constexpr float SPARE = 16.0f;
+    float want = fminf(ceilf(factor * (float)s.next_k) + SPARE, (float)s.n);
     Place place = locate(v.counts, (uint32_t)want);
     *rank = 0.0f;
     if (v.rescans > 0 || (float)place.total < want)

@@ -79,7 +79,7 @@ __device__ bool choose_best(const Step &s, const Learned &learned, const Stretch
     Place place = locate(counts, k);
     if (crowded || counts.total < k || place.bin == BINS - 1 || place.within > GATHERED)
         return false;
-    Window window = {near + (place.bin << shift), 0, 1u << shift};
+    Window window = {near + (place.bin << shift), shift - min(shift, BITS_OF_BINS), 1u << shift};
     gather(s, mine, window);
     wait_for_team();
 
@@ -88,7 +88,7 @@ __device__ bool choose_best(const Step &s, const Learned &learned, const Stretch
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing own = {raw.x, (int32_t)raw.y};
     uint32_t before = threadIdx.x < team().block ? __ldcg(&s.totals[threadIdx.x].count) : 0;
-    Cut cut = cut_standings(own, on, window.low, k - place.greater);
+    Cut cut = cut_standings(own, on, window, k - place.greater);
     before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
     uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
     before = sum_over_threads(before) + of_warps;

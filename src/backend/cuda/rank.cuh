@@ -27,6 +27,8 @@ struct Window {
     uint32_t low, shift, width;
 };
 
+constexpr uint32_t BITS_OF_BINS = 12;
+static_assert(BINS == 1 << BITS_OF_BINS, "what a histogram narrows down");
 static_assert(BINS == 4 * CHOOSE_THREADS, "a thread scans four bins");
 
 /* A histogram as the threads of a block hold it: each four adjacent bins, the first thread those at
@@ -133,10 +135,7 @@ __device__ Narrowed narrow(Scanned counts, Window w, uint32_t rank, uint32_t few
         n.within = place.within;
         if ((n.within <= few && n.window.width <= BINS) || (w.shift == 0 && !open))
             return n;
-        w = Window{n.window.low,
-                   open           ? COARSE_SHIFT
-                   : w.shift > 12 ? w.shift - 12
-                                  : 0,
+        w = Window{n.window.low, open ? COARSE_SHIFT : w.shift - min(w.shift, BITS_OF_BINS),
                    open ? ALL_KEYS : n.window.width};
         counts = counts_in(w);
     }

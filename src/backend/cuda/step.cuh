@@ -206,10 +206,11 @@ __device__ inline uint32_t as_threshold(float x) {
     return max(magnitude(x), 1u);
 }
 
-/* Bits of magnitude in a bin near the guess: half an octave in all, less where entries are so many
- * that a bin would hold more than can be gathered. */
+/* Bits of magnitude in a bin near the guess. Where entries are few, the k-th largest may be far from
+ * the guess: all bins together are 16 octaves, or two. Elsewhere half an octave, and less where
+ * entries are so many that a bin would hold more than can be gathered. */
 __device__ inline uint32_t near_shift(int64_t k) {
-    return k < 1 << 19 ? 10 : k < 1 << 21 ? 9 : 8;
+    return k < 1 << 8 ? 15 : k < 1 << 13 ? 12 : k < 1 << 19 ? 10 : k < 1 << 21 ? 9 : 8;
 }
 
 __device__ inline float widen(const void *grad, int type, int64_t i) {
