@@ -57,12 +57,13 @@ typedef struct bad_memory {
 /* All kinds that there are here. Returns how many. */
 static int bad_memories(const pair *p, void *pinned, void *other_gpu, bad_memory bad[MOST_BAD]) {
     int count = 0;
-    void *host = p->typed[1], *odd = (char *)p->gpu_grads[1] + 1;
+    void *host = p->typed[1], *odd = (char *)p->gpu_grads[1] + 1,
+         *odd_out = (char *)p->gpu_outs[1] + 1; /* apart from grad: to overlap is another error */
     bad[count++] = (bad_memory){0, host, TW_ERR_DEVICE, "grad: is memory of the host"};
     bad[count++] = (bad_memory){1, host, TW_ERR_DEVICE, "out: is memory of the host"};
     bad[count++] = (bad_memory){0, pinned, TW_ERR_DEVICE, "grad: is memory of the host"};
     bad[count++] = (bad_memory){0, odd, TW_ERR_DEVICE, "grad: is not aligned"};
-    bad[count++] = (bad_memory){1, odd, TW_ERR_DEVICE, "out: is not aligned"};
+    bad[count++] = (bad_memory){1, odd_out, TW_ERR_DEVICE, "out: is not aligned"};
     bad[count++] = (bad_memory){0, NULL, TW_ERR_NULL, "grad"};
     if (other_gpu != NULL) {
         bad[count++] = (bad_memory){0, other_gpu, TW_ERR_DEVICE, "grad: is memory of GPU 1"};

@@ -414,6 +414,34 @@ def test_decay_in_parts():
     assert equal(run(in_parts, 2))
 
 
+def refused_in_parts(rank, nranks):
+    """A refused step decays nothing; then all goes on as if it had not been."""
+    decay._LEAST = 64
+    network, other = model(), model()
+    optimizer, second = (thinwire.AdamW(one, lr=0.1, weight_decay=0.5, density=0.1, warmup_steps=0)
+                         for one in (network, other))
+    for step in range(9):
+        train(other, second, rank, 1)
+        before, pending = weights(network), optimizer.param_groups[0].get("pending_decay")
+        for parameter in network.parameters():
+            parameter.grad = torch.full_like(parameter, float("nan") if rank == 1 else 1.0)
+        try:
+            optimizer.step()
+            raise AssertionError("a step with NaN")
+        except thinwire.NumberError:
+            pass
+        assert torch.equal(weights(network), before), step
+        assert optimizer.param_groups[0].get("pending_decay") == pending
+        train(network, optimizer, rank, 1)
+        assert torch.equal(weights(network), weights(other)), step
+    assert any(one != 1.0 for one in pending)
+    return weights(network)
+
+
+def test_decay_of_a_refused_step():
+    assert equal(run(refused_in_parts, 2))
+
+
 # ---- parameters that lie otherwise in memory
 
 def otherwise(rank, nranks):
