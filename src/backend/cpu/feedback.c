@@ -179,8 +179,9 @@ static void fold_block(tw__cpu_selector *s, tw__worker *w, int64_t lo, int64_t l
                        tw__undo *undo) {
     float *acc = s->residual + lo;
     if (s->second[0] == NULL) {
-        s->kernels->fold(source(s, w->scratch, lo, len), acc, len, (int32_t)lo, w->keep, undo,
-                         &w->collector);
+        const void *src = source(s, w->scratch, lo, len);
+        (s->work->uncached ? s->kernels->fold_uncached : s->kernels->fold)(
+            src, acc, len, (int32_t)lo, w->keep, undo, &w->collector);
         return;
     }
     const tw__moment moment = moment_at(s, lo);
@@ -322,14 +323,20 @@ static void fold_item(void *context, int worker, int64_t item) {
         scan_chunk(s, worker, item - s->work->first_item);
 }
 
+/* Elements of residual and gradient that a cache may hold: 16 MiB of both. */
+#define MOST_CACHED ((int64_t)1 << 21)
+
 void tw__feedback_fold(tw__select_task *tasks, int count) {
     batch all = {tasks, count};
-    int64_t items = 0;
+    int64_t items = 0, n = 0;
     for (int i = 0; i < count; i++) {
         tw__cpu_selector *s = selector_at(&all, i);
         s->work->first_item = items;
         items += s->chunks;
+        n += s->n;
     }
+    for (int i = 0; i < count; i++)
+        selector_at(&all, i)->work->uncached = n > MOST_CACHED;
     tw__pool_run(selector_at(&all, 0)->threads, items, fold_item, &all);
     for (int i = 0; i < count; i++) {
         tw__cpu_selector *s = selector_at(&all, i);
