@@ -6,8 +6,10 @@
  * second buffer instead of the log would cost 1.2x to 1.3x the time, checking the gradient
  * beforehand 1.5x: two cores are limited by what they read.
  *
- * The entries that were sent leave the residual in the next pass, in the registers of the kernel: a
- * scatter of zeros costs half a pass at density 0.01.
+ * The entries that were sent leave the residual in the next pass. In memory they do so in the
+ * registers of the kernel: a scatter of zeros costs half a pass at density 0.01. In the cache each
+ * chunk gets its zeros before it is folded: at density 0.01 the kernel's branches on what is kept
+ * would take longer than that, 161 us a pass instead of 112 for n = 1,000,000.
  *
  * Clipping, momentum correction (Lin et al., Deep Gradient Compression, 2018) and AdamW happen in the
  * source of the pass: what is folded is the scaled gradient, its velocity, or its update. */
@@ -198,6 +200,8 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     tw__sums sums = {0};
     assert(s->chosen.idx[s->leaving] == INT32_MAX);
     clear_velocity(s, leaving, end);
+    for (; !s->work->uncached && *leaving < end; leaving++)
+        s->residual[*leaving] = 0.0f;
     for (; lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
         const int32_t *behind = drop_leaving(w, leaving, lo, lo + len);
