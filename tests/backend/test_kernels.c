@@ -143,6 +143,11 @@ static void check_fold(const tw__kernels *kernels, const given *g, int64_t len, 
     check_found(&got, &want);
     check_log(&got, &want, len);
     check_unfolded(kernels, &got, g->src, len, g->keep);
+    begin_pass(&got, threshold);
+    kernels->fold_uncached(g->src, got.acc, len, 7, g->keep, &got.undo, &got.collector);
+    check_bits("acc, uncached", got.acc, want.acc, MOST);
+    check_found(&got, &want);
+    check_log(&got, &want, len);
 }
 
 static void check_fold_update(const tw__kernels *kernels, const given *g, int64_t len,

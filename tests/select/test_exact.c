@@ -257,8 +257,10 @@ static void test_large_sizes(void **state) {
         {.n = 524289, .k = 5, .kind = DATA_SPIKE, .type = TW_BF16, .threads = 3, .steps = 3},
         {.n = 1000003, .k = 1000, .kind = DATA_GAUSS, .threads = 3, .shift = 20, .steps = 3},
         {.n = 1048576, .k = 104858, .kind = DATA_GAUSS, .type = TW_F16, .threads = 2, .steps = 2},
+        /* more than caches are expected to hold */
+        {.n = 2097251, .k = 20972, .kind = DATA_GAUSS, .threads = 2, .shift = 3, .steps = 2},
     };
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         run_setup(&larger[i]);
 }
 

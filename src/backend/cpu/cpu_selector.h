@@ -44,6 +44,7 @@ typedef struct tw__work {
     tw__sums *sums;     /* [chunks] */
     uint32_t *sample;   /* [sample_size] magnitude bits of elements */
     int64_t first_item; /* of all chunks of a batch, the first that is this selector's */
+    int uncached;       /* the batch is too large for the caches */
 } tw__work;
 
 typedef struct tw__cpu_selector {

@@ -120,6 +120,8 @@ static inline void fold_updates(const tw__kernels *kernels, const void *src,
 static inline void fold_rest(const void *src, float *acc, int64_t len, int32_t base,
                              const uint8_t *keep, tw__undo *undo, tw__collector *collector,
                              int64_t done) {
+    if (done == len)
+        return;
     tw__undo rest = *undo;
     rest.lossy += done / 8;
     tw__kernels_ref.fold((const char *)src + 4 * done, acc + done, len - done, base + (int32_t)done,

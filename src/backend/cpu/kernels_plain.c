@@ -175,6 +175,7 @@ const tw__kernels tw__kernels_plain = {
     .name = "plain",
     TW__LOOPS,
     .fold = plain_fold,
+    .fold_uncached = plain_fold,
     .fold_update = plain_fold_update,
     .scan = plain_scan,
     .clear = loop_clear,

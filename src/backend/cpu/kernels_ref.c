@@ -84,6 +84,7 @@ const tw__kernels tw__kernels_ref = {
     .name = "ref",
     TW__LOOPS,
     .fold = ref_fold,
+    .fold_uncached = ref_fold,
     .fold_update = ref_fold_update,
     .scan = ref_scan,
     .clear = loop_clear,

