@@ -123,8 +123,8 @@ static inline int tw__job_is_long(const tw__shape *shape) {
     return (int64_t)sizeof(tw__entry) * shape->most >= TW__LONG_BUFFER;
 }
 /* Whether an allgather goes around a ring: lists may be long, and lie in the host's memory. */
-static inline int tw__job_uses_ring(const tw__job *job) {
-    return job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
+static inline int tw__job_uses_ring(const tw__job *j) {
+    return j->kind == TW__PAYLOAD && tw__job_is_long(&j->shape);
 }
 /* Into how many pieces allgather cuts a list that goes around the ring. Each is long enough for a line
  * to be busy, and short enough to be read while the next one travels: 160 kB with q2 and density 1/64
