@@ -107,3 +107,7 @@ int tw__job_overflows(tw__job *job, int *yes) {
                                       yes));
     return TW_OK;
 }
+
+int tw__job_uses_ring(const tw__job *job) {
+    return job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
+}

@@ -122,10 +122,10 @@ int tw__job_overflows(tw__job *job, int *yes);
 static inline int tw__job_is_long(const tw__shape *shape) {
     return (int64_t)sizeof(tw__entry) * shape->most >= TW__LONG_BUFFER;
 }
+
 /* Whether an allgather goes around a ring: lists may be long, and lie in the host's memory. */
-static inline int tw__job_uses_ring(const tw__job *j) {
-    return j->kind == TW__PAYLOAD && tw__job_is_long(&j->shape);
-}
+int tw__job_uses_ring(const tw__job *job);
+
 /* Into how many pieces allgather cuts a list that goes around the ring. Each is long enough for a line
  * to be busy, and short enough to be read while the next one travels: 160 kB with q2 and density 1/64
  * take 13 ms at 100 Mbit/s, and 1 ms to read. */
@@ -133,6 +133,7 @@ static inline int tw__gather_pieces(const tw__shape *shape) {
     int64_t entries = TW__LONG_BUFFER / (int64_t)sizeof(tw__entry);
     return shape->k > entries ? (int)((shape->k + entries - 1) / entries) : 1;
 }
+
 /* Latencies of an allgather, one after the other. */
 static inline double tw__gather_rounds(const tw__shape *shape, int pieces) {
     int abreast = (pieces + TW__RING_PIECES - 1) / TW__RING_PIECES;
