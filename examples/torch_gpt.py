@@ -149,6 +149,8 @@ def parser(description):
 def train(args, loop=Loop):
     if args.length < 1:
         raise SystemExit("--length: a sample has 1 character at least")
+    if args.graph and args.accumulate > 1:      # a pass overwrites the gradients of the one before
+        raise SystemExit("--graph: not with --accumulate; raise --batch")
     torch_common.train(args, Text, "a text file", loop)
 
 

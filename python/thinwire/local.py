@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MEETING = 300.0        # seconds that workers wait for each other at the start, at least
 _CHUNK = 1 << 20        # elements that are hashed at a time
+_GATHERED = {"topka", "gaussiank", "dgc", "randomk"}    # schemes whose exchange is allgather
 _BITS = {2: torch.int16, 4: torch.int32}
 
 
@@ -65,6 +66,12 @@ def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
     _check_number("outer_momentum", outer_momentum, 1)
     if nesterov and outer_momentum == 0:
         raise ParamError("nesterov: it needs outer_momentum")
+
+
+def _best_result(scheme, exchange):
+    """A worker's entries at full weight, where it is known who sent them."""
+    knows = exchange == "allgather" if exchange else scheme in _GATHERED
+    return "mean_of_senders" if knows else "mean"
 
 
 def _check_meeting(meet, workers, join, delayed, process_group, on_loss):
@@ -112,7 +119,8 @@ class LocalSteps:
     the script's.
 
     density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
-    result: "mean" over all workers, or "mean_of_senders" of each entry. Other options are those of
+    result: "mean" over all workers, or "mean_of_senders" of each entry, which is the default where the
+    scheme can: with topka, gaussiank, dgc and randomk. Other options are those of
     compress(). outer_lr, outer_momentum, nesterov: of the outer SGD, which is `outer`: a scheduler
     may change its rate. delayed: see above.
 
@@ -151,7 +159,7 @@ class LocalSteps:
                  outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
                  delayed: bool = False, *, process_group=None, inner_group=None,
                  host: bool = False, scheme: str = "topka", whole_model: bool = True,
-                 meet: Optional[str] = None, rank: int = 0, workers: int = 0,
+                 result: Optional[str] = None, meet: Optional[str] = None, rank: int = 0, workers: int = 0,
                  secret: Optional[bytes] = None, job: str = "", join: bool = False,
                  **options: "Unpack[Options]"):
         _check(model, optimizer, every, outer_lr, outer_momentum, nesterov)
@@ -178,7 +186,8 @@ class LocalSteps:
             tcp, meet, secret=secret, job=job,
             timeout=max(timeout if isinstance(timeout, Real) else 0.0, _MEETING))
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
-                             whole_model=whole_model, time_dense=False)
+                             whole_model=whole_model, time_dense=False,
+                             result=result or _best_result(scheme, options.get("exchange")))
         if self._is_leader():
             self._make_outer(torch.device("cpu") if host else None, outer_lr, outer_momentum,
                              nesterov)

@@ -220,6 +220,8 @@ stops "--test-limit: 0 test samples for 1 ranks" torch_bert.py --data "$dir/text
 stops "--length: a sample has 1 character at least" torch_gpt.py --data "$dir/text/train.txt" --length 0
 stops "--length: a sample has 1 character at least" ../bench/torch_peers.py \
     --data "$dir/text/train.txt" --peer ddp --length 0
+stops "--graph: not with --accumulate" torch_gpt.py --data "$dir/text/train.txt" --graph --accumulate 2
+stops "--graph: needs a GPU" torch_gpt.py --data "$dir/text/train.txt" --graph --scheme dense
 stops "--resume, --until: need --checkpoint DIR" torch_gpt.py --data "$dir/text/train.txt" --until 1
 stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train.txt" --accumulate 0
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \

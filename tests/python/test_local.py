@@ -86,7 +86,7 @@ def sparse_rounds(rank, nranks, options):
 
 def test_sparse_rounds_end_alike():
     for options in ({}, {"scheme": "oktopk", "wire": "bf16"}, {"delayed": True}, {"host": True},
-                    {"result": "mean_of_senders", "decay": 1.0}):
+                    {"result": "mean", "decay": 1.0}):
         results = run(sparse_rounds, 4, {"density": 0.1, **options})
         assert equal([one["weights"] for one in results]), options
         assert sum(one["end"] for one in results) < sum(one["start"] for one in results), options
@@ -95,6 +95,18 @@ def test_sparse_rounds_end_alike():
         assert "20 rounds" not in results[0]["text"] and "21 rounds of 3" in results[0]["text"]
     bits = run(sparse_rounds, 2, {"density": 0.1})[0]["stats"]["bits_per_entry"]
     assert 6 < bits < 12, bits      # 4.8 + 2.25, and headers of a few entries
+
+
+def test_default_result():
+    """The mean of the senders, where the exchange tells who they are."""
+    for options, result in (({}, "mean_of_senders"), ({"scheme": "oktopk"}, "mean"),
+                            ({"exchange": "oktopk"}, "mean")):
+        by_default, asked = (run(sparse_rounds, 3, {"density": 0.1, **options, **more})[0]["weights"]
+                             for more in ({}, {"result": result}))
+        assert torch.equal(by_default, asked), options
+    other = run(sparse_rounds, 3, {"density": 0.1, "result": "mean"})[0]["weights"]
+    default = run(sparse_rounds, 3, {"density": 0.1})[0]["weights"]
+    assert not torch.equal(default, other)
 
 
 def residual_decays(rank, nranks):
@@ -342,7 +354,8 @@ def test_bad_numbers():
 
 
 if __name__ == "__main__":
-    main([test_dense_rounds_are_diloco, test_sparse_rounds_end_alike, test_residual_decays,
+    main([test_dense_rounds_are_diloco, test_sparse_rounds_end_alike, test_default_result,
+          test_residual_decays,
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_lost_worker_is_named,
           test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
