@@ -80,7 +80,7 @@ def main():
     p.add_argument("--nesterov", action="store_true", help="of the outer momentum")
     p.add_argument("--decay", type=float, default=0.95, help="of the residual, in each round")
     p.add_argument("--merge", choices=("mean", "mean_of_senders"),
-                   help="default: the latter, where the scheme can")
+                   help="default: the latter, where the scheme can, without --delayed")
     p.add_argument("--delayed", action="store_true",
                    help="the exchange of a round runs while the next one computes")
     p.add_argument("--host", action="store_true", help="outer state and residual on the host")

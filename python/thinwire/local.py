@@ -68,10 +68,11 @@ def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
         raise ParamError("nesterov: it needs outer_momentum")
 
 
-def _best_result(scheme, exchange):
-    """A worker's entries at full weight, where it is known who sent them."""
+def _best_result(scheme, exchange, delayed):
+    """A worker's entries at full weight, where it is known who sent them. Delayed that is too much:
+    others have moved the same weights meanwhile."""
     knows = exchange == "allgather" if exchange else scheme in _GATHERED
-    return "mean_of_senders" if knows else "mean"
+    return "mean_of_senders" if knows and not delayed else "mean"
 
 
 def _check_meeting(meet, workers, join, delayed, process_group, on_loss):
@@ -120,7 +121,7 @@ class LocalSteps:
 
     density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
     result: "mean" over all workers, or "mean_of_senders" of each entry, which is the default where the
-    scheme can: with topka, gaussiank, dgc and randomk. Other options are those of
+    scheme can: with topka, gaussiank, dgc and randomk, unless delayed. Other options are those of
     compress(). outer_lr, outer_momentum, nesterov: of the outer SGD, which is `outer`: a scheduler
     may change its rate. delayed: see above.
 
@@ -187,7 +188,7 @@ class LocalSteps:
             timeout=max(timeout if isinstance(timeout, Real) else 0.0, _MEETING))
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
                              whole_model=whole_model, time_dense=False,
-                             result=result or _best_result(scheme, options.get("exchange")))
+                             result=result or _best_result(scheme, options.get("exchange"), delayed))
         if self._is_leader():
             self._make_outer(torch.device("cpu") if host else None, outer_lr, outer_momentum,
                              nesterov)

@@ -98,9 +98,9 @@ def test_sparse_rounds_end_alike():
 
 
 def test_default_result():
-    """The mean of the senders, where the exchange tells who they are."""
+    """The mean of the senders, where the exchange tells who they are; but not delayed."""
     for options, result in (({}, "mean_of_senders"), ({"scheme": "oktopk"}, "mean"),
-                            ({"exchange": "oktopk"}, "mean")):
+                            ({"exchange": "oktopk"}, "mean"), ({"delayed": True}, "mean")):
         by_default, asked = (run(sparse_rounds, 3, {"density": 0.1, **options, **more})[0]["weights"]
                              for more in ({}, {"result": result}))
         assert torch.equal(by_default, asked), options
