@@ -67,7 +67,7 @@ static void test_any(void **state) {
     for (int trial = 0; trial < 20000; trial++) {
         oracle_rng rng = {.key = (uint64_t)trial};
         tw__need needs[MOST_STEPS];
-        tw__blocks given[MOST_STEPS];
+        tw__blocks given[MOST_STEPS] = {{0, 0}};
         int blocks = 1 + (int)oracle_below(&rng, trial % 2 == 0 ? 200 : 8);
         int count = any_needs(&rng, blocks, needs);
         for (int first = 0, served; first < count; first += served) {

@@ -12,6 +12,7 @@
 #ifndef TW_CUDA_TEAMS_H
 #define TW_CUDA_TEAMS_H
 
+#include <assert.h>
 #include <stdint.h>
 
 /* What a step needs. */
@@ -57,6 +58,7 @@ static inline int tw__divide_blocks(const tw__need *need, int count, int blocks,
         given[i].last = (uint16_t)(next + size - 1);
         next += (int)size;
     }
+    assert(end > 0);
     return end;
 }
 
