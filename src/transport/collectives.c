@@ -279,7 +279,7 @@ static tw__buffer *arrival_in(const tw__ring *r, int piece, int turn) {
 
 void tw__ring_cancel(tw__ring *r) {
     tw__transport_cancel(r->transport, r->sends, TW__RING_SENDS);
-    tw__transport_cancel(r->transport, r->recvs, TW__RING_PIECES);
+    tw__transport_cancel(r->transport, r->recvs, TW__RING_RECVS);
 }
 
 /* Until this message of the ring is done. All others are tested too: some transports move only what
@@ -289,7 +289,7 @@ static int wait_in_ring(tw__ring *r, tw__message *awaited) {
     for (;;) {
         const tw__message *ignored = NULL;
         TW_TRY(tw__transport_test_all(r->transport, r->sends, TW__RING_SENDS, &ignored));
-        TW_TRY(tw__transport_test_all(r->transport, r->recvs, TW__RING_PIECES, &ignored));
+        TW_TRY(tw__transport_test_all(r->transport, r->recvs, TW__RING_RECVS, &ignored));
         if (awaited->request == NULL)
             break;
         TW_TRY(tw__transport_pause(r->transport, &deadline, awaited));
@@ -299,7 +299,7 @@ static int wait_in_ring(tw__ring *r, tw__message *awaited) {
 }
 
 static int receive_next(tw__ring *r) {
-    tw__message *message = &r->recvs[r->expected % TW__RING_PIECES];
+    tw__message *message = &r->recvs[r->expected % TW__RING_RECVS];
     if (r->expected == ring_messages(r))
         return TW_OK;
     ring_turn at = turn_of(r, r->expected++);
@@ -309,8 +309,8 @@ static int receive_next(tw__ring *r) {
                               in->capacity, message);
 }
 
-/* Sends what can be sent. No rank is more than TW__RING_PIECES messages ahead of what it received, so
- * receivers have buffers for all of them. */
+/* Sends what can be sent: others' pieces as soon as they are here, and no own one so early that it
+ * would travel in front of them. */
 static int send_ready(tw__ring *r) {
     for (; r->sent < ring_messages(r); r->sent++) {
         ring_turn at = turn_of(r, r->sent);
@@ -334,7 +334,7 @@ static int fail_ring(tw__ring *r, int status) {
 }
 
 static int begin_ring(tw__ring *r) {
-    for (int i = 0; i < TW__RING_PIECES; i++)
+    for (int i = 0; i < TW__RING_RECVS; i++)
         TW_TRY(receive_next(r));
     return send_ready(r);
 }
@@ -347,7 +347,7 @@ int tw__ring_begin(tw__ring *r, tw_transport *t, tw__message_kind kind, const tw
 }
 
 static int take_from_ring(tw__ring *r, int *piece, int *from) {
-    tw__message *message = &r->recvs[r->received % TW__RING_PIECES];
+    tw__message *message = &r->recvs[r->received % TW__RING_RECVS];
     TW_TRY(wait_in_ring(r, message));
     ring_turn at = turn_of(r, r->received++);
     arrival_in(r, at.piece, at.turn)->bytes = message->bytes;

@@ -297,6 +297,9 @@ int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *o
  * while others travel. */
 #define TW__RING_PIECES 2
 #define TW__RING_SENDS (2 * TW__RING_PIECES) /* a send has time to end before its place is needed */
+/* Receives begin early: the rank before may be 2(P-1) messages ahead. What comes before its receive
+ * begins is copied once more. */
+#define TW__RING_RECVS 16
 
 typedef struct tw__ring {
     tw_transport *transport;
@@ -306,7 +309,7 @@ typedef struct tw__ring {
     int pieces;
     int expected, received, sent; /* messages so far */
     tw__message sends[TW__RING_SENDS];
-    tw__message recvs[TW__RING_PIECES];
+    tw__message recvs[TW__RING_RECVS];
 } tw__ring;
 
 /* own and in must stay valid until the end. There are two ranks at least, and no device memory.
