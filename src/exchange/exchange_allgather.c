@@ -12,8 +12,6 @@
  * Example, P = 2, k = 2: ranks select {1: 4, 6: -1} and {1: 1, 7: 3}; all get {1: 5, 6: -1, 7: 3}. */
 #include "exchange/exchange.h"
 
-#include "backend/extent.h"
-
 #include <assert.h>
 #include <math.h>
 
@@ -42,8 +40,8 @@ static int64_t blocks_of(int64_t entries) {
  * of the wire format, so that values are rounded as in one message. */
 static int64_t piece_start(const tw__shape *s, int64_t count, int piece) {
     int pieces = tw__gather_pieces(s);
-    int64_t blocks = tw__longest_part(blocks_of(s->k), pieces);
-    return piece < pieces ? tw__at_most(piece * blocks * TW__WIRE_BLOCK, count) : count;
+    int64_t start = piece * tw__longest_part(blocks_of(s->k), pieces) * TW__WIRE_BLOCK;
+    return piece < pieces && start < count ? start : count;
 }
 
 static int64_t most_of_piece(const tw__shape *s, int piece) {
@@ -172,8 +170,8 @@ static int is_complete(const tw__shape *s, const tw__list *run, int piece) {
 static int sum_pieces(tw__job *job, space *w, int piece) {
     int64_t end = job->shape.span;
     for (int r = 0; r < job->shape.nranks; r++)
-        if (!is_complete(&job->shape, &w->runs[r], piece))
-            end = tw__at_most(end, end_of(&w->runs[r]));
+        if (!is_complete(&job->shape, &w->runs[r], piece) && end_of(&w->runs[r]) < end)
+            end = end_of(&w->runs[r]);
     for (int r = 0; r < job->shape.nranks; r++) {
         tw__list rest = {w->runs[r].at + w->summed[r], w->runs[r].count - w->summed[r]};
         TW_TRY(tw__list_between(&job->lists, &rest, 0, end, &w->parts[r]));

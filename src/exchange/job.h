@@ -126,19 +126,22 @@ static inline int tw__job_is_long(const tw__shape *shape) {
 /* Whether an allgather goes around a ring: lists may be long, and lie in the host's memory. */
 int tw__job_uses_ring(const tw__job *job);
 
-/* Into how many pieces allgather cuts a list that goes around the ring. Each is long enough for a line
- * to be busy, and short enough to be read while the next one travels: 160 kB with q2 and density 1/64
- * take 13 ms at 100 Mbit/s, and 1 ms to read. */
+/* Into how many pieces allgather cuts a list that goes around the ring, by how many of its k entries.
+ * Each is long enough for a line to be busy, and short enough to be read while the next one travels:
+ * 160 kB with q2 and density 1/64 take 13 ms at 100 Mbit/s, and 1 ms to read. Part of the format of
+ * messages: all ranks must cut alike. */
+#define TW__PIECE_ENTRIES ((int64_t)1 << 17)
 static inline int tw__gather_pieces(const tw__shape *shape) {
-    int64_t entries = TW__LONG_BUFFER / (int64_t)sizeof(tw__entry);
-    return shape->k > entries ? (int)((shape->k + entries - 1) / entries) : 1;
+    int64_t pieces = (shape->k + TW__PIECE_ENTRIES - 1) / TW__PIECE_ENTRIES;
+    return pieces > 1 ? (int)pieces : 1;
 }
 
 /* Latencies of an allgather, one after the other. */
 static inline double tw__gather_rounds(const tw__shape *shape, int pieces) {
-    int abreast = (pieces + TW__RING_PIECES - 1) / TW__RING_PIECES;
-    return tw__job_is_long(shape) ? (shape->nranks - 1.0) * abreast : 1.0;
+    int groups = (pieces + TW__RING_PIECES - 1) / TW__RING_PIECES; /* that go around together */
+    return tw__job_is_long(shape) ? (shape->nranks - 1.0) * groups : 1.0;
 }
+
 /* Everyone sends `own` to all. out[nranks] is scratch, in[nranks] and alltoall as in
  * tw__alltoall_run. */
 int tw__job_gather(tw__job *job, const tw__buffer *own, tw__buffer *out, tw__buffer *in,
@@ -169,7 +172,7 @@ size_t tw__pack_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t h
 int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **memory,
                   float *rounded, tw__buffer *message);
 /* The same for a piece of a list in the host's memory: the entries from index `lo` on that are sent
- * together. The message says where it ends, and the next piece begins there.
+ * together. In a wire format the message says where the piece ends.
  *   plain  all pieces of a list are written as they are, because a value of the list is huge */
 int tw__pack_piece(const tw__job *job, const tw__list *piece, int64_t lo, int plain, char **memory,
                    float *rounded, tw__buffer *message);
