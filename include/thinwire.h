@@ -651,7 +651,9 @@ TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
  * rank and the field that differs; TW_ERR_MEMORY with the rank that has too little; TW_ERR_DEVICE;
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. TW_ERR_NULL and TW_ERR_STATE are of this rank
  * alone and change nothing. After any other error the group can only be freed. Exception: if a rank
- * was lost while an elastic group opened, tw_group_shrink opens it with the others. */
+ * was lost while an elastic group opened, tw_group_shrink opens it with the others. On a rank that
+ * joins, other errors than these two come only after the others have agreed on who goes on, or after
+ * 2 * `timeout` + 20 s: see tw_group_grow. */
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
@@ -785,7 +787,8 @@ TW_API int tw_group_set_weight(tw_group *group, double weight);
  * step, or that step returns TW_ERR_MISMATCH, and its text names the first that differs. They stay
  * until the next call. Does not wait. A step sends no byte more for them. In an elastic group a rank
  * that has joined sets them too, before its first step.
- *   values  [count] copied; a NaN equals the same NaN. May be NULL if count is 0
+ *   values  [count] copied; compared bit by bit: -0.0 is not 0.0, and a NaN equals the same NaN. May be
+ *           NULL if count is 0
  *   count   up to TW_MOST_COMMON; 0, as at the start: none
  * Errors: TW_ERR_NULL; TW_ERR_PARAM for count; TW_ERR_MEMORY; TW_ERR_STATE if the group is not open
  * or a tensor is in progress; the error that broke the group. */

@@ -12,7 +12,42 @@
 
 /* ---- parameters */
 
-typedef enum { INTEGER, REAL, SCHEME, EXCHANGE, WIRE, METHOD, FORMAT } kind;
+typedef enum {
+    INTEGER,
+    REAL,
+    FORMAT,
+    SCHEME,
+    EXCHANGE,
+    WIRE,
+    METHOD,
+    CHOICES, /* those of choices[] follow */
+    RESULT = CHOICES,
+    GLOBAL,
+    COUNT,
+    CHECKSUM,
+    MEMBERSHIP,
+    TYPE,
+    FEEDBACK,
+    BEFORE,
+    WARMUP,
+    DEVICE,
+    NKINDS
+} kind;
+
+enum { MOST_CHOICES = 4 };
+static const char *const choices[NKINDS - CHOICES][MOST_CHOICES] = {
+    [RESULT - CHOICES] = {"TW_MEAN", "TW_SUM", "TW_MEAN_OF_SENDERS"},
+    [GLOBAL - CHOICES] = {"TW_GLOBAL_EXACT", "TW_GLOBAL_REUSE"},
+    [COUNT - CHOICES] = {"TW_COUNT_OF_SCHEME", "TW_COUNT_PER_RANK"},
+    [CHECKSUM - CHOICES] = {"TW_CHECKSUM_ON", "TW_CHECKSUM_OFF"},
+    [MEMBERSHIP - CHOICES] = {"TW_MEMBERSHIP_FIXED", "TW_MEMBERSHIP_ELASTIC"},
+    [TYPE - CHOICES] = {"TW_F32", "TW_F16", "TW_BF16"},
+    [FEEDBACK - CHOICES] = {"TW_FEEDBACK_ON", "TW_FEEDBACK_OFF"},
+    [BEFORE - CHOICES] = {"TW_BEFORE_NOTHING", "TW_BEFORE_ADAMW"},
+    [WARMUP - CHOICES] = {"TW_WARMUP_EXPONENTIAL", "TW_WARMUP_LINEAR", "TW_WARMUP_COSINE",
+                          "TW_WARMUP_CALLER"},
+    [DEVICE - CHOICES] = {"TW_CPU", "TW_CUDA"},
+};
 
 typedef struct field {
     const char *name;
@@ -21,10 +56,10 @@ typedef struct field {
 
 /* The format comes first: ranks of other versions or byte orders differ there. */
 static const field group_fields[] = {
-    {"format", FORMAT},  {"scheme", SCHEME},    {"exchange", EXCHANGE},
-    {"wire", WIRE},      {"result", INTEGER},   {"global", INTEGER},
-    {"count", INTEGER},  {"checksum", INTEGER}, {"membership", INTEGER},
-    {"bucket", INTEGER}, {"tensors", INTEGER},  {"tw_transport_set_device", INTEGER},
+    {"format", FORMAT},  {"scheme", SCHEME},     {"exchange", EXCHANGE},
+    {"wire", WIRE},      {"result", RESULT},     {"global", GLOBAL},
+    {"count", COUNT},    {"checksum", CHECKSUM}, {"membership", MEMBERSHIP},
+    {"bucket", INTEGER}, {"tensors", INTEGER},   {"tw_transport_set_device", INTEGER},
     {"key", INTEGER},
 };
 #define GROUP_FIELDS ((int)(sizeof group_fields / sizeof group_fields[0]))
@@ -32,14 +67,30 @@ static const field group_fields[] = {
 #define FORMAT_NOW 0x5457000b /* "TW", version 11; another byte order reads differently */
 
 static const field tensor_fields[] = {
-    {"n", INTEGER},           {"method", METHOD},        {"k", INTEGER},
-    {"density", REAL},        {"type", INTEGER},         {"feedback", INTEGER},
-    {"clip_norm", REAL},      {"momentum", REAL},        {"before", INTEGER},
-    {"beta1", REAL},          {"beta2", REAL},           {"eps", REAL},
-    {"rate", REAL},           {"warmup", INTEGER},       {"warmup_steps", INTEGER},
-    {"warmup_density", REAL}, {"reuse_period", INTEGER}, {"reuse_low", REAL},
-    {"reuse_high", REAL},     {"reuse_nudge", REAL},     {"gaussian_rounds", INTEGER},
-    {"dgc_sample", REAL},     {"decay", REAL},           {"device", INTEGER},
+    {"n", INTEGER},
+    {"method", METHOD},
+    {"k", INTEGER},
+    {"density", REAL},
+    {"type", TYPE},
+    {"feedback", FEEDBACK},
+    {"clip_norm", REAL},
+    {"momentum", REAL},
+    {"before", BEFORE},
+    {"beta1", REAL},
+    {"beta2", REAL},
+    {"eps", REAL},
+    {"rate", REAL},
+    {"warmup", WARMUP},
+    {"warmup_steps", INTEGER},
+    {"warmup_density", REAL},
+    {"reuse_period", INTEGER},
+    {"reuse_low", REAL},
+    {"reuse_high", REAL},
+    {"reuse_nudge", REAL},
+    {"gaussian_rounds", INTEGER},
+    {"dgc_sample", REAL},
+    {"decay", REAL},
+    {"device", DEVICE},
 };
 #define TENSOR_FIELDS ((int)(sizeof tensor_fields / sizeof tensor_fields[0]))
 
@@ -121,18 +172,25 @@ static void fill_tensor(const tw__tensor *t, int64_t *values) {
     memcpy(values, all, sizeof all);
 }
 
-/* Of all kinds but REAL. */
-static void print_value(char *text, size_t size, kind what, int64_t value) {
+/* NULL for a value that is not known. */
+static const char *name_of(kind what, int64_t value) {
     tw__name_at *const tables[] = {[SCHEME] = tw__scheme_name,
                                    [EXCHANGE] = tw__exchange_name,
                                    [WIRE] = wire_name,
                                    [METHOD] = tw__method_name};
+    if (what >= CHOICES)
+        return value >= 0 && value < MOST_CHOICES ? choices[what - CHOICES][value] : NULL;
+    return tables[what](value >= 0 && value < 1000 ? (int)value : 1000);
+}
+
+/* Of all kinds but REAL. */
+static void print_value(char *text, size_t size, kind what, int64_t value) {
     if (what == INTEGER)
         snprintf(text, size, "%lld", (long long)value);
     else if (what == FORMAT)
         snprintf(text, size, "%llx", (unsigned long long)value);
     else {
-        const char *name = tables[what](value >= 0 && value < 1000 ? (int)value : 1000);
+        const char *name = name_of(what, value);
         snprintf(text, size, "%s", name != NULL ? name : "an unknown one");
     }
 }
@@ -325,9 +383,7 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
         record.piece = tw__piece_of(&table->pieces, s->bad_index);
         record.index -= table->pieces.starts[record.piece];
     }
-    record.settings = (uint64_t)s->g->ncommon;
-    for (int i = 0; i < s->g->ncommon; i++)
-        record.settings = tw__mix(record.settings, (uint64_t)real(s->g->common[i]));
+    record.settings = s->g->common_hash;
     for (int i = 0; i < s->count; i++) {
         const tw_selector *selector = tw__member(s, i)->selector;
         if (selector == NULL)
@@ -341,46 +397,75 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
     return record;
 }
 
-enum { COMMON_ROW = 32 }; /* values of tw_group_set_common in a message */
+/* Parts of the common values that ranks compare in one message each. */
+enum { COMMON_PARTS = 32 };
 
 typedef struct common_row {
-    int64_t count; /* of all that the rank has set */
-    double values[COMMON_ROW];
+    int64_t count;                /* of all that the rank has set */
+    uint64_t parts[COMMON_PARTS]; /* the hash of each; of a single value its bits */
 } common_row;
 
-static int compare_common_row(const tw_group *g, const common_row *rows, int first) {
+static common_row hash_parts(const tw_group *g, int64_t first, int64_t end, int64_t size) {
+    common_row row = {.count = g->ncommon};
+    for (int64_t i = first; i < end; i++) {
+        uint64_t *part = &row.parts[(i - first) / size], bits = (uint64_t)real(g->common[i]);
+        *part = size == 1 ? bits : tw__mix(*part, bits);
+    }
+    return row;
+}
+
+static int compare_counts(const tw_group *g, const common_row *rows) {
     for (int r = 1; r < g->nranks; r++)
         if (rows[r].count != rows[0].count)
             return tw__fail(TW_ERR_MISMATCH,
                             "common values: rank %d has set %lld, rank 0 %lld; call "
                             "tw_group_set_common alike on all ranks",
                             r, (long long)rows[r].count, (long long)rows[0].count);
-    for (int i = 0; i < COMMON_ROW; i++)
-        for (int r = 1; r < g->nranks; r++) {
-            if (real(rows[r].values[i]) == real(rows[0].values[i]))
-                continue;
-            two_texts t = tell_apart(rows[r].values[i], rows[0].values[i]);
-            return tw__fail(TW_ERR_MISMATCH,
-                            "common value %d: rank %d has set %s, rank 0 %s; call "
-                            "tw_group_set_common alike on all ranks",
-                            first + i, r, t.one, t.other);
-        }
     return TW_OK;
 }
 
+/* The first part in which *rank differs from rank 0; COMMON_PARTS if there is none. */
+static int first_other_part(const tw_group *g, const common_row *rows, int *rank) {
+    for (int i = 0; i < COMMON_PARTS; i++)
+        for (int r = 1; r < g->nranks; r++)
+            if (rows[r].parts[i] != rows[0].parts[i]) {
+                *rank = r;
+                return i;
+            }
+    return COMMON_PARTS;
+}
+
+static double value_of(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* The records say that something differs, and neither rates nor k do in sum. Only now, and on all
- * ranks alike, the common values themselves travel: row after row, up to the first difference. */
+ * ranks alike, ranks look for the first common value that differs: they compare hashes of equal parts,
+ * then of the parts of the first part that differs, and so on, four times for a million values. */
 static int compare_common(tw_group *g, int *found) {
-    int first = 0;
+    int64_t first = 0, end = g->ncommon, size;
     do {
-        common_row row = {.count = g->ncommon};
-        const void *rows = NULL;
-        for (int i = 0; i < COMMON_ROW && first + i < g->ncommon; i++)
-            row.values[i] = g->common[first + i];
-        TW_TRY(tw__agree_share(g, &row, sizeof row, &rows));
-        *found = compare_common_row(g, rows, first);
-        first += COMMON_ROW;
-    } while (*found == TW_OK && first < g->ncommon);
+        size = end - first > COMMON_PARTS ? (end - first + COMMON_PARTS - 1) / COMMON_PARTS : 1;
+        common_row row = hash_parts(g, first, end, size);
+        const void *shared = NULL;
+        TW_TRY(tw__agree_share(g, &row, sizeof row, &shared));
+        const common_row *rows = shared;
+        *found = compare_counts(g, rows);
+        int rank = 0, part = first_other_part(g, rows, &rank);
+        if (*found != TW_OK || part == COMMON_PARTS)
+            return TW_OK;
+        first += part * size;
+        end = end - first < size ? end : first + size;
+        if (size > 1)
+            continue;
+        two_texts t = tell_apart(value_of(rows[rank].parts[part]), value_of(rows[0].parts[part]));
+        *found = tw__fail(TW_ERR_MISMATCH,
+                          "common value %lld: rank %d has set %s, rank 0 %s; call "
+                          "tw_group_set_common alike on all ranks",
+                          (long long)first, rank, t.one, t.other);
+    } while (size > 1);
     return TW_OK;
 }
 

@@ -468,6 +468,12 @@ int tw_group_set_common(tw_group *g, const double *values, int count) {
         g->common = memcpy(memory, values, sizeof *values * (size_t)count);
     }
     g->ncommon = count;
+    g->common_hash = (uint64_t)count;
+    for (int i = 0; i < count; i++) {
+        uint64_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        g->common_hash = tw__mix(g->common_hash, bits);
+    }
     return TW_OK;
 }
 

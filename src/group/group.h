@@ -181,6 +181,7 @@ struct tw_group {
     double weight;  /* of this rank */
     double *common; /* [ncommon]: tw_group_set_common */
     int ncommon;
+    uint64_t common_hash; /* of their number and values; 0 if there are none */
     uint64_t key;  /* a random number, the same on all ranks */
     uint32_t run;  /* what saved states carry: they belong together if it is the same */
     int is_loaded; /* the state is one that was loaded, and `run` is its own */
@@ -261,7 +262,8 @@ static inline int tw__group_is_elastic(const tw_group *g) {
     return g->params.membership == TW_MEMBERSHIP_ELASTIC;
 }
 /* Ranks that are new, this one or others, take the step counters of the others. Collective.
- * Errors: TW_ERR_MEMORY; TW_ERR_PROTOCOL; those of tw__transport_wait. */
+ * Errors, the same on all ranks: TW_ERR_MEMORY; TW_ERR_PROTOCOL; those of the new ranks' devices; those
+ * of tw__transport_wait. */
 int tw__group_share_steps(tw_group *g, int is_new);
 /* A rank is new, and its group did not open. It is a member already, so when the others agree on who
  * goes on, its vote counts: it votes for them, without itself. */

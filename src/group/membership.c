@@ -495,12 +495,8 @@ int tw__group_share_steps(tw_group *g, int is_new) {
             own[2 + t] = g->tensors[t].steps;
         error = tw__allgather(g->transport, rows, width * sizeof *rows, g->agree);
     }
-    if (error == TW_OK && is_new) {
-        error = take_steps(g, rows);
-        if (error !=
-            TW_OK) /* the others have all that they need, and wait for this rank's next step */
-            error = tw__transport_abort(g->transport, error);
-    }
+    if (error == TW_OK)
+        error = tw__agree_error(g, is_new ? take_steps(g, rows) : TW_OK);
     free(rows);
     return error;
 }

@@ -254,8 +254,8 @@ static mismatch no_mismatch(void) {
     return m;
 }
 
-/* All ranks name the odd one and the field; the group is of no use afterwards. */
-static void refuse_mismatch(mismatch *m, const char *field) {
+/* All ranks name the odd one, the field and the value; the group is of no use afterwards. */
+static void refuse_mismatch(mismatch *m, const char *field, const char *value) {
     for (m->odd = 1; m->odd < RANKS; m->odd++) {
         ranks r;
         float x[N] = {0};
@@ -263,7 +263,7 @@ static void refuse_mismatch(mismatch *m, const char *field) {
         ranks_init(&r, RANKS);
         ranks_run(&r, open_with_params, m);
         ranks_error(&r, TW_ERR_MISMATCH);
-        ranks_say(&r, "%s: rank %d has", field, m->odd);
+        ranks_say(&r, "%s: rank %d has %s", field, m->odd, value);
         for (int rank = 0; rank < RANKS; rank++) {
             check_error(tw_allreduce(r.groups[rank], 0, x, x), TW_ERR_STATE);
             check_error(tw_group_open(r.groups[rank]), TW_ERR_STATE);
@@ -272,29 +272,31 @@ static void refuse_mismatch(mismatch *m, const char *field) {
     }
 }
 
-#define MISMATCH(field, value, name)                                                               \
+#define MISMATCH_TEXT(field, value, name, text)                                                    \
     do {                                                                                           \
         mismatch m = no_mismatch();                                                                \
         m.other.field = (value);                                                                   \
-        refuse_mismatch(&m, (name));                                                               \
+        refuse_mismatch(&m, (name), (text));                                                       \
     } while (0)
+#define MISMATCH(field, value, name) MISMATCH_TEXT(field, value, name, "")
+#define MISMATCH_NAMED(field, value, name) MISMATCH_TEXT(field, value, name, #value ",")
 
 static void test_mismatch(void **state) {
     (void)state;
     MISMATCH(scheme, "gtopk", "scheme");
     MISMATCH(exchange, "dsa", "exchange");
-    MISMATCH(result, TW_SUM, "result");
-    MISMATCH(global, TW_GLOBAL_REUSE, "global");
-    MISMATCH(count, TW_COUNT_PER_RANK, "count");
-    MISMATCH(checksum, TW_CHECKSUM_OFF, "checksum");
+    MISMATCH_NAMED(result, TW_SUM, "result");
+    MISMATCH_NAMED(global, TW_GLOBAL_REUSE, "global");
+    MISMATCH_NAMED(count, TW_COUNT_PER_RANK, "count");
+    MISMATCH_NAMED(checksum, TW_CHECKSUM_OFF, "checksum");
     MISMATCH(bucket, 1, "bucket");
     MISMATCH(select.method, "dgc", "method");
     MISMATCH(select.k, K + 1, "k");
-    MISMATCH(select.type, TW_BF16, "type");
-    MISMATCH(select.feedback, TW_FEEDBACK_OFF, "feedback");
+    MISMATCH_NAMED(select.type, TW_BF16, "type");
+    MISMATCH_NAMED(select.feedback, TW_FEEDBACK_OFF, "feedback");
     MISMATCH(select.momentum, 0.5f, "momentum");
-    MISMATCH(select.before, TW_BEFORE_ADAMW, "before");
-    MISMATCH(select.warmup, TW_WARMUP_LINEAR, "warmup");
+    MISMATCH_NAMED(select.before, TW_BEFORE_ADAMW, "before");
+    MISMATCH_NAMED(select.warmup, TW_WARMUP_LINEAR, "warmup");
     MISMATCH(select.clip_norm, 1.0f, "clip_norm");
     MISMATCH(select.warmup_steps, 7, "warmup_steps");
     MISMATCH(select.warmup_density, 0.5, "warmup_density");
@@ -311,15 +313,15 @@ static void test_mismatch_of_shape(void **state) {
     (void)state;
     mismatch m = no_mismatch();
     m.other_n = N + 1;
-    refuse_mismatch(&m, "n");
+    refuse_mismatch(&m, "n", "");
     m = no_mismatch();
     m.other_tensors = 3;
-    refuse_mismatch(&m, "tensors");
+    refuse_mismatch(&m, "tensors", "");
     m = no_mismatch();
     m.usual.select.k = m.other.select.k = 0;
     m.usual.select.density = 0.1;
     m.other.select.density = 0.25;
-    refuse_mismatch(&m, "density");
+    refuse_mismatch(&m, "density", "");
 }
 
 static int one_with_another_tensor(ranks *r, int rank, void *context) {

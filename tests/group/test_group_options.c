@@ -4,6 +4,7 @@
  * Results and residuals are compared with the oracle of each exchange.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "exchange_check.h"
@@ -204,6 +205,55 @@ static void test_common_differs(void **state) {
     check_common("allgather", c, "rank 1 has set 0.10000000000000002, rank 0 0.10000000000000001;");
     c = (common){.values = {NAN, [66] = 1e-7}, .count = 68, .rank = 3, .at = 66, .other = 2e-7};
     check_common("allgather", c, "common value 66: rank 3 has set 2e-07, rank 0 1e-07;");
+}
+
+/* So many common values, all 0.5; rank 1 has another one at `at`. */
+typedef struct million {
+    double *values; /* [TW_MOST_COMMON] */
+    int at;
+} million;
+
+static int set_million(ranks *r, int rank, void *context) {
+    million *m = context;
+    if (rank != 1)
+        return tw_group_set_common(r->groups[rank], m->values, TW_MOST_COMMON);
+    double *own = malloc(TW_MOST_COMMON * sizeof *own);
+    if (own == NULL)
+        return TW_ERR_MEMORY;
+    memcpy(own, m->values, TW_MOST_COMMON * sizeof *own);
+    own[m->at] = 0.25;
+    int error = tw_group_set_common(r->groups[rank], own, TW_MOST_COMMON);
+    free(own);
+    return error;
+}
+
+/* The one that differs is found in a few rounds, not after 31,250 messages. */
+static void test_one_of_a_million_differs(void **state) {
+    (void)state;
+    ranks r;
+    tw_group_params params = ranks_params("allgather", K);
+    float **grads = rows_alloc(RANKS, N), **outs = rows_alloc(RANKS, N);
+    million m = {.values = malloc(TW_MOST_COMMON * sizeof(double))};
+    assert_non_null(m.values);
+    for (int i = 0; i < TW_MOST_COMMON; i++)
+        m.values[i] = 0.5;
+    ranks_open(&r, RANKS, &params, (const int64_t[]){N}, 1);
+    rows_fill(grads, RANKS, N, DATA_GAUSS, 0);
+    for (m.at = TW_MOST_COMMON - 1; m.at > 0; m.at /= 3) {
+        tw_traffic before, after;
+        ranks_run(&r, set_million, &m);
+        ranks_ok(&r);
+        check_ok(tw_transport_info(r.transports[0], NULL, NULL, NULL, &before));
+        ranks_allreduce(&r, 0, (void *const *)grads, outs);
+        ranks_error(&r, TW_ERR_MISMATCH);
+        ranks_say(&r, "common value %d: rank 1 has set 0.25, rank 0 0.5;", m.at);
+        check_ok(tw_transport_info(r.transports[0], NULL, NULL, NULL, &after));
+        check_between("messages", after.messages_sent - before.messages_sent, 0, 8 * (RANKS - 1));
+    }
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(outs);
+    free(m.values);
 }
 
 /* TW_ALL means the tensors that have such a setting: one with AdamW, one with a density of the
@@ -494,6 +544,7 @@ int main(void) {
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_settings_differ),
         cmocka_unit_test(test_common_differs),
+        cmocka_unit_test(test_one_of_a_million_differs),
         cmocka_unit_test(test_settings_of_some),
         cmocka_unit_test(test_density_by_caller),
         cmocka_unit_test(test_bad_settings),
