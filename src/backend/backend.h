@@ -84,6 +84,7 @@ typedef struct tw__select_task {
 typedef struct tw__scratch {
     void *memory; /* from tw__reserve */
     size_t bytes;
+    int64_t elements; /* of all tensors whose selectors share it */
 } tw__scratch;
 
 /* What a selector learns from step to step. An undone step teaches nothing. */
@@ -116,6 +117,9 @@ typedef struct tw__outcome {
 
 /* Elements of out that are cleared in one go while entries travel: 30 us on a CPU. */
 #define TW__CLEARED_AT_ONCE ((int64_t)1 << 18)
+
+/* Selections that run and wait get at once: a GPU runs so many in one launch, see step.cuh. */
+#define TW__SELECT_AT_ONCE 110
 
 typedef struct tw__backend {
     const char *name;

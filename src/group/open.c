@@ -151,12 +151,16 @@ static size_t dense_memory(const tw_group *g, const tw__plans *plans) {
     return bytes;
 }
 
+static int64_t elements_of(const tw_group *g) {
+    int64_t elements = 0;
+    for (int t = 0; t < g->ntensors; t++)
+        elements += g->tensors[t].n;
+    return elements;
+}
+
 /* Scratch that all selectors together may take: a quarter of a byte for each element. */
 static size_t batch_scratch(const tw_group *g) {
-    size_t elements = 0;
-    for (int t = 0; t < g->ntensors; t++)
-        elements += (size_t)g->tensors[t].n;
-    return smaller(elements / 4, (size_t)4 << 20);
+    return smaller((size_t)elements_of(g) / 4, (size_t)4 << 20);
 }
 
 /* Bytes of all selectors, without scratch; and of the scratch that they share: enough for any of
@@ -269,7 +273,7 @@ static int open_tensors(tw_group *g) {
     tw_memory memory;
     size_t bytes;
     TW_TRY(selectors_memory(g, &memory, &bytes));
-    g->scratch = (tw__scratch){tw__reserve(bytes), bytes};
+    g->scratch = (tw__scratch){tw__reserve(bytes), bytes, elements_of(g)};
     if (g->scratch.memory == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for %zu bytes of scratch", bytes);
     memset(g->scratch.memory, 0, smaller(bytes, batch_scratch(g))); /* steps touch no new page */

@@ -6,7 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cpu/cpu_selector.h"
 #include "base/clock.h"
+
+/* With THINWIRE_TEST_UNCACHED selectors take the way of vectors that no cache holds, of any size. */
+__attribute__((constructor)) static void choose_way(void) {
+    if (getenv("THINWIRE_TEST_UNCACHED") != NULL)
+        tw__most_cached = 0;
+}
 
 static char scene[256] = "";
 

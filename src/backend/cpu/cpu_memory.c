@@ -71,6 +71,8 @@ static void take_all(supply *m, tw__cpu_selector *s) {
     s->chosen.val = take(m, workspace, tw__alloc, chosen, sizeof(float));
 }
 
+int64_t tw__most_cached = (int64_t)3 << 19;
+
 /* ---- scratch */
 
 /* A worker may have to hold all candidates. */
@@ -128,17 +130,17 @@ static void touch_scratch(tw__cpu_selector *s) {
 }
 
 void tw__cpu_begin_call(tw__cpu_selector *s) {
-    place_scratch(s, &(tw__arena){s->scratch.memory, 0});
+    place_scratch(s, &(tw__arena){s->scratch, 0});
 }
 
 int tw__cpu_begin_batch(const tw__select_task *tasks, int most) {
     const tw__cpu_selector *first = tasks[0].state;
-    tw__arena arena = {first->scratch.memory, 0};
+    tw__arena arena = {first->scratch, 0};
     int count = 0;
     for (; count < most; count++) {
         tw__cpu_selector *s = tasks[count].state;
-        if (s->scratch.memory != arena.memory || s->threads != first->threads ||
-            arena.used + scratch_bytes(s) > s->scratch.bytes)
+        if (s->scratch != arena.memory || s->threads != first->threads ||
+            arena.used + scratch_bytes(s) > s->scratch_room)
             break;
         place_scratch(s, &arena);
     }
@@ -173,10 +175,10 @@ void tw__cpu_selector_free(void *state) {
     tw__cpu_selector *s = state;
     if (s == NULL)
         return;
-    void *const parts[] = {
-        s->chosen.idx, s->chosen.val, s->marks,    s->near,
-        s->far,        s->lossy,      s->first[0], s->first[1],
-        s->second[0],  s->second[1],  s->residual, s->owns_scratch ? s->scratch.memory : NULL};
+    void *const parts[] = {s->chosen.idx, s->chosen.val, s->marks,
+                           s->near,       s->far,        s->lossy,
+                           s->first[0],   s->first[1],   s->second[0],
+                           s->second[1],  s->residual,   s->owns_scratch ? s->scratch : NULL};
     /* The analyzer takes a part of the block for the block. NOLINTBEGIN(clang-analyzer-unix.Malloc) */
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free_part(s, parts[i]);
@@ -206,8 +208,10 @@ static int fill_block(tw__cpu_selector *s, const tw__scratch *scratch) {
     take_all(&all, s);
     assert(all.block.used == s->block);
     s->owns_scratch = scratch == NULL;
-    s->scratch = scratch != NULL ? *scratch : (tw__scratch){tw__reserve(bytes), bytes};
-    all.missing += s->scratch.memory == NULL ? bytes : 0;
+    s->scratch = scratch != NULL ? scratch->memory : tw__reserve(bytes);
+    s->scratch_room = scratch != NULL ? scratch->bytes : bytes;
+    s->uncached = (scratch != NULL ? scratch->elements : s->n) > tw__most_cached;
+    all.missing += s->scratch == NULL ? bytes : 0;
     if (all.missing > 0)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
     tw__cpu_begin_call(s);

@@ -6,10 +6,11 @@
  * second buffer instead of the log would cost 1.2x to 1.3x the time, checking the gradient
  * beforehand 1.5x: two cores are limited by what they read.
  *
- * The entries that were sent leave the residual in the next pass. In memory they do so in the
- * registers of the kernel: a scatter of zeros costs half a pass at density 0.01. In the cache each
- * chunk gets its zeros before it is folded: at density 0.01 the kernel's branches on what is kept
- * would take longer than that, 161 us a pass instead of 112 for n = 1,000,000.
+ * The entries that were sent leave the residual in the next pass. If the vectors lie in memory, the
+ * kernel puts 0 in place of them in its registers: a scatter of zeros costs half a pass at density
+ * 0.01. If a cache holds the vectors, zeros are written to a chunk before it is folded: at density 0.01
+ * the kernel's branches on what is kept would take longer, 161 us a pass instead of 112 for
+ * n = 1,000,000.
  *
  * Clipping, momentum correction (Lin et al., Deep Gradient Compression, 2018) and AdamW happen in the
  * source of the pass: what is folded is the scaled gradient, its velocity, or its update. */
@@ -182,8 +183,8 @@ static void fold_block(tw__cpu_selector *s, tw__worker *w, int64_t lo, int64_t l
     float *acc = s->residual + lo;
     if (s->second[0] == NULL) {
         const void *src = source(s, w->scratch, lo, len);
-        (s->work->uncached ? s->kernels->fold_uncached : s->kernels->fold)(
-            src, acc, len, (int32_t)lo, w->keep, undo, &w->collector);
+        (s->uncached ? s->kernels->fold_uncached : s->kernels->fold)(src, acc, len, (int32_t)lo,
+                                                                     w->keep, undo, &w->collector);
         return;
     }
     const tw__moment moment = moment_at(s, lo);
@@ -200,7 +201,7 @@ static void fold_chunk(void *context, int worker, int64_t chunk) {
     tw__sums sums = {0};
     assert(s->chosen.idx[s->leaving] == INT32_MAX);
     clear_velocity(s, leaving, end);
-    for (; !s->work->uncached && *leaving < end; leaving++)
+    for (; !s->uncached && *leaving < end; leaving++)
         s->residual[*leaving] = 0.0f;
     for (; lo < end; lo += TW__BLOCK) {
         int64_t len = tw__at_most(TW__BLOCK, end - lo);
@@ -327,22 +328,14 @@ static void fold_item(void *context, int worker, int64_t item) {
         scan_chunk(s, worker, item - s->work->first_item);
 }
 
-/* Elements that a cache may hold, 12 MiB of residual and gradient. With a third-level cache of 32 MiB
- * both ways took the same time at n = 1,500,000; 1,200,000 were 1.07x faster as cached, 2,000,000 1.09x
- * faster as uncached. */
-#define MOST_CACHED ((int64_t)3 << 19)
-
 void tw__feedback_fold(tw__select_task *tasks, int count) {
     batch all = {tasks, count};
-    int64_t items = 0, n = 0;
+    int64_t items = 0;
     for (int i = 0; i < count; i++) {
         tw__cpu_selector *s = selector_at(&all, i);
         s->work->first_item = items;
         items += s->chunks;
-        n += s->n;
     }
-    for (int i = 0; i < count; i++)
-        selector_at(&all, i)->work->uncached = n > MOST_CACHED;
     tw__pool_run(selector_at(&all, 0)->threads, items, fold_item, &all);
     for (int i = 0; i < count; i++) {
         tw__cpu_selector *s = selector_at(&all, i);

@@ -104,8 +104,8 @@ typedef struct tw__kernels {
     /* The same, for src and acc that no cache holds. */
     void (*fold_uncached)(const void *src, float *acc, int64_t len, int32_t base,
                           const uint8_t *keep, tw__undo *undo, tw__collector *collector);
-    /* The same with u of adamw.h, from moment and src, in place of src; the new m and v go to next,
-     * past the caches. next is aligned to TW__ALIGNMENT. */
+    /* fold with u of adamw.h, from moment and src, in place of src; the new m and v go to next, past the
+     * caches. next is aligned to TW__ALIGNMENT. */
     void (*fold_update)(const void *src, const tw__moment *moment, const tw__adamw *a, float *acc,
                         int64_t len, int32_t base, const uint8_t *keep, tw__undo *undo,
                         tw__collector *collector);
