@@ -80,9 +80,6 @@ static int fold_all(tw__step *s) {
     return TW_OK;
 }
 
-/* Selections that a call of the backend gets at once: a device may run as many in one launch. */
-enum { AT_ONCE = 110 };
-
 /* What has come of member i's selection. */
 static void note_task(tw__step *s, int i, const tw__select_task *task) {
     tw__tensor *t = tw__member(s, i);
@@ -97,7 +94,7 @@ static void note_task(tw__step *s, int i, const tw__select_task *task) {
 
 /* Opens a step of some members' selectors, which a device may only queue. */
 static int run_some(tw__step *s, int first, int count) {
-    tw__select_task tasks[AT_ONCE];
+    tw__select_task tasks[TW__SELECT_AT_ONCE];
     for (int i = 0; i < count; i++) {
         tw__tensor *t = tw__member(s, first + i);
         TW_TRY(tw__selector_begin(t->selector, tw__grads_of(t), &tasks[i]));
@@ -111,7 +108,7 @@ static int run_some(tw__step *s, int first, int count) {
 }
 
 static int wait_for_some(tw__step *s, int first, int count) {
-    tw__select_task tasks[AT_ONCE];
+    tw__select_task tasks[TW__SELECT_AT_ONCE];
     for (int i = 0; i < count; i++) {
         tw_selector *selector = tw__member(s, first + i)->selector;
         tasks[i] = (tw__select_task){.state = selector->state, .info = &selector->info, .open = 1};
@@ -127,7 +124,7 @@ static int for_neighbours(tw__step *s, int (*call)(tw__step *s, int first, int c
     for (int first = 0, count; first < s->count; first += count) {
         const tw__backend *backend = tw__member(s, first)->backend;
         count = 1;
-        while (count < AT_ONCE && first + count < s->count &&
+        while (count < TW__SELECT_AT_ONCE && first + count < s->count &&
                tw__member(s, first + count)->backend == backend)
             count++;
         s->error_tensor = s->members[first];

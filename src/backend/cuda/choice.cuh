@@ -165,7 +165,7 @@ __device__ inline uint32_t extrapolate(const Seen &v, float want) {
         return as_threshold(0.8f * edge);
     if (total > 1.1f * chosen && edge > 1.001f * end)
         lower = exp2f(log2f(total / want) * log2f(edge / end) / log2f(total / chosen));
-    float least = edge * 0x1p-12f; /* not ever lower where most entries are zero */
+    float least = edge * 0x1p-12f; /* else it would sink step by step where most entries are zero */
     return as_threshold(fmaxf(end * fmaxf(lower, 0.5f), least));
 }
 
@@ -176,6 +176,9 @@ __device__ inline uint32_t learn_guess(const Step &s, const Seen &v, float facto
     float want = fminf(ceilf(factor * (float)s.next_k) + SPARE, (float)s.n);
     Place place = locate(v.counts, (uint32_t)want);
     *rank = 0.0f;
+    /* Fewer than k are not zero: collect them all, or each step would read all elements again. */
+    if (v.chosen < s.k && (v.rescans > 0 || v.near == 1))
+        return 1;
     if (v.rescans > 0 || (float)place.total < want)
         return extrapolate(v, want);
     *rank = (float)place.greater + (float)place.within;

@@ -217,6 +217,7 @@ constexpr Row rows[] = {{choose<EXACT>, choose_each<EXACT>},
                         {choose<GAUSSIAN>, nullptr},
                         {choose<DGC>, nullptr},
                         {choose<REDSYNC>, nullptr}};
+static_assert(sizeof rows / sizeof *rows == RANDOM, "a row for each method");
 
 static size_t stage_bytes(int64_t stage) {
     return (size_t)stage * (sizeof(int32_t) + sizeof(float));

@@ -185,7 +185,7 @@ struct Step {
  * less time than its launch. As many as fit into what a launch takes along: 4 KB, and with drivers
  * that CUDA 13 asks for, 32 KB. */
 #if CUDART_VERSION >= 13000
-constexpr int TOGETHER = 110, LAUNCH_BYTES = 32764;
+constexpr int TOGETHER = TW__SELECT_AT_ONCE, LAUNCH_BYTES = 32764;
 #else
 constexpr int TOGETHER = 13, LAUNCH_BYTES = 4096;
 #endif
