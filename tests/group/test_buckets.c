@@ -121,10 +121,13 @@ static void test_some_without_feedback(void **state) {
 
 enum { VARIOUS = 24 };
 
-/* Some tensors are one thread's work, some are cut between threads. */
+/* Some tensors are one thread's work, some are cut between threads, into 2, 3 or 5 chunks. */
 static void various_sizes(int64_t *sizes) {
     for (int i = 0; i < VARIOUS; i++)
-        sizes[i] = i % 5 == 0 ? 150000 + i : i % 5 == 1 ? 65536 : 1 + 37 * i;
+        sizes[i] = i % 5 == 0   ? 150000 * (1 + i % 2) + i
+                   : i % 5 == 1 ? 65536
+                   : i % 5 == 2 ? 131072 - i
+                                : 1 + 37 * i;
 }
 
 static int is_half(int tensor) {

@@ -61,12 +61,11 @@ static void choose(void *context, int worker, int64_t item) {
 
 /* As many as scratch has room for. Returns how many. */
 static int run_batch(tw__select_task *tasks, int most) {
-    int count = tw__cpu_begin_batch(tasks, most);
-    const tw__cpu_selector *first = tasks[0].state;
+    int threads, count = tw__cpu_begin_batch(tasks, most, &threads);
     for (int i = 0; i < count; i++)
         begin_task(&tasks[i], ((tw__cpu_selector *)tasks[i].state)->method->guess);
-    tw__feedback_fold(tasks, count);
-    tw__pool_run(first->threads, count, choose, tasks);
+    tw__feedback_fold(tasks, count, threads);
+    tw__pool_run(threads, count, choose, tasks);
     return count;
 }
 
@@ -92,7 +91,7 @@ static int selector_fold(void *state, const void *const *grads, const tw__select
     assert(s->residual != NULL);
     tw__cpu_begin_call(s);
     begin_task(&task, tw__method_guess_none);
-    tw__feedback_fold(&task, 1);
+    tw__feedback_fold(&task, 1, s->threads);
     end_task(&task);
     if (!task.open)
         return tw__fail_number(info->bad_index);

@@ -133,16 +133,19 @@ void tw__cpu_begin_call(tw__cpu_selector *s) {
     place_scratch(s, &(tw__arena){s->scratch, 0});
 }
 
-int tw__cpu_begin_batch(const tw__select_task *tasks, int most) {
-    const tw__cpu_selector *first = tasks[0].state;
-    tw__arena arena = {first->scratch, 0};
-    int count = 0;
+int tw__cpu_begin_batch(const tw__select_task *tasks, int most, int *threads) {
+    tw__arena arena = {((const tw__cpu_selector *)tasks[0].state)->scratch, 0};
+    int count = 0, any = 0; /* threads of selectors whose chunks any thread may take */
+    *threads = 1;
     for (; count < most; count++) {
         tw__cpu_selector *s = tasks[count].state;
-        if (s->scratch != arena.memory || s->threads != first->threads ||
+        int few = s->chunks <= s->threads;
+        if (s->scratch != arena.memory || (!few && any != 0 && any != s->threads) ||
             arena.used + scratch_bytes(s) > s->scratch_room)
             break;
         place_scratch(s, &arena);
+        any = few ? any : s->threads;
+        *threads = any != 0 ? any : s->threads > *threads ? s->threads : *threads;
     }
     assert(count > 0);
     return count;

@@ -97,8 +97,9 @@ int tw__cpu_selector_create(void **state, const tw__pieces *pieces, const tw_sel
 void tw__cpu_selector_free(void *state);
 /* A call that needs scratch begins: others may have used it since. */
 void tw__cpu_begin_call(tw__cpu_selector *s);
-/* The same for as many selectors as there is room for, one at least. Returns how many. */
-int tw__cpu_begin_batch(const tw__select_task *tasks, int most);
+/* The same for as many selectors as there is room for, one at least. Returns how many; *threads is
+ * how many threads they take together. */
+int tw__cpu_begin_batch(const tw__select_task *tasks, int most, int *threads);
 
 /* Elements that a cache may hold, 12 MiB of residual and gradient. With a third-level cache of 32 MiB
  * both ways took the same time at n = 1,500,000; 1,200,000 were 1.07x faster as cached, 2,000,000 1.09x
@@ -111,7 +112,7 @@ extern int64_t tw__most_cached;
 void tw__feedback_begin(tw__cpu_selector *s, uint32_t guess);
 /* acc = grad + residual over all n, of all tasks in one pass, each begun. info->bad_index gets the
  * index of the first NaN or infinity, with everything as before, or -1. */
-void tw__feedback_fold(tw__select_task *tasks, int count);
+void tw__feedback_fold(tw__select_task *tasks, int count, int threads);
 /* Take the pass back. */
 void tw__feedback_unfold(tw__cpu_selector *s);
 /* Collect again, from lower down; acc stays as it is. */

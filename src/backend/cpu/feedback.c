@@ -320,15 +320,18 @@ static tw__cpu_selector *selector_of_item(const batch *b, int64_t item) {
     return selector_at(b, low);
 }
 
+/* A selector of few chunks may have fewer workers than the batch: each chunk is one of them. */
 static void fold_item(void *context, int worker, int64_t item) {
     tw__cpu_selector *s = selector_of_item(context, item);
+    int64_t chunk = item - s->work->first_item;
+    int own = s->chunks <= s->threads ? (int)chunk : worker;
     if (s->residual != NULL)
-        fold_chunk(s, worker, item - s->work->first_item);
+        fold_chunk(s, own, chunk);
     else
-        scan_chunk(s, worker, item - s->work->first_item);
+        scan_chunk(s, own, chunk);
 }
 
-void tw__feedback_fold(tw__select_task *tasks, int count) {
+void tw__feedback_fold(tw__select_task *tasks, int count, int threads) {
     batch all = {tasks, count};
     int64_t items = 0;
     for (int i = 0; i < count; i++) {
@@ -336,7 +339,7 @@ void tw__feedback_fold(tw__select_task *tasks, int count) {
         s->work->first_item = items;
         items += s->chunks;
     }
-    tw__pool_run(selector_at(&all, 0)->threads, items, fold_item, &all);
+    tw__pool_run(threads, items, fold_item, &all);
     for (int i = 0; i < count; i++) {
         tw__cpu_selector *s = selector_at(&all, i);
         tw__feedback_leave(s, 0);
