@@ -249,6 +249,30 @@ static void test_set_residual(void **state) {
     twins_close(&t);
 }
 
+/* Fewer elements than k are not zero: that is learned once, and no step reads all elements again. */
+static void test_few_non_zeros(void **state) {
+    (void)state;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.k = 1000;
+    twins t;
+    twins_open(&t, 100000, &params, 0);
+    for (int step = 0; step < 8; step++) {
+        tw_select_info info;
+        oracle_rng rng = {.key = (uint64_t)step};
+        check_scene("few non-zeros, step=%d", step);
+        for (int64_t i = 0; i < t.n; i++)
+            t.values[i] = i % 200 == 0 ? (float)oracle_gauss(&rng) : 0.0f;
+        twins_upload(&t);
+        twins_run(&t);
+        check_ok(tw_selector_info(t.cuda, &info));
+        check_int("selected", info.count, t.n / 200);
+        if (step >= 2)
+            check_int("rescans", info.rescans, 0);
+        twins_end(&t, 0);
+    }
+    twins_close(&t);
+}
+
 /* The bare pass over the memory of AdamW, aligned and not, to an end that is not whole. */
 static void test_bare_pass_of_adamw(void **state) {
     (void)state;
@@ -308,11 +332,11 @@ int main(int argc, char **argv) {
     if (gpu_missing())
         return 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu),        cmocka_unit_test(test_same_as_cpu_large),
-        cmocka_unit_test(test_long_runs),          cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_wrong_memory),       cmocka_unit_test(test_no_such_gpu),
-        cmocka_unit_test(test_set_residual),       cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_bare_pass_of_adamw),
+        cmocka_unit_test(test_same_as_cpu),   cmocka_unit_test(test_same_as_cpu_large),
+        cmocka_unit_test(test_long_runs),     cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_wrong_memory),  cmocka_unit_test(test_no_such_gpu),
+        cmocka_unit_test(test_set_residual),  cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_few_non_zeros), cmocka_unit_test(test_bare_pass_of_adamw),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
