@@ -241,13 +241,23 @@ class LocalSteps:
         failure = None
         if self._is_leader():
             try:
-                self._open(self._meet(join=True) if join else self._meet(rank, workers))
+                self._open_alike(self._meet(join=True) if join else self._meet(rank, workers))
                 if not join:
                     self._verify({"outer_lr": float(self.outer.param_groups[0]["lr"])})
                 self._welcome(wants=join or rank > 0)
             except Error as error:
                 failure = error
         self._share(failure)
+
+    def _open_alike(self, transport):
+        """`delayed` is compared when the group is open, but the group compares `result` before."""
+        try:
+            self._open(transport)
+        except MismatchError as error:
+            if not str(error).startswith("result:"):
+                raise
+            raise MismatchError(f"{error}. Its default depends on delayed, which is {self.delayed} "
+                                "here: give all ranks the same delayed, too") from None
 
     def _welcome(self, wants):
         """Gives weights, outer state and counters of the first worker to those that want them, and
