@@ -8,7 +8,8 @@ interface, without torch's process group. In the middle of the run worker 1
     killed   gets SIGKILL
     late     is stopped for longer than the timeout, and joins anew when it comes back
     joined   gets SIGKILL, and a new process joins in its place
-Prints the test loss at the end, by the first worker, and whether all have the same weights.
+Prints the losses at the end, by the first worker, on the 2,000 images of the test set and on the
+10,000 of the training set, and whether all have the same weights.
 """
 import argparse
 import gzip
@@ -41,6 +42,10 @@ def parse():
     p.add_argument("--every", type=int, default=30)
     p.add_argument("--density", type=float, default=1 / 64)
     p.add_argument("--wire", default="q2")
+    p.add_argument("--merge", choices=("mean", "mean_of_senders"),
+                   help="default: mean_of_senders, with --delayed mean")
+    p.add_argument("--delayed", action="store_true",
+                   help="exchanges run while the next rounds compute; nobody can join then")
     p.add_argument("--lr", type=float, default=1e-3)
     p.add_argument("--batch", type=int, default=32)
     p.add_argument("--width", type=int, default=64)
@@ -49,6 +54,8 @@ def parse():
     args = p.parse_args()
     if args.steps % args.every:
         p.error("--steps: a multiple of --every")
+    if args.delayed and set(args.event) & {"late", "joined"}:
+        p.error("--delayed: only with --event none killed")
     return args
 
 
@@ -74,14 +81,14 @@ class Task:
                                          torch.nn.Linear(args.width, args.width), torch.nn.ReLU(),
                                          torch.nn.Linear(args.width, 10))
 
-    def train_loss(self):
+    def batch_loss(self):
         images, labels = self.data
         some = torch.randint(len(labels), (self.args.batch,))
         return torch.nn.functional.cross_entropy(self.model(images[some]), labels[some])
 
     @torch.no_grad()
-    def test_loss(self):
-        images, labels = load("t10k")
+    def loss(self, part):
+        images, labels = load(part)
         return float(torch.nn.functional.cross_entropy(self.model(images), labels))
 
 
@@ -100,19 +107,22 @@ def work(args, me):
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=args.lr)
     place = {"join": True} if me["joins"] else {"rank": me["number"], "workers": args.workers}
     local = thinwire.LocalSteps(task.model, optimizer, args.every, args.density, args.wire,
-                                meet=me["meet"], secret=bytes.fromhex(me["secret"]),
-                                timeout=args.timeout, on_loss="shrink", **place)
+                                delayed=args.delayed, result=args.merge, meet=me["meet"],
+                                secret=bytes.fromhex(me["secret"]), timeout=args.timeout,
+                                on_loss="shrink", **place)
     while local.inner_steps < args.steps:
         if local.inner_steps == args.steps // 2 + args.every // 2 and me["happens"] != "none":
             disturb(me, args.timeout)
         optimizer.param_groups[0]["lr"] = rate(args, local.inner_steps)
         optimizer.zero_grad()
-        task.train_loss().backward()
+        task.batch_loss().backward()
         optimizer.step()
+    if args.delayed:
+        local.synchronize()     # applies the last exchange
     weights = torch.cat([one.detach().flatten() for one in task.model.parameters()])
     is_first = local.engine.transport.rank == 0
-    found = {"loss": task.test_loss() if is_first else None, "stats": local.stats(),
-             "weights": hash(weights.numpy().tobytes())}
+    found = {"losses": [task.loss("t10k"), task.loss("train")] if is_first else None,
+             "stats": local.stats(), "weights": hash(weights.numpy().tobytes())}
     pathlib.Path(me["result"]).write_text(json.dumps(found))
 
 
@@ -120,7 +130,7 @@ def disturb(me, timeout):
     happens, me["happens"] = me["happens"], "none"
     if happens == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    waker = subprocess.Popen(["sh", "-c", f"sleep {timeout + 3}; kill -CONT {os.getpid()}"])
+    waker = subprocess.Popen(["sh", "-c", f"sleep {timeout + 1}; kill -CONT {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
     waker.wait()
 
@@ -154,13 +164,14 @@ def run(args, event, seed):
             one.wait()
         results = [json.loads(one.read_text()) for one in pathlib.Path(folder).iterdir()]
         seconds = time.monotonic() - begin
-    loss, = (one["loss"] for one in results if one["loss"] is not None)
+    losses, = (one["losses"] for one in results if one["losses"] is not None)
     stats = results[0]["stats"]
     equal = len({one["weights"] for one in results}) == 1
-    print(f"{event:8} seed {seed}  test loss {loss:.4f}  workers at the end {len(results)}  "
-          f"lost {stats['lost_ranks']}  replicas {'equal' if equal else 'DIFFER'}  "
-          f"rounds {stats['rounds']}  {seconds:.0f} s", flush=True)
-    return loss
+    print(f"{event:8} seed {seed}  test loss {losses[0]:.4f}  training loss {losses[1]:.4f}  "
+          f"workers at the end {len(results)}  lost {stats['lost_ranks']}  "
+          f"replicas {'equal' if equal else 'DIFFER'}  rounds {stats['rounds']}  {seconds:.0f} s",
+          flush=True)
+    return losses
 
 
 def main():
@@ -170,7 +181,8 @@ def main():
         return
     losses = {event: [run(args, event, seed) for seed in args.seed] for event in args.event}
     for event, those in losses.items():
-        print(f"{event:8} mean {sum(those) / len(those):.4f}")
+        test, training = (sum(one) / len(those) for one in zip(*those))
+        print(f"{event:8} mean    test loss {test:.4f}  training loss {training:.4f}")
 
 
 if __name__ == "__main__":

@@ -23,14 +23,13 @@ with warnings.catch_warnings():
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
-import torch_common  # noqa: E402
 import torch_gpt  # noqa: E402
 from torch_runlog import dense_step  # noqa: E402
 
 FEWEST_DENSE = 2    # steps that powerSGD_hook needs before its first low-rank one
 
 
-class PeerLoop(torch_common.Loop):
+class PeerLoop(torch_gpt.Loop):
     """Trains with a hook of torch's in place of thinwire."""
 
     def __init__(self, args, task, device):

@@ -71,6 +71,8 @@ def main():
     parser.add_argument("--outer-momentum", type=float, default=0.9, help="Nesterov's")
     parser.add_argument("--address", default="127.0.0.1", help="of this host")
     args = parser.parse_args()
+    if args.graph:
+        raise SystemExit("--graph: not with torchft, which was not tried with CUDA graphs")
     args.scheme = "dense"
     args.name = args.name or "torchft diloco"
     torch_gpt.train(args, DilocoLoop)

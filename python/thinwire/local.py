@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import membership, states
+from . import library, membership, states
 from .engine import Engine
 from .errors import (BY_CODE, Error, ExcludedError, MismatchError, ParamError, StateError,
                      TransportError)
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _MEETING = 300.0        # seconds that workers wait for each other at the start, at least
 _CHUNK = 1 << 20        # elements that are hashed at a time
-_GATHERED = {"topka", "gaussiank", "dgc", "randomk"}    # schemes whose exchange is allgather
 _BITS = {2: torch.int16, 4: torch.int32}
 
 
@@ -68,10 +67,12 @@ def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
         raise ParamError("nesterov: it needs outer_momentum")
 
 
-def _best_result(scheme, exchange, delayed):
-    """A worker's entries at full weight, where it is known who sent them. Delayed that is too much:
-    others have moved the same weights meanwhile."""
-    knows = exchange == "allgather" if exchange else scheme in _GATHERED
+def _default_result(scheme, exchange, delayed):
+    """mean_of_senders where the exchange tells who has sent an entry: it counts in full then. Not
+    with `delayed`: others have changed the same weights before it is applied. Figures of both are
+    in docs/local_steps.md."""
+    of_scheme = library.schemes().get(scheme, {}).get("exchange")
+    knows = of_scheme != "auto" and (exchange or of_scheme) == "allgather"
     return "mean_of_senders" if knows and not delayed else "mean"
 
 
@@ -120,10 +121,10 @@ class LocalSteps:
     the script's.
 
     density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
-    result: "mean" over all workers, or "mean_of_senders" of each entry, which is the default where the
-    scheme can: with topka, gaussiank, dgc and randomk, unless delayed. Other options are those of
-    compress(). outer_lr, outer_momentum, nesterov: of the outer SGD, which is `outer`: a scheduler
-    may change its rate. delayed: see above.
+    result: "mean" over all workers, or "mean_of_senders" of each entry. The default is
+    "mean_of_senders" with exchange allgather (thinwire.schemes() tells each scheme's), unless
+    delayed; else "mean". Other options are those of compress(). outer_lr, outer_momentum, nesterov:
+    of the outer SGD, which is `outer`: a scheduler may change its rate. delayed: see above.
 
     process_group: the workers, default all ranks. inner_group: the ranks of one worker, for
     instance of its DistributedDataParallel, which hold equal weights; its first rank belongs to
@@ -160,8 +161,9 @@ class LocalSteps:
                  outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
                  delayed: bool = False, *, process_group=None, inner_group=None,
                  host: bool = False, scheme: str = "topka", whole_model: bool = True,
-                 result: Optional[str] = None, meet: Optional[str] = None, rank: int = 0, workers: int = 0,
-                 secret: Optional[bytes] = None, job: str = "", join: bool = False,
+                 result: Optional[str] = None, meet: Optional[str] = None, rank: int = 0,
+                 workers: int = 0, secret: Optional[bytes] = None, job: str = "",
+                 join: bool = False,
                  **options: "Unpack[Options]"):
         _check(model, optimizer, every, outer_lr, outer_momentum, nesterov)
         _check_meeting(meet, workers, join, delayed, process_group, options.get("on_loss"))
@@ -186,9 +188,11 @@ class LocalSteps:
         self._meet = None if meet is None else functools.partial(
             tcp, meet, secret=secret, job=job,
             timeout=max(timeout if isinstance(timeout, Real) else 0.0, _MEETING))
+        self._chosen = result is not None       # result: by the caller
+        if result is None:
+            result = _default_result(scheme, options.get("exchange"), delayed)
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
-                             whole_model=whole_model, time_dense=False,
-                             result=result or _best_result(scheme, options.get("exchange"), delayed))
+                             whole_model=whole_model, time_dense=False, result=result)
         if self._is_leader():
             self._make_outer(torch.device("cpu") if host else None, outer_lr, outer_momentum,
                              nesterov)
@@ -237,13 +241,23 @@ class LocalSteps:
         failure = None
         if self._is_leader():
             try:
-                self._open(self._meet(join=True) if join else self._meet(rank, workers))
+                self._open_alike(self._meet(join=True) if join else self._meet(rank, workers))
                 if not join:
                     self._verify({"outer_lr": float(self.outer.param_groups[0]["lr"])})
                 self._welcome(wants=join or rank > 0)
             except Error as error:
                 failure = error
         self._share(failure)
+
+    def _open_alike(self, transport):
+        """`delayed` is compared when the group is open, but the group compares `result` before."""
+        try:
+            self._open(transport)
+        except MismatchError as error:
+            if not str(error).startswith("result:"):
+                raise
+            raise MismatchError(f"{error}. Its default depends on delayed, which is {self.delayed} "
+                                "here: give all ranks the same delayed, too") from None
 
     def _welcome(self, wants):
         """Gives weights, outer state and counters of the first worker to those that want them, and
@@ -337,8 +351,8 @@ class LocalSteps:
 
     def _differs(self, field, rank, theirs, first, is_real):
         if field == "weights":
-            return (f"weights: rank {rank} and rank 0 start the round with different ones; somebody "
-                    "changed them on one rank. Call broadcast_parameters() at the start")
+            return (f"weights: rank {rank} and rank 0 start the round with different ones; "
+                    "somebody changed them on one rank. Call broadcast_parameters() at the start")
         values = [int(theirs), int(first)]
         if is_real:
             values = [struct.unpack("<d", struct.pack("<q", one))[0] for one in values]
@@ -397,8 +411,8 @@ class LocalSteps:
     # ---- rounds
 
     def synchronize(self):
-        """Ends the round now, whatever the number of inner steps, and applies a delayed one as well:
-        weights are equal on all workers then. Collective; call it at the end of the run."""
+        """Ends the round now, whatever the number of inner steps, and applies a delayed one as
+        well: weights are equal on all workers then. Collective; call it at the end of the run."""
         self._round(False, is_last=True)
 
     @torch.no_grad()
@@ -508,8 +522,9 @@ class LocalSteps:
     # ---- information and state
 
     def stats(self):
-        """Of the exchange, as in compress(); and rounds, inner steps, bytes that an inner step sends
-        (dense data parallelism: dense_bytes) and, where every entry goes to all, bits per entry."""
+        """Of the exchange, as in compress(); and rounds, inner steps, bytes that an inner step
+        sends (dense data parallelism: dense_bytes) and, where every entry goes to all, bits per
+        entry."""
         if self.engine is None:
             return {"rounds": self.rounds, "inner_steps": self.inner_steps}
         found = self.engine.stats()
@@ -543,7 +558,7 @@ class LocalSteps:
         the state of the model and of the optimizer."""
         state = {"version": 1, "count": self.count, "rounds": self.rounds,
                  "inner_steps": self.inner_steps, "hashes": list(self.hashes),
-                 "made": self.made}
+                 "made": self.made, "result": self._options["result"]}
         if self.engine is None:
             return state
         self._arrive()
@@ -558,16 +573,19 @@ class LocalSteps:
         these were more or fewer. Load the model and the optimizer too. Collective.
 
         A list is for the end of a round, without delayed: inner steps of a round that has not ended
-        are each worker's own. allow_missing: it may lack workers that died with their states."""
+        are each worker's own. allow_missing: it may lack workers that died with their states.
+        result must be what it was; states of earlier versions, which do not hold it, count as
+        "mean" unless you have passed a result."""
         every = list(state) if isinstance(state, (list, tuple)) else [state]
         if not every or not all(isinstance(one, dict) and one.get("version") == 1
                                 and "hashes" in one for one in every):
-            self._refuse_state("expected a dict that state_dict() of LocalSteps returned, or a list "
-                               "of such dicts")
+            self._refuse_state("expected a dict that state_dict() of LocalSteps returned, or a "
+                               "list of such dicts")
         if isinstance(state, (list, tuple)) and any(one["count"] or one.get("pending")
                                                     for one in every):
             self._refuse_state("a list of states must be of the end of a round, without delayed: "
                                "after synchronize()")
+        self._check_result(every)
         if self.engine is not None:
             self._arrive()
             self.engine.load_state_dict([one["thinwire"] for one in every]
@@ -582,6 +600,18 @@ class LocalSteps:
             self.pending = self.arrived = state["pending"]
         self.count, self.rounds, self.inner_steps, self.hashes, self.made = (
             state[name] for name in ("count", "rounds", "inner_steps", "hashes", "made"))
+
+    def _check_result(self, every):
+        """Earlier versions did not save it."""
+        mine = self._options["result"]
+        for one in every:
+            saved, there = one.get("result"), "the state was saved with"
+            if saved is None:
+                saved = mine if self._chosen else "mean"
+                there = "the state is of an earlier version, whose default was"
+            if saved != mine:
+                self._refuse_state(f"result: {there} {saved!r}, here it is {mine!r}; pass to "
+                                   "LocalSteps the result with which it was saved")
 
     def _refuse_state(self, why):
         if self.engine is not None:

@@ -328,7 +328,8 @@ class SGD(_Exchanging, torch.optim.SGD):
     Other options are those of compress().
 
     lr, momentum, dampening, weight_decay and nesterov must be the same on all ranks: they are
-    compared in each exchange, and if one differs it raises MismatchError and changes nothing.
+    compared in each exchange, and if one differs it raises MismatchError and changes nothing. In
+    Join, and after it with the same model, nothing is compared; tensors on a GPU never are.
     """
 
     @shown

@@ -107,9 +107,10 @@ class PlainStep:
             if self.started[number] and (grad is None or grad._version != self.versions[number]):
                 self._reset()
                 self.engine.transport.abort()
-                raise StateError(f"the gradient of '{self.engine.names[number]}' was changed between "
-                                 "backward() and step(), while it was exchanged; to clip gradients "
-                                 "pass clip_norm or whole_model=True, or call synchronize() first")
+                raise StateError(f"the gradient of '{self.engine.names[number]}' was changed "
+                                 "between backward() and step(), while it was exchanged; to clip "
+                                 "gradients pass clip_norm or whole_model=True, or call "
+                                 "synchronize() first")
 
     def synchronize(self, then=None):
         """Waits for all gradients, then calls then() in the engine's stream. Parameters that this
@@ -223,18 +224,20 @@ _HOW = {"foreach", "fused", "capturable", "differentiable"}      # to compute, n
 
 
 def _numbers(name, value):
-    """The numbers that a field of a parameter group holds, by name."""
+    """The numbers that a field of a parameter group holds, by name. Not those of a tensor on a GPU,
+    which would have to be waited for."""
     if isinstance(value, (tuple, list)):
         return {f"{name}[{i}]": float(one) for i, one in enumerate(value) if isinstance(one, Real)}
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu":
-        value = value.item()        # a GPU would have to be waited for
+        value = value.item()
     return {name: float(value)} if isinstance(value, Real) else {}
 
 
 def applied_by(optimizer, model=None):
     """A function that returns the rate and all else that the optimizer applies to results, by name;
     does not keep the optimizer alive. In Join it returns nothing: a rank without inputs makes no
-    scheduler step, and gets its weights at the end."""
+    scheduler step, and gets its weights at the end. Nor after it: torch does not say that a model
+    has left Join."""
     references = weakref.ref(optimizer), weakref.ref(model) if model is not None else lambda: None
 
     def applied():
@@ -279,10 +282,10 @@ def DistributedOptimizer(
     """Makes optimizer.step() apply the mean over ranks. Collective; returns the optimizer itself.
 
     named_parameters: names for error texts. Rates and the other numbers in param_groups must be the
-    same on all ranks, or step() raises MismatchError and changes nothing. optimizer.thinwire has
-    stats(), summary(), state_dict(), load_state_dict() and close(). step(closure) works with
-    optimizers that call the closure once a step. LBFGS does not: its number of calls depends on the
-    loss, which differs between ranks.
+    same on all ranks, or step() raises MismatchError and changes nothing; tensors on a GPU are not
+    compared. optimizer.thinwire has stats(), summary(), state_dict(), load_state_dict() and
+    close(). step(closure) works with optimizers that call the closure once a step. LBFGS does not:
+    its number of calls depends on the loss, which differs between ranks.
     """
     _check(optimizer, compression)
     named = _named(optimizer, named_parameters)

@@ -222,6 +222,7 @@ stops "--length: a sample has 1 character at least" ../bench/torch_peers.py \
     --data "$dir/text/train.txt" --peer ddp --length 0
 stops "--graph: not with --accumulate" torch_gpt.py --data "$dir/text/train.txt" --graph --accumulate 2
 stops "--graph: needs a GPU" torch_gpt.py --data "$dir/text/train.txt" --graph --scheme dense
+stops "--graph: needs a GPU" ../bench/torch_peers.py --data "$dir/text/train.txt" --peer ddp --graph
 stops "--resume, --until: need --checkpoint DIR" torch_gpt.py --data "$dir/text/train.txt" --until 1
 stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train.txt" --accumulate 0
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \

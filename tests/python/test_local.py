@@ -101,12 +101,26 @@ def test_default_result():
     """The mean of the senders, where the exchange tells who they are; but not delayed."""
     for options, result in (({}, "mean_of_senders"), ({"scheme": "oktopk"}, "mean"),
                             ({"exchange": "oktopk"}, "mean"), ({"delayed": True}, "mean")):
-        by_default, asked = (run(sparse_rounds, 3, {"density": 0.1, **options, **more})[0]["weights"]
-                             for more in ({}, {"result": result}))
+        by_default, asked = (
+            run(sparse_rounds, 3, {"density": 0.1, **options, **more})[0]["weights"]
+            for more in ({}, {"result": result}))
         assert torch.equal(by_default, asked), options
     other = run(sparse_rounds, 3, {"density": 0.1, "result": "mean"})[0]["weights"]
     default = run(sparse_rounds, 3, {"density": 0.1})[0]["weights"]
     assert not torch.equal(default, other)
+
+
+def test_default_of_all_schemes():
+    """As the library says of their exchanges. It refuses the mean of the senders with others."""
+    for scheme, parts in thinwire.schemes().items():
+        dense = {"wire": None, "decay": 0.0} if scheme in ("dense", "auto") else {}
+        for options in ({}, {"exchange": "allgather"}, {"delayed": True}):
+            gathers = options.get("exchange", parts["exchange"]) == "allgather"
+            local = opened(model(), scheme=scheme, **dense, **options)
+            of_senders = gathers and scheme != "auto" and not local.delayed
+            assert local.state_dict()["result"] == \
+                ("mean_of_senders" if of_senders else "mean"), (scheme, options)
+            local.close()
 
 
 def residual_decays(rank, nranks):
@@ -222,6 +236,36 @@ def resumed(rank, nranks, delayed, host):
     return want, first, weights(other)
 
 
+def other_result(rank, nranks):
+    """A run does not go on with another mean in silence. Earlier versions did not save which."""
+    states = {}
+    for result in (None, "mean"):
+        local = opened(model(), density=0.1, result=result)
+        states[result or "mean_of_senders"] = local.state_dict()
+        local.close()
+    older = {name: value for name, value in states["mean"].items() if name != "result"}
+    for result in (None, "mean_of_senders"):
+        local = opened(model(), density=0.1, result=result)
+        for state in (states["mean"], [states["mean"]] * nranks):
+            refused(thinwire.MismatchError, "result: the state was saved with 'mean', here it is "
+                    "'mean_of_senders'", lambda: local.load_state_dict(state))
+        if result is None:
+            refused(thinwire.MismatchError, "result: the state is of an earlier version, whose "
+                    "default was 'mean', here it is 'mean_of_senders'",
+                    lambda: local.load_state_dict(older))
+        else:
+            local.load_state_dict(older)
+        local.load_state_dict(states["mean_of_senders"])
+        local.close()
+    local = opened(model(), density=0.1, delayed=True)
+    local.load_state_dict(older)
+    local.close()
+
+
+def test_other_result_is_refused():
+    run(other_result, 2)
+
+
 def torch_copy(state):
     import io
     file = io.BytesIO()
@@ -270,11 +314,15 @@ def opened(network, **options):
 def test_refusals_of_one_process():
     network = model()
     for options, field in (({"every": 0}, "every"), ({"every": 2.5}, "every"),
-                           ({"outer_lr": float("nan")}, "outer_lr"), ({"outer_lr": "1"}, "outer_lr"),
+                           ({"outer_lr": float("nan")}, "outer_lr"),
+                           ({"outer_lr": "1"}, "outer_lr"),
                            ({"outer_momentum": 1.0}, "outer_momentum"),
                            ({"outer_momentum": 0.0, "nesterov": True}, "nesterov"),
                            ({"decay": 1.5}, "decay")):
         refused(thinwire.ParamError, field, lambda: opened(network, **options))
+    for result in ("means", "", 0, False):
+        refused(ValueError, f"result: {result!r}; accepted is 'mean'",
+                lambda: opened(network, result=result))
     local = opened(network)
     for weight in (0, float("nan"), "many"):
         refused(thinwire.ParamError, "weight", lambda: setattr(local, "weight", weight))
@@ -286,6 +334,8 @@ def mismatch(rank, nranks):
     refused(thinwire.MismatchError, "every: rank 1 has 4", lambda: opened(network, every=3 + rank))
     refused(thinwire.MismatchError, "outer_lr: rank 1 has 1.5",
             lambda: opened(network, every=3, outer_lr=0.5 + rank))
+    refused(thinwire.MismatchError, "delayed: rank 1 has 1",
+            lambda: opened(network, every=3, delayed=rank == 1))
     refused(thinwire.MismatchError, "weights: rank 1", lambda: opened(model(seed=rank), every=3))
 
 
@@ -355,8 +405,8 @@ def test_bad_numbers():
 
 if __name__ == "__main__":
     main([test_dense_rounds_are_diloco, test_sparse_rounds_end_alike, test_default_result,
-          test_residual_decays,
+          test_default_of_all_schemes, test_residual_decays,
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
-          test_lost_worker_is_named,
+          test_other_result_is_refused, test_lost_worker_is_named,
           test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
           test_skipped_steps, test_bad_numbers])

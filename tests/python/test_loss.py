@@ -438,6 +438,19 @@ def test_strangers():
     assert equal([results[0][0], results[1][0]]) and results[0][1] == results[1][1] == 2
 
 
+def differently_delayed(rank, nranks, meet):
+    """The group compares result first, whose default depends on delayed: the text names that."""
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    refused(thinwire.MismatchError, f"depends on delayed, which is {rank == 0} here",
+            lambda: thinwire.LocalSteps(network, optimizer, meet=meet, rank=rank, workers=nranks,
+                                        secret=SECRET, on_loss="shrink", delayed=rank == 0))
+
+
+def test_workers_that_differ_in_delayed():
+    run(differently_delayed, 2, address())
+
+
 def bad_meetings(rank, nranks):
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
