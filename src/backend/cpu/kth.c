@@ -6,7 +6,7 @@
  * a few bins of the first. Many: first a bracket from a sample (Floyd and Rivest, 1975) that contains
  * the answer nearly always; one loop counts what is above it and copies out what is inside, a few per
  * cent, for the histograms. Where the bracket missed, as it does when many values tie, they do all.
- * Among the 190,000 candidates of n = 14.7 M at density 0.01: 0.06 ms against 0.9 ms without it. */
+ * Among the 190,000 candidates of n = 14.7 M at density 0.01: 0.05 ms, without the bracket 0.42 ms. */
 #include "backend/cpu/kth.h"
 
 #include "backend/extent.h"
