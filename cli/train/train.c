@@ -34,6 +34,12 @@ static const char *density_schedule_name(int position) {
     return position < COUNT_OF(names) ? names[position] : NULL;
 }
 
+/* Means of a round. */
+static const char *result_name(int position) {
+    static const char *const names[] = {"mean", "mean_of_senders"};
+    return position < COUNT_OF(names) ? names[position] : NULL;
+}
+
 static int parse(train_settings *s, int argc, char **argv) {
     const cli_option options[] = {
         OPTION_CHOICE("model", "NAME", &s->model, train_model_name, "(default cnn)."),
@@ -110,6 +116,10 @@ static int parse(train_settings *s, int argc, char **argv) {
             "delayed", &s->delayed,
             "with --local-steps: a round's exchange runs while the next round computes, and "
             "is applied at its end"),
+        OPTION_CHOICE(
+            "result", "NAME", &s->result, result_name,
+            "with --local-steps: mean over all workers, or over those that sent the entry "
+            "(default the latter with exchange allgather, as topka's, unless --delayed)."),
         OPTION_FLAG("augment", &s->augment, "random crops and flips of training images"),
         OPTION_INTEGER("evaluate", "N", &s->evaluate_every, 1, 1e9,
                        "test every N steps (default an epoch)"),
@@ -180,6 +190,8 @@ static int check(const train_settings *s) {
                            "--local-steps each has its own; leave it out");
     if (s->delayed && s->local_steps == 0)
         return error_usage("train: --delayed needs --local-steps H");
+    if (s->result >= 0 && s->local_steps == 0)
+        return error_usage("train: --result needs --local-steps H; a step takes the mean");
     TW_TRY(check_elastic(s));
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");

@@ -43,6 +43,7 @@ typedef struct train_settings {
     int64_t local_steps; /* of a round; 0: an exchange in each step */
     double outer_rate, outer_momentum, decay;
     bool delayed; /* a round's exchange runs while the next round computes */
+    int result;   /* of a round: position; -1: what suits the exchange */
     int64_t evaluate_every, snapshot_every;
     int64_t seed;
     double timeout;
@@ -57,7 +58,7 @@ typedef struct train_settings {
 
 #define TRAIN_SETTINGS_INIT                                                                        \
     {                                                                                              \
-        .data = DATASET_EMBEDDED, .select = -1, .exchange = -1, .wire = -1, .density = 0.01,       \
+        .data = DATASET_EMBEDDED, .select = -1, .exchange = -1, .wire = -1, .result = -1,          \
         .optimizer = -1, .momentum = 0.9, .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1,     \
         .outer_rate = 1.0, .decay = 0.95, .timeout = 300, .tcp = JOB_TCP_INIT                      \
     }

@@ -33,7 +33,8 @@ void train_log_run(jsonl *log, const train_settings *s, const trainer_spec *spec
     if (s->local_steps > 0)
         jsonl_set(log, J_REAL("outer_lr", s->outer_rate),
                   J_REAL("outer_momentum", s->outer_momentum), J_REAL("decay", s->decay),
-                  J_FLAG("delayed", s->delayed));
+                  J_FLAG("delayed", s->delayed),
+                  J_TEXT("result", spec->group.result == TW_MEAN ? "mean" : "mean_of_senders"));
     jsonl_write(log);
 }
 

@@ -41,6 +41,17 @@ static int64_t first_of(int64_t given, int64_t otherwise) {
 #define BETA2 0.999
 #define EPSILON 1e-8
 
+/* Of a round. By default as thinwire.LocalSteps: docs/local_steps.md has figures of both. */
+static int result_of(const train_settings *s) {
+    if (s->result >= 0)
+        return s->result == 0 ? TW_MEAN : TW_MEAN_OF_SENDERS;
+    const char *exchange = names_exchange(s->exchange);
+    if (exchange == NULL)
+        (void)tw_scheme(s->scheme, NULL, NULL, &exchange, NULL);
+    bool tells = exchange != NULL && strcmp(exchange, "allgather") == 0;
+    return tells && !s->delayed ? TW_MEAN_OF_SENDERS : TW_MEAN;
+}
+
 static tw_group_params group_of(const train_settings *s, const char *rule) {
     tw_group_params params = TW_GROUP_PARAMS_INIT;
     params.scheme = names_scheme(s->scheme);
@@ -60,6 +71,8 @@ static tw_group_params group_of(const train_settings *s, const char *rule) {
         params.select.beta2 = BETA2;
         params.select.eps = EPSILON;
     }
+    if (s->local_steps > 0)
+        params.result = result_of(s);
     if (s->local_steps > 0 && strcmp(params.scheme, "dense") != 0)
         params.select.decay = (float)s->decay;
     params.timeout = s->timeout;

@@ -97,10 +97,17 @@ python3 - "$dir/local.jsonl" <<'PY' || fail "log of local steps"
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 assert rows[0]["local_steps"] == 6 and rows[0]["outer_momentum"] == 0.5, rows[0]
+assert rows[0]["result"] == "mean_of_senders", rows[0]
 sent = [row["step"] for row in rows if row["kind"] == "step" and row["payload_sent"] > 0]
 assert sent == [5, 11, 17, 19], sent       # the last round is shorter
 assert all(row["step"] % 6 == 0 or row["step"] == 20 for row in rows if row["kind"] == "evaluation")
 PY
+# shellcheck disable=SC2086
+trains --ranks 3 $local --result mean_of_senders
+same "rounds by default and of the mean of the senders" "$rounds" "$(hash)"
+# shellcheck disable=SC2086
+trains --ranks 3 $local --result mean
+[ -n "$(hash)" ] && [ "$(hash)" != "$rounds" ] || fail "the mean over all workers: hash '$(hash)'"
 # Delayed rounds: of one rank they are the same as others, bit by bit. Of several, replicas end equal.
 for delayed in "" --delayed; do
     # shellcheck disable=SC2086
@@ -115,7 +122,7 @@ delayed=$(hash)
 python3 - "$dir/delayed.jsonl" <<'PY' || fail "log of delayed rounds"
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
-assert rows[0]["delayed"] is True, rows[0]
+assert rows[0]["delayed"] is True and rows[0]["result"] == "mean", rows[0]
 ended = [row["step"] for row in rows if row["kind"] == "step" and row["applied"] > 0]
 assert ended == [11, 17, 19], ended        # an exchange ends with the next round; the last one too
 PY
