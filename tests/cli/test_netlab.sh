@@ -23,6 +23,7 @@ refused 2 "train.txt" rounds
 refused 2 "not an option" --fast cnn
 refused 2 "3 to 64" --hosts many cnn
 refused 2 "not a number" --steps few cnn
+refused 2 "not a number" --curve many rounds text
 refused 2 "is not one of dense,topka,oktopk-bf16,auto" --runs nonsense cnn
 thinwire=$lab
 if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
