@@ -437,8 +437,10 @@ class LocalSteps:
             self._rejoin(error)     # it takes the others' counters
 
     def _exchange(self, delay):
+        outer = self.outer.param_groups[0]      # schedulers may change it
         fields = {"inner steps of the round": self.count,
                   "steps that the optimizer has made of them": self._steps_of_round(),
+                  "outer_lr": float(outer["lr"]), "outer_momentum": float(outer["momentum"]),
                   "weights": _combined(_hashes(self.base))}
         if self.engine.members is None:
             self._agree(fields)

@@ -364,6 +364,30 @@ def test_changed_weights():
     run(changed, 2)
 
 
+def other_outer_rate(rank, nranks, field, value, delayed):
+    """A scheduler of one worker changes the outer step after the first round."""
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1, outer_momentum=0.5,
+                                delayed=delayed)
+    train(network, optimizer, rank, range(EVERY))
+    group, before = local.outer.param_groups[0], torch.cat([one.flatten() for one in local.base])
+    usual = group[field]
+    group[field] = value if rank == 1 else usual
+    refused(thinwire.MismatchError, f"outer_{field}: rank 1 has {value}, rank 0 has {usual:g}; ",
+            lambda: train(network, optimizer, rank, range(EVERY, 2 * EVERY)))
+    assert torch.equal(before, torch.cat([one.flatten() for one in local.base]))
+    group[field] = usual
+    local.synchronize()
+    return weights(network)
+
+
+def test_other_outer_rates():
+    for delayed in (False, True):
+        for field, value in (("lr", 0.25), ("momentum", 0.75)):
+            assert equal(run(other_outer_rate, 2, field, value, delayed))
+
+
 class Skipping(torch.optim.AdamW):
     def step(self, closure=None):
         """Skips the second of three."""
@@ -409,4 +433,4 @@ if __name__ == "__main__":
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_other_result_is_refused, test_lost_worker_is_named,
           test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
-          test_skipped_steps, test_bad_numbers])
+          test_other_outer_rates, test_skipped_steps, test_bad_numbers])
