@@ -15,6 +15,7 @@ A round, as in DiLoCo (Douillard et al., 2023) and SparseLoCo (Sarfi et al., 202
 delayed: the exchange runs while the next round computes, and its mean is applied one round later.
 Until then a worker keeps its own progress: weights = base - difference.
 """
+import contextlib
 import functools
 import math
 import struct
@@ -616,8 +617,10 @@ class LocalSteps:
                                    "LocalSteps the result with which it was saved")
 
     def _refuse_state(self, why):
-        if self.engine is not None:
-            self.engine.refuse_state()      # the other workers must not wait for this one
+        if self.engine is not None:         # the other workers must not wait for this one
+            with contextlib.suppress(Error):
+                self._arrive()              # as they do: the group must be idle
+            self.engine.refuse_state()
         raise MismatchError(why)
 
     def close(self):
