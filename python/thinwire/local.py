@@ -251,14 +251,14 @@ class LocalSteps:
         self._share(failure)
 
     def _open_alike(self, transport):
-        """`delayed` is compared when the group is open, but the group compares `result` before."""
+        """The group compares `result` when it opens, `delayed` is compared after that."""
         try:
             self._open(transport)
         except MismatchError as error:
             if not str(error).startswith("result:"):
                 raise
-            raise MismatchError(f"{error}. Its default depends on delayed, which is {self.delayed} "
-                                "here: give all ranks the same delayed, too") from None
+            raise MismatchError(f"{error}. Where result= is left out it depends on delayed, which "
+                                f"is {self.delayed} here: give all ranks the same, too") from None
 
     def _welcome(self, wants):
         """Gives weights, outer state and counters of the first worker to those that want them, and

@@ -164,6 +164,12 @@ def mismatches(rank, nranks):
             lambda: thinwire.compress(DDP(model()), whole_model=rank == 0, grad_scaler=scaler))
     refused(thinwire.MismatchError, "bucket: rank 1 has 6, rank 0 has 5",
             lambda: thinwire.compress(DDP(model()), bucket=5 + rank))
+    refused(thinwire.MismatchError, "result: rank 1 has 'sum', rank 0 has 'mean'; ",
+            lambda: thinwire.compress(DDP(model()), result=("mean", "sum")[rank]))
+    refused(thinwire.MismatchError, "checksum: rank 1 has False, rank 0 has True; ",
+            lambda: thinwire.compress(DDP(model()), checksum=rank == 0))
+    refused(thinwire.ParamError, "result: 'mean_of_senders' needs exchange allgather",
+            lambda: thinwire.compress(DDP(model()), result="mean_of_senders"))
     refused(thinwire.DensityError, "density: 0; accepted is 0 < density <= 1",
             lambda: thinwire.compress(DDP(model()), density=0))
 

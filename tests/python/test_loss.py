@@ -448,10 +448,12 @@ def test_strangers():
 
 
 def differently_delayed(rank, nranks, meet):
-    """The group compares result first, whose default depends on delayed: the text names that."""
+    """The group compares result first, whose default depends on delayed: the text names both."""
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    refused(thinwire.MismatchError, f"depends on delayed, which is {rank == 0} here",
+    refused(thinwire.MismatchError, "result: rank 1 has 'mean_of_senders', rank 0 has 'mean'; give "
+            "all ranks the same. Where result= is left out it depends on delayed, which is "
+            f"{rank == 0} here",
             lambda: thinwire.LocalSteps(network, optimizer, meet=meet, rank=rank, workers=nranks,
                                         secret=SECRET, on_loss="shrink", delayed=rank == 0))
 
