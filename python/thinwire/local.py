@@ -40,7 +40,7 @@ from .process_group import ranks_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .options import Options
+    from .options import LocalOptions
 
 _MEETING = 300.0        # seconds that workers wait for each other at the start, at least
 _CHUNK = 1 << 20        # elements that are hashed at a time
@@ -164,8 +164,7 @@ class LocalSteps:
                  host: bool = False, scheme: str = "topka", whole_model: bool = True,
                  result: Optional[str] = None, meet: Optional[str] = None, rank: int = 0,
                  workers: int = 0, secret: Optional[bytes] = None, job: str = "",
-                 join: bool = False,
-                 **options: "Unpack[Options]"):
+                 join: bool = False, **options: "Unpack[LocalOptions]"):
         _check(model, optimizer, every, outer_lr, outer_momentum, nesterov)
         _check_meeting(meet, workers, join, delayed, process_group, options.get("on_loss"))
         if inner_group is not None and process_group is None and meet is None:

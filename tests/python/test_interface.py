@@ -63,7 +63,7 @@ def test_type_checkers_see_the_same():
     for kind in BY_CODE.values():
         assert vars(thinwire)[kind.__name__] is kind
     for call in (thinwire.compress, thinwire.Compression.__init__, thinwire.AdamW.__init__,
-                 thinwire.SGD.__init__):
+                 thinwire.SGD.__init__, thinwire.LocalSteps.__init__):
         own = set(call.__code__.co_varnames[:call.__code__.co_argcount
                                             + call.__code__.co_kwonlyargcount])
         others = call.__annotations__["options"]
