@@ -69,9 +69,9 @@ def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
 
 
 def _default_result(scheme, exchange, delayed):
-    """mean_of_senders where the exchange tells who has sent an entry: it counts in full then. Not
-    with `delayed`: others have changed the same weights before it is applied. Figures of both are
-    in docs/local_steps.md."""
+    """mean_of_senders with exchange allgather, which knows who has sent an entry. An entry of one
+    worker then counts in full. With `delayed` mean: before an entry is applied, the other workers
+    have changed the same weights. Figures of both are in docs/local_steps.md."""
     of_scheme = library.schemes().get(scheme, {}).get("exchange")
     knows = of_scheme != "auto" and (exchange or of_scheme) == "allgather"
     return "mean_of_senders" if knows and not delayed else "mean"
@@ -123,9 +123,10 @@ class LocalSteps:
 
     density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
     result: "mean" over all workers, or "mean_of_senders" of each entry. The default is
-    "mean_of_senders" with exchange allgather (thinwire.schemes() tells each scheme's), unless
-    delayed; else "mean". Other options are those of compress(). outer_lr, outer_momentum, nesterov:
-    of the outer SGD, which is `outer`: a scheduler may change its rate. delayed: see above.
+    "mean_of_senders" with exchange allgather (thinwire.schemes() lists each scheme's exchange),
+    unless delayed; else "mean". Other options are those of compress(). outer_lr, outer_momentum,
+    nesterov: of the outer SGD, which is `outer`: a scheduler may change its rate, on all workers
+    alike. delayed: see above.
 
     process_group: the workers, default all ranks. inner_group: the ranks of one worker, for
     instance of its DistributedDataParallel, which hold equal weights; its first rank belongs to
@@ -188,7 +189,7 @@ class LocalSteps:
         self._meet = None if meet is None else functools.partial(
             tcp, meet, secret=secret, job=job,
             timeout=max(timeout if isinstance(timeout, Real) else 0.0, _MEETING))
-        self._chosen = result is not None       # result: by the caller
+        self._chosen = result is not None       # the caller has passed a result
         if result is None:
             result = _default_result(scheme, options.get("exchange"), delayed)
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
