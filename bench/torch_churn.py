@@ -164,8 +164,12 @@ def run(args, event, seed):
             one.wait()
         results = [json.loads(one.read_text()) for one in pathlib.Path(folder).iterdir()]
         seconds = time.monotonic() - begin
-    losses, = (one["losses"] for one in results if one["losses"] is not None)
-    stats = results[0]["stats"]
+    (losses, stats), = ((one["losses"], one["stats"]) for one in results
+                        if one["losses"] is not None)
+    lost = int(event != "none")
+    if stats["lost_ranks"] != lost:     # the late one may have come back before the others waited
+        raise SystemExit(f"{event}, seed {seed}: {stats['lost_ranks']} workers were lost, not "
+                         f"{lost}; give another --timeout")
     equal = len({one["weights"] for one in results}) == 1
     print(f"{event:8} seed {seed}  test loss {losses[0]:.4f}  training loss {losses[1]:.4f}  "
           f"workers at the end {len(results)}  lost {stats['lost_ranks']}  "

@@ -64,7 +64,13 @@ class Loop(torch_gpt.Loop):
         return super().evaluate(step)
 
 
-def check(args):
+def check(args, parser):
+    if args.scheme == "dense":
+        for name in ("merge", "density", "wire", "decay", "density_warmup"):
+            if getattr(args, name) != parser.get_default(name):
+                raise SystemExit(f"--{name.replace('_', '-')}: not with --scheme dense, which "
+                                 "sends all values as they are")
+        args.wire = None        # for the run log
     if args.evaluate and args.evaluate % args.local_steps:
         raise SystemExit(f"--evaluate {args.evaluate}: weights are equal after rounds; give a "
                          f"multiple of --local-steps {args.local_steps}")
@@ -80,13 +86,15 @@ def main():
     p.add_argument("--nesterov", action="store_true", help="of the outer momentum")
     p.add_argument("--decay", type=float, default=0.95, help="of the residual, in each round")
     p.add_argument("--merge", choices=("mean", "mean_of_senders"),
-                   help="default: the latter, where the scheme can, without --delayed")
+                   help="what a round applies: the mean over all workers, or over those that sent "
+                        "the entry. Without it: mean_of_senders if the exchange is allgather and "
+                        "not --delayed, else mean")
     p.add_argument("--delayed", action="store_true",
                    help="the exchange of a round runs while the next one computes")
     p.add_argument("--host", action="store_true", help="outer state and residual on the host")
     p.set_defaults(scheme="topka", density=1 / 64, wire="q2")
     args = p.parse_args()
-    check(args)
+    check(args, p)
     torch_gpt.train(args, Loop)
 
 

@@ -399,8 +399,8 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
                     parameter. Default True, but not with unused parameters, nor with bucket
     select, exchange, wire
                     replace the scheme's selection method, its exchange, the wire format ("raw")
-    result          "mean" or "sum" over ranks; with exchange allgather (thinwire.schemes() tells
-                    each scheme's) also "mean_of_senders" of each entry
+    result          "mean" or "sum" over ranks; with exchange allgather (thinwire.schemes() lists
+                    each scheme's exchange) also "mean_of_senders" of each entry
     checksum        True: messages carry a checksum
     timeout         seconds to wait for other ranks, then an error names them. Default: as long as
                     the process group waits

@@ -108,7 +108,7 @@ class Engine:
         self.tensors = Tensors(self.sizes, self.groups, whole_model)
         self.begun, self.given = [], {}     # given: source and result, by number
         self.scale, self.rates, self.process = 1.0, None, os.getpid()
-        self.applied = {}       # by the optimizer to results: numbers by name
+        self.applied = {}       # numbers that the optimizer applies to results, by name
         self.exchanged = set()  # parameters, in this step
         self.step = 0           # good steps, those before load_state_dict() too
         self.is_fresh = False   # the last step's result was not used yet

@@ -5,6 +5,7 @@ that of the system.
 """
 import ctypes
 import os
+import re
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 from typing import Dict
@@ -145,11 +146,22 @@ def _prototypes(lib):
 lib = _prototypes(_load())
 
 
+# The choices of thinwire.h that the library's texts name, as callers write them here.
+_WORDS = {"TW_MEAN": "'mean'", "TW_SUM": "'sum'", "TW_MEAN_OF_SENDERS": "'mean_of_senders'",
+          "TW_GLOBAL_EXACT": "'exact'", "TW_GLOBAL_REUSE": "'reuse'",
+          "TW_MEMBERSHIP_FIXED": "'fixed'", "TW_MEMBERSHIP_ELASTIC": "'elastic'",
+          "TW_WARMUP_EXPONENTIAL": "'exponential'", "TW_WARMUP_LINEAR": "'linear'",
+          "TW_WARMUP_COSINE": "'cosine'", "TW_WARMUP_CALLER": "'caller'",
+          "TW_CHECKSUM_ON": "True", "TW_CHECKSUM_OFF": "False",
+          "TW_FEEDBACK_ON": "True", "TW_FEEDBACK_OFF": "False"}
+
+
 def check(status):
     """Raises the exception of a failed call, with the library's text."""
     if status < 0:
         kind = errors.BY_CODE.get(status, errors.Error)
-        raise kind(lib.tw_last_error().decode(errors="replace"))
+        text = lib.tw_last_error().decode(errors="replace")
+        raise kind(re.sub(r"\bTW_\w+", lambda found: _WORDS.get(found[0], found[0]), text))
 
 
 def version() -> str:

@@ -15,6 +15,7 @@ A round, as in DiLoCo (Douillard et al., 2023) and SparseLoCo (Sarfi et al., 202
 delayed: the exchange runs while the next round computes, and its mean is applied one round later.
 Until then a worker keeps its own progress: weights = base - difference.
 """
+import contextlib
 import functools
 import math
 import struct
@@ -39,7 +40,7 @@ from .process_group import ranks_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .options import Options
+    from .options import LocalOptions
 
 _MEETING = 300.0        # seconds that workers wait for each other at the start, at least
 _CHUNK = 1 << 20        # elements that are hashed at a time
@@ -68,9 +69,9 @@ def _check(model, optimizer, every, outer_lr, outer_momentum, nesterov):
 
 
 def _default_result(scheme, exchange, delayed):
-    """mean_of_senders where the exchange tells who has sent an entry: it counts in full then. Not
-    with `delayed`: others have changed the same weights before it is applied. Figures of both are
-    in docs/local_steps.md."""
+    """mean_of_senders with exchange allgather, which knows who has sent an entry. An entry of one
+    worker then counts in full. With `delayed` mean: before an entry is applied, the other workers
+    have changed the same weights. Figures of both are in docs/local_steps.md."""
     of_scheme = library.schemes().get(scheme, {}).get("exchange")
     knows = of_scheme != "auto" and (exchange or of_scheme) == "allgather"
     return "mean_of_senders" if knows and not delayed else "mean"
@@ -122,9 +123,10 @@ class LocalSteps:
 
     density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
     result: "mean" over all workers, or "mean_of_senders" of each entry. The default is
-    "mean_of_senders" with exchange allgather (thinwire.schemes() tells each scheme's), unless
-    delayed; else "mean". Other options are those of compress(). outer_lr, outer_momentum, nesterov:
-    of the outer SGD, which is `outer`: a scheduler may change its rate. delayed: see above.
+    "mean_of_senders" with exchange allgather (thinwire.schemes() lists each scheme's exchange),
+    unless delayed; else "mean". Other options are those of compress(). outer_lr, outer_momentum,
+    nesterov: of the outer SGD, which is `outer`: a scheduler may change its rate, on all workers
+    alike. delayed: see above.
 
     process_group: the workers, default all ranks. inner_group: the ranks of one worker, for
     instance of its DistributedDataParallel, which hold equal weights; its first rank belongs to
@@ -163,8 +165,7 @@ class LocalSteps:
                  host: bool = False, scheme: str = "topka", whole_model: bool = True,
                  result: Optional[str] = None, meet: Optional[str] = None, rank: int = 0,
                  workers: int = 0, secret: Optional[bytes] = None, job: str = "",
-                 join: bool = False,
-                 **options: "Unpack[Options]"):
+                 join: bool = False, **options: "Unpack[LocalOptions]"):
         _check(model, optimizer, every, outer_lr, outer_momentum, nesterov)
         _check_meeting(meet, workers, join, delayed, process_group, options.get("on_loss"))
         if inner_group is not None and process_group is None and meet is None:
@@ -188,7 +189,7 @@ class LocalSteps:
         self._meet = None if meet is None else functools.partial(
             tcp, meet, secret=secret, job=job,
             timeout=max(timeout if isinstance(timeout, Real) else 0.0, _MEETING))
-        self._chosen = result is not None       # result: by the caller
+        self._chosen = result is not None       # the caller has passed a result
         if result is None:
             result = _default_result(scheme, options.get("exchange"), delayed)
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
@@ -250,14 +251,14 @@ class LocalSteps:
         self._share(failure)
 
     def _open_alike(self, transport):
-        """`delayed` is compared when the group is open, but the group compares `result` before."""
+        """The group compares `result` when it opens, `delayed` is compared after that."""
         try:
             self._open(transport)
         except MismatchError as error:
             if not str(error).startswith("result:"):
                 raise
-            raise MismatchError(f"{error}. Its default depends on delayed, which is {self.delayed} "
-                                "here: give all ranks the same delayed, too") from None
+            raise MismatchError(f"{error}. Where result= is left out it depends on delayed, which "
+                                f"is {self.delayed} here: give all ranks the same, too") from None
 
     def _welcome(self, wants):
         """Gives weights, outer state and counters of the first worker to those that want them, and
@@ -437,8 +438,10 @@ class LocalSteps:
             self._rejoin(error)     # it takes the others' counters
 
     def _exchange(self, delay):
+        outer = self.outer.param_groups[0]      # schedulers may change it
         fields = {"inner steps of the round": self.count,
                   "steps that the optimizer has made of them": self._steps_of_round(),
+                  "outer_lr": float(outer["lr"]), "outer_momentum": float(outer["momentum"]),
                   "weights": _combined(_hashes(self.base))}
         if self.engine.members is None:
             self._agree(fields)
@@ -614,8 +617,10 @@ class LocalSteps:
                                    "LocalSteps the result with which it was saved")
 
     def _refuse_state(self, why):
-        if self.engine is not None:
-            self.engine.refuse_state()      # the other workers must not wait for this one
+        if self.engine is not None:         # the other workers must not wait for this one
+            with contextlib.suppress(Error):
+                self._arrive()              # as they do: the group must be idle
+            self.engine.refuse_state()
         raise MismatchError(why)
 
     def close(self):

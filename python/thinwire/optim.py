@@ -114,14 +114,15 @@ class _Exchanging(Distributed):
 
     saved_apart = False     # an integration saves the exchange's state: state_dict() is torch's
 
-    def _exchange_with(self, model, process_group, passes, options):
-        """Opens the exchange; the last thing that a constructor does. Collective."""
+    def _exchange_with(self, model, process_group, passes, options, constants=None):
+        """Opens the exchange; the last thing that a constructor does. constants: what the optimizer
+        applies to results and has in no parameter group, by name. Collective."""
         for group in self.param_groups:
             self._check_group(group)
         named = _named(self, model)
         groups = self._before_selection(_numbers_of_groups(self, named))
         is_wrapped = isinstance(model, DistributedDataParallel)
-        groups.applied = applied_by(self, model if is_wrapped else None)
+        groups.applied = applied_by(self, model if is_wrapped else None, constants)
         if is_wrapped:
             if process_group is not None and process_group is not model.process_group:
                 raise ParamError("process_group: it is that of the model; leave it out")
@@ -273,7 +274,8 @@ class AdamW(_Exchanging, _AdamWRule):
         _check_number({"clip_update": clip_update}, "clip_update")
         self._clip_update, self._is_updated = clip_update, False
         self._exchange_with(model, process_group, backward_passes_per_step,
-                            dict(options, scheme=scheme, wire=wire, whole_model=whole_model))
+                            dict(options, scheme=scheme, wire=wire, whole_model=whole_model),
+                            {"clip_update": float(clip_update)})
 
     @staticmethod
     def _check_group(group):

@@ -220,7 +220,8 @@ def held(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-_HOW = {"foreach", "fused", "capturable", "differentiable"}      # to compute, not what
+# Fields that say how a step is computed. Its result does not depend on them.
+_HOW = {"foreach", "fused", "capturable", "differentiable"}
 
 
 def _numbers(name, value):
@@ -233,11 +234,11 @@ def _numbers(name, value):
     return {name: float(value)} if isinstance(value, Real) else {}
 
 
-def applied_by(optimizer, model=None):
+def applied_by(optimizer, model=None, constants=None):
     """A function that returns the rate and all else that the optimizer applies to results, by name;
-    does not keep the optimizer alive. In Join it returns nothing: a rank without inputs makes no
-    scheduler step, and gets its weights at the end. Nor after it: torch does not say that a model
-    has left Join."""
+    does not keep the optimizer alive. constants: numbers that are in no parameter group. In Join it
+    returns nothing: a rank without inputs makes no scheduler step, and gets its weights at the end.
+    Nor after it: torch does not say that a model has left Join."""
     references = weakref.ref(optimizer), weakref.ref(model) if model is not None else lambda: None
 
     def applied():
@@ -251,6 +252,7 @@ def applied_by(optimizer, model=None):
                 if field not in _HOW:
                     found.update((name + of, value) for name, value
                                  in _numbers(field, group.get(field)).items())
+        found.update(constants or {})
         return found
     return applied
 

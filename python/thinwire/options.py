@@ -1,4 +1,5 @@
-"""The options that compress(), Compression, AdamW and SGD share: names, types and defaults."""
+"""The options that compress(), Compression, AdamW, SGD and LocalSteps share: names, types,
+defaults."""
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict, TypeVar, Union
 
@@ -10,7 +11,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # A signature may not name an option twice: there is a class for each kind of signature.
 
-class _Shared(TypedDict, total=False):
+class _Common(TypedDict, total=False):
     """compress() says what each one does."""
 
     k: int
@@ -20,7 +21,6 @@ class _Shared(TypedDict, total=False):
     warmup_density: float
     select: str
     exchange: str
-    result: str
     global_: str
     checksum: bool
     timeout: float
@@ -37,6 +37,10 @@ class _Shared(TypedDict, total=False):
     reuse_nudge: float
     gaussian_rounds: int
     dgc_sample: float
+
+
+class _Shared(_Common, total=False):
+    result: str
     decay: float
 
 
@@ -54,15 +58,21 @@ class OptimizerOptions(_Shared, total=False):
     density: Union[float, Callable[[int], float]]
 
 
+class LocalOptions(_Common, total=False):
+    """Beside density, wire, decay, scheme, whole_model and result."""
+
+    momentum: float
+
+
 class Options(CompressOptions, OptimizerOptions, total=False):
     scheme: str
 
 
 _DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mean",
-             "global_": "exact", "checksum": True, "on_loss": "raise", "momentum": 0.0, "clip_norm": 0.0,
-             "feedback": True, "bucket": 0, "threads": 0, "seed": 0, "reuse_period": 0,
-             "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0, "gaussian_rounds": 0,
-             "dgc_sample": 0.0, "decay": 0.0}
+             "global_": "exact", "checksum": True, "on_loss": "raise", "momentum": 0.0,
+             "clip_norm": 0.0, "feedback": True, "bucket": 0, "threads": 0, "seed": 0,
+             "reuse_period": 0, "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0,
+             "gaussian_rounds": 0, "dgc_sample": 0.0, "decay": 0.0}
 
 
 def check(names):

@@ -228,6 +228,8 @@ stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \
     --optimizer thinwire --scheme dense
 stops "multiple of --local-steps" torch_local_steps.py --data "$dir/text/train.txt" --evaluate 7
+stops "--merge: not with --scheme dense" torch_local_steps.py --data "$dir/text/train.txt" --scheme dense --merge mean
+stops "--wire: not with --scheme dense" torch_local_steps.py --data "$dir/text/train.txt" --scheme dense --wire q4
 check_stops
 
 for scheme in dense oktopk; do

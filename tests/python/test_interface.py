@@ -63,7 +63,7 @@ def test_type_checkers_see_the_same():
     for kind in BY_CODE.values():
         assert vars(thinwire)[kind.__name__] is kind
     for call in (thinwire.compress, thinwire.Compression.__init__, thinwire.AdamW.__init__,
-                 thinwire.SGD.__init__):
+                 thinwire.SGD.__init__, thinwire.LocalSteps.__init__):
         own = set(call.__code__.co_varnames[:call.__code__.co_argcount
                                             + call.__code__.co_kwonlyargcount])
         others = call.__annotations__["options"]
@@ -164,6 +164,12 @@ def mismatches(rank, nranks):
             lambda: thinwire.compress(DDP(model()), whole_model=rank == 0, grad_scaler=scaler))
     refused(thinwire.MismatchError, "bucket: rank 1 has 6, rank 0 has 5",
             lambda: thinwire.compress(DDP(model()), bucket=5 + rank))
+    refused(thinwire.MismatchError, "result: rank 1 has 'sum', rank 0 has 'mean'; ",
+            lambda: thinwire.compress(DDP(model()), result=("mean", "sum")[rank]))
+    refused(thinwire.MismatchError, "checksum: rank 1 has False, rank 0 has True; ",
+            lambda: thinwire.compress(DDP(model()), checksum=rank == 0))
+    refused(thinwire.ParamError, "result: 'mean_of_senders' needs exchange allgather",
+            lambda: thinwire.compress(DDP(model()), result="mean_of_senders"))
     refused(thinwire.DensityError, "density: 0; accepted is 0 < density <= 1",
             lambda: thinwire.compress(DDP(model()), density=0))
 

@@ -266,6 +266,30 @@ def test_other_result_is_refused():
     run(other_result, 2)
 
 
+def refused_by_one(rank, nranks):
+    """Rank 1 alone has another result, while a delayed exchange is under way."""
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1, delayed=True, timeout=20)
+    train(network, optimizer, rank, range(EVERY))
+    good = local.state_dict()
+    train(network, optimizer, rank, range(EVERY, 2 * EVERY))
+    assert local.pending and not local.arrived
+    begin = time.monotonic()
+    if rank == 1:
+        refused(thinwire.MismatchError, "result: the state was saved with 'mean_of_senders'",
+                lambda: local.load_state_dict({**good, "result": "mean_of_senders"}))
+    else:
+        refused(thinwire.FileError, "rank 1: ", lambda: local.load_state_dict(good))
+    assert time.monotonic() - begin < 10
+    local.synchronize()
+    return weights(network)
+
+
+def test_state_that_one_worker_refuses():
+    assert equal(run(refused_by_one, 2))
+
+
 def torch_copy(state):
     import io
     file = io.BytesIO()
@@ -364,6 +388,30 @@ def test_changed_weights():
     run(changed, 2)
 
 
+def other_outer_rate(rank, nranks, field, value, delayed):
+    """A scheduler of one worker changes the outer step after the first round."""
+    network = model()
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1, outer_momentum=0.5,
+                                delayed=delayed)
+    train(network, optimizer, rank, range(EVERY))
+    group, before = local.outer.param_groups[0], torch.cat([one.flatten() for one in local.base])
+    usual = group[field]
+    group[field] = value if rank == 1 else usual
+    refused(thinwire.MismatchError, f"outer_{field}: rank 1 has {value}, rank 0 has {usual:g}; ",
+            lambda: train(network, optimizer, rank, range(EVERY, 2 * EVERY)))
+    assert torch.equal(before, torch.cat([one.flatten() for one in local.base]))
+    group[field] = usual
+    local.synchronize()
+    return weights(network)
+
+
+def test_other_outer_rates():
+    for delayed in (False, True):
+        for field, value in (("lr", 0.25), ("momentum", 0.75)):
+            assert equal(run(other_outer_rate, 2, field, value, delayed))
+
+
 class Skipping(torch.optim.AdamW):
     def step(self, closure=None):
         """Skips the second of three."""
@@ -407,6 +455,7 @@ if __name__ == "__main__":
     main([test_dense_rounds_are_diloco, test_sparse_rounds_end_alike, test_default_result,
           test_default_of_all_schemes, test_residual_decays,
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
-          test_other_result_is_refused, test_lost_worker_is_named,
+          test_other_result_is_refused, test_state_that_one_worker_refuses,
+          test_lost_worker_is_named,
           test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
-          test_skipped_steps, test_bad_numbers])
+          test_other_outer_rates, test_skipped_steps, test_bad_numbers])

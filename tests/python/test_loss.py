@@ -324,14 +324,14 @@ def test_late_worker():
     assert "longer than the timeout of 3 s" in results[3]["excluded"], results[3]
 
 
-def different_weights(rank, nranks):
-    """Rank 1 changes its base: it is out, and the others go on."""
+def different(rank, nranks, change):
+    """Rank 1 changes something in a round: it is out, and the others go on."""
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1, on_loss="shrink", timeout=20)
     for step in range(6 * EVERY):
         if rank == 1 and step == 3 * EVERY + 1:
-            local.base[0][0, 0] += 1.0
+            change(local)
         optimizer.zero_grad()
         loss(network, rank, step).backward()
         try:
@@ -341,10 +341,19 @@ def different_weights(rank, nranks):
     return weights(network), local.stats()["ranks"]
 
 
+def change_base(local):
+    local.base[0][0, 0] += 1.0
+
+
+def change_outer_rate(local):
+    local.outer.param_groups[0]["lr"] = 0.125
+
+
 def test_worker_that_differs():
-    results = run(different_weights, 3)
-    assert "this worker is out" in results[1] and "weights" in results[1], results[1]
-    assert equal([results[0][0], results[2][0]]) and results[0][1] == results[2][1] == 2
+    for change, text in ((change_base, "weights: "), (change_outer_rate, "outer_lr: 0.125, ")):
+        results = run(different, 3, change)
+        assert "this worker is out" in results[1] and text in results[1], results[1]
+        assert equal([results[0][0], results[2][0]]) and results[0][1] == results[2][1] == 2
 
 
 # ---- local steps without torch's process group
@@ -439,10 +448,12 @@ def test_strangers():
 
 
 def differently_delayed(rank, nranks, meet):
-    """The group compares result first, whose default depends on delayed: the text names that."""
+    """The group compares result first, whose default depends on delayed: the text names both."""
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    refused(thinwire.MismatchError, f"depends on delayed, which is {rank == 0} here",
+    refused(thinwire.MismatchError, "result: rank 1 has 'mean_of_senders', rank 0 has 'mean'; give "
+            "all ranks the same. Where result= is left out it depends on delayed, which is "
+            f"{rank == 0} here",
             lambda: thinwire.LocalSteps(network, optimizer, meet=meet, rank=rank, workers=nranks,
                                         secret=SECRET, on_loss="shrink", delayed=rank == 0))
 

@@ -213,6 +213,22 @@ def test_other_settings_are_refused():
         assert equal(results) and results[0].any()
 
 
+def other_clips(rank, nranks):
+    """The receiver clips mean updates: ranks that clip at different norms would diverge."""
+    for wrapped in (False, True):
+        for clips in ((0.5, 0.25), (0.5, 0.0)):
+            network, optimizer = setting(wrapped, clip_update=clips[rank])
+            before = everything(network, optimizer)
+            refused(thinwire.MismatchError,
+                    f"clip_update: rank 1 has set {clips[1]:g}, rank 0 0.5; ",
+                    lambda: step_once(network, optimizer, rank, 0))
+            assert torch.equal(before, everything(network, optimizer))
+
+
+def test_other_clips_are_refused():
+    run(other_clips, 2)
+
+
 def joined(rank, nranks):
     """In Join a rank without inputs makes no scheduler step: its rate is not compared."""
     network = DDP(model())
@@ -524,7 +540,7 @@ def test_low_densities_are_warned_of_once():
 
 if __name__ == "__main__":
     main([test_skipped_steps_leave_no_trace, test_refused_steps_change_nothing,
-          test_other_settings_are_refused, test_rates_in_join,
+          test_other_settings_are_refused, test_other_clips_are_refused, test_rates_in_join,
           test_resumed_is_bitwise_the_same, test_wrong_states, test_bad_arguments,
           test_wrong_order, test_wrapped_later, test_forgotten_process_group, test_freed,
           test_low_densities_are_warned_of_once])
