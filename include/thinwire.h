@@ -785,7 +785,8 @@ TW_API int tw_group_set_weight(tw_group *group, double weight);
 /* Set numbers that this rank applies to results itself, for instance the learning rate and the
  * weight decay of SGD. The library only compares them: all ranks must set the same before the same
  * step, or that step returns TW_ERR_MISMATCH, and its text names the first that differs. They stay
- * until the next call. Does not wait. A step sends no byte more for them. In an elastic group a rank
+ * until the next call. Does not wait. Takes 8 bytes for each value of the longest call so far, which
+ * tw_group_memory does not count: only a longer call allocates. A step sends no byte more for them. In an elastic group a rank
  * that has joined sets them too, before its first step.
  *   values  [count] copied; compared bit by bit: -0.0 is not 0.0, and a NaN equals the same NaN. May be
  *           NULL if count is 0
