@@ -652,8 +652,8 @@ TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
  * TW_ERR_TIMEOUT; TW_ERR_TRANSPORT; TW_ERR_PROTOCOL. TW_ERR_NULL and TW_ERR_STATE are of this rank
  * alone and change nothing. After any other error the group can only be freed. Exception: if a rank
  * was lost while an elastic group opened, tw_group_shrink opens it with the others. On a rank that
- * joins, other errors than these two come only after the others have agreed on who goes on, or after
- * 2 * `timeout` + 20 s: see tw_group_grow. */
+ * joins, every error but TW_ERR_NULL and TW_ERR_STATE is returned only after the others have agreed
+ * on who goes on, or after 2 * `timeout` + 20 s: see tw_group_grow. */
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
@@ -786,7 +786,8 @@ TW_API int tw_group_set_weight(tw_group *group, double weight);
  * weight decay of SGD. The library only compares them: all ranks must set the same before the same
  * step, or that step returns TW_ERR_MISMATCH, and its text names the first that differs. They stay
  * until the next call. Does not wait. A step sends no byte more for them. In an elastic group a rank
- * that has joined sets them too, before its first step.
+ * that has joined sets them too, before its first step. Memory: 8 bytes for each value. It grows if
+ * a call has more values than all before, and tw_group_memory does not count it.
  *   values  [count] copied; compared bit by bit: -0.0 is not 0.0, and a NaN equals the same NaN. May be
  *           NULL if count is 0
  *   count   up to TW_MOST_COMMON; 0, as at the start: none
@@ -990,7 +991,8 @@ TW_API int tw_group_shrink(tw_group *group, tw_members *members);
  * (tw_group_broadcast), then call tw_group_verify on all ranks. If a rank is lost before the new
  * ones have opened their groups, tw_group_open fails on these, and the others go on without them.
  * But they count when the others agree on who goes on, so tw_group_open waits until that is done,
- * as tw_group_shrink does. Free all then, and join again.
+ * as tw_group_shrink does. Then the new ones free their group and their transport, and may join
+ * again.
  *
  * Leaving: the rank hands its residuals and moments to its heir, which adds them to its own by the
  * rules of tw_group_load. Nothing is lost. After TW_OK it can only free its group and its

@@ -36,8 +36,8 @@ static int64_t blocks_of(int64_t entries) {
 }
 
 /* Where a piece begins in a list of so many entries. The place is the same in all lists, so that raw
- * pieces arrive where they are used; those that selected more than k have a longer last piece. At a block
- * of the wire format, so that values are rounded as in one message. */
+ * pieces arrive where they are used. Some methods select more than k: the last piece has the rest. A piece
+ * begins at a block of the wire format, so that values are rounded as in one message. */
 static int64_t piece_start(const tw__shape *s, int64_t count, int piece) {
     int pieces = tw__gather_pieces(s);
     int64_t start = piece * tw__longest_part(blocks_of(s->k), pieces) * TW__WIRE_BLOCK;
@@ -113,7 +113,7 @@ static int gather_at_once(tw__job *job, space *w) {
 
 /* ---- pieces around a ring; the lists lie in the host's memory */
 
-/* Entries behind the last one of a list have this index or more. */
+/* The smallest index that can follow this list. */
 static int64_t end_of(const tw__list *list) {
     return list->count > 0 ? list->at[list->count - 1].idx + INT64_C(1) : 0;
 }
@@ -151,7 +151,7 @@ static void expect_pieces(const tw__job *job, space *w) {
 static int read_piece(tw__job *job, space *w, int piece, int r, const tw__buffer *message) {
     tw__list *run = &w->runs[r], read;
     int64_t start = piece_start(&job->shape, job->shape.most, piece);
-    /* none follows one that was not full */
+    /* After a piece that is not full, later pieces must be empty. */
     int64_t most = run->count == start ? most_of_piece(&job->shape, piece) : 0;
     TW_TRY(tw__unpack_list(job, message, end_of(run), job->shape.span, most, r, run->at + start,
                            &read));

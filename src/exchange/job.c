@@ -109,5 +109,5 @@ int tw__job_overflows(tw__job *job, int *yes) {
 }
 
 int tw__job_uses_ring(const tw__job *job) {
-    return job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
+    return job->shape.nranks > 1 && job->kind == TW__PAYLOAD && tw__job_is_long(&job->shape);
 }

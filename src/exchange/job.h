@@ -41,7 +41,7 @@ typedef struct tw__shape {
     int64_t k;            /* sum of the segments' k */
     int64_t most;         /* entries that a rank may select at most: k, 4k or n */
     const tw__wire *wire; /* how lists are written; NULL: raw */
-    int overlaps;         /* lists can be summed while others travel */
+    int overlaps;         /* oktopk: lists can be summed while others travel */
     int64_t dense_floats; /* tw__dense_calls.slot_floats */
 } tw__shape;
 
@@ -123,11 +123,12 @@ static inline int tw__job_is_long(const tw__shape *shape) {
     return (int64_t)sizeof(tw__entry) * shape->most >= TW__LONG_BUFFER;
 }
 
-/* Whether an allgather goes around a ring: lists may be long, and lie in the host's memory. */
+/* Whether an allgather goes around a ring: there are others, lists may be long, and they lie in the
+ * host's memory. */
 int tw__job_uses_ring(const tw__job *job);
 
-/* Into how many pieces allgather cuts a list that goes around the ring, by how many of its k entries.
- * Each is long enough for a line to be busy, and short enough to be read while the next one travels:
+/* Entries of a piece at most, where allgather cuts the k entries of a list that goes around the ring.
+ * A piece is long enough for a line to be busy, and short enough to be read while the next one travels:
  * 160 kB with q2 and density 1/64 take 13 ms at 100 Mbit/s, and 1 ms to read. Part of the format of
  * messages: all ranks must cut alike. */
 #define TW__PIECE_ENTRIES ((int64_t)1 << 17)
@@ -171,8 +172,9 @@ size_t tw__pack_bytes(const tw__wire *wire, int64_t count, int64_t lo, int64_t h
  * values that the receiver will see; raw: it is not written. */
 int tw__pack_list(const tw__job *job, const tw__list *list, int64_t lo, int64_t hi, char **memory,
                   float *rounded, tw__buffer *message);
-/* The same for a piece of a list in the host's memory: the entries from index `lo` on that are sent
- * together. In a wire format the message says where the piece ends.
+/* The same for a piece of a list in the host's memory. In a wire format the message says where the
+ * piece ends.
+ *   lo     the end of the piece before; 0 for the first one
  *   plain  all pieces of a list are written as they are, because a value of the list is huge */
 int tw__pack_piece(const tw__job *job, const tw__list *piece, int64_t lo, int plain, char **memory,
                    float *rounded, tw__buffer *message);

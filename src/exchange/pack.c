@@ -4,9 +4,11 @@
  * tag of 8 bytes that says how the rest is written:
  *
  *     CODED  | header, indices and values of the wire format (docs/wire_format.md). The upper half of
- *            | the tag is 0, or the end of a piece: one more than its last index
+ *            | the tag is 0, or the end of a piece: one more than its last index. An empty piece ends
+ *            | where the piece before ended
  *     PLAIN  | raw entries: a value is so large that its rounding remainder could overflow a
- *            | residual, or is a NaN that tells other ranks to refuse the step */
+ *            | residual, or is a NaN that tells other ranks to refuse the step. One such value makes
+ *            | all pieces of its list plain */
 #include "exchange/job.h"
 
 #include <assert.h>

@@ -397,11 +397,12 @@ static step_record own_record(const tw__step *s, int error, double seconds) {
     return record;
 }
 
-/* Parts of the common values that ranks compare in one message each. */
+/* Into how many parts a round cuts the common values. One message has the hashes of all. */
 enum { COMMON_PARTS = 32 };
 
 typedef struct common_row {
     int64_t count;                /* of all that the rank has set */
+    uint64_t rates;               /* of all tensors of the step, hashed */
     uint64_t parts[COMMON_PARTS]; /* the hash of each; of a single value its bits */
 } common_row;
 
@@ -412,6 +413,16 @@ static common_row hash_parts(const tw_group *g, int64_t first, int64_t end, int6
         *part = size == 1 ? bits : tw__mix(*part, bits);
     }
     return row;
+}
+
+static uint64_t hash_rates(const tw__step *s) {
+    uint64_t hash = 0;
+    for (int i = 0; i < s->count; i++) {
+        const tw_selector *selector = tw__member(s, i)->selector;
+        if (selector != NULL)
+            hash = tw__mix(hash, (uint64_t)real(selector->rate));
+    }
+    return hash;
 }
 
 static int compare_counts(const tw_group *g, const common_row *rows) {
@@ -435,27 +446,49 @@ static int first_other_part(const tw_group *g, const common_row *rows, int *rank
     return COMMON_PARTS;
 }
 
+/* All common values are the same, and so are rates and k in sum. So some tensors have other rates or,
+ * on rank `other`, another k than on rank 0. */
+static int differ_in_single(const tw_group *g, const common_row *rows, int other) {
+    for (int r = 1; r < g->nranks; r++)
+        if (rows[r].rates != rows[0].rates)
+            return tw__fail(TW_ERR_MISMATCH,
+                            "rate: rank %d has set other rates than rank 0 for single tensors, "
+                            "though the same in sum; call tw_group_set_rate alike on all ranks",
+                            r);
+    return tw__fail(TW_ERR_MISMATCH,
+                    "density: rank %d selects other numbers of entries than rank 0 for single "
+                    "tensors, though the same in sum; call tw_group_set_density alike on all ranks",
+                    other);
+}
+
 static double value_of(uint64_t bits) {
     double value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-/* The records say that something differs, and neither rates nor k do in sum. Only now, and on all
- * ranks alike, ranks look for the first common value that differs: they compare hashes of equal parts,
- * then of the parts of the first part that differs, and so on, four times for a million values. */
-static int compare_common(tw_group *g, int *found) {
+/* The records say that rank `other` differs from rank 0, and neither rates nor k do in sum. Only now,
+ * and on all ranks alike, ranks look for the first common value that differs: they compare hashes of
+ * parts of equal length, then of the parts of the first part that differs, and so on, four times for a
+ * million values. *found gets the error that all ranks return. */
+static int find_difference(const tw__step *s, int other, int *found) {
+    tw_group *g = s->g;
     int64_t first = 0, end = g->ncommon, size;
     do {
         size = end - first > COMMON_PARTS ? (end - first + COMMON_PARTS - 1) / COMMON_PARTS : 1;
         common_row row = hash_parts(g, first, end, size);
+        row.rates = hash_rates(s);
         const void *shared = NULL;
         TW_TRY(tw__agree_share(g, &row, sizeof row, &shared));
         const common_row *rows = shared;
         *found = compare_counts(g, rows);
-        int rank = 0, part = first_other_part(g, rows, &rank);
-        if (*found != TW_OK || part == COMMON_PARTS)
+        if (*found != TW_OK)
             return TW_OK;
+        int rank = 0, part = first_other_part(g, rows, &rank);
+        if (part == COMMON_PARTS) {
+            *found = differ_in_single(g, rows, other);
+            return TW_OK;
+        }
         first += part * size;
         end = end - first < size ? end : first + size;
         if (size > 1)
@@ -469,9 +502,10 @@ static int compare_common(tw_group *g, int *found) {
     return TW_OK;
 }
 
-/* The lowest rank that has set another rate, density or common value than rank 0. *refused: all ranks
- * know; an error without it came while common values travelled. */
-static int compare_settings(tw_group *g, const step_record *records, int *refused) {
+/* The lowest rank that has set another rate, density or common value than rank 0.
+ * *refused: 1 if all ranks return this error and the group goes on; 0 if communication failed. */
+static int compare_settings(const tw__step *s, const step_record *records, int *refused) {
+    const tw_group *g = s->g;
     int r = 1;
     while (r < g->nranks && records[r].settings == records[0].settings)
         r++;
@@ -492,14 +526,9 @@ static int compare_settings(tw_group *g, const step_record *records, int *refuse
             r, (long long)records[r].k, (long long)records[0].k);
     int found = TW_OK;
     *refused = 0;
-    TW_TRY(compare_common(g, &found)); /* overwrites the records */
+    TW_TRY(find_difference(s, r, &found)); /* overwrites the records */
     *refused = 1;
-    if (found != TW_OK)
-        return found;
-    return tw__fail(TW_ERR_MISMATCH,
-                    "rate: rank %d has set others than rank 0, which have the same sum; call "
-                    "tw_group_set_rate and tw_group_set_density alike on all ranks",
-                    r);
+    return found;
 }
 
 /* The weights that all ranks have told. */
@@ -538,7 +567,7 @@ static int compare_steps(tw__step *s, int error, double *slowest) {
                 e == TW_ERR_NUMBER || e == TW_ERR_NULL || e == TW_ERR_PARAM || e == TW_ERR_DEVICE;
             return explain(&records[r], r, r == g->rank ? own : NULL);
         }
-    TW_TRY(compare_settings(g, records, &s->refused));
+    TW_TRY(compare_settings(s, records, &s->refused));
     TW_TRY(take_weights(s, records));
     for (int r = 0; r < g->nranks; r++)
         *slowest = records[r].seconds > *slowest ? records[r].seconds : *slowest;

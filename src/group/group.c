@@ -453,6 +453,18 @@ int tw_group_set_weight(tw_group *g, double weight) {
     return TW_OK;
 }
 
+/* It only grows: steps with as many values as before take no memory. */
+static int make_room_for_common(tw_group *g, int count) {
+    if (count <= g->common_room)
+        return TW_OK;
+    double *memory = realloc(g->common, sizeof *memory * (size_t)count);
+    if (memory == NULL)
+        return tw__fail(TW_ERR_MEMORY, "no memory for %d common values", count);
+    g->common = memory;
+    g->common_room = count;
+    return TW_OK;
+}
+
 int tw_group_set_common(tw_group *g, const double *values, int count) {
     TW_REQUIRE(g, "group");
     TW_TRY(tw__group_check(g, 0));
@@ -462,10 +474,8 @@ int tw_group_set_common(tw_group *g, const double *values, int count) {
         return tw__fail(TW_ERR_PARAM, "count: %d; accepted is 0 .. %d", count, TW_MOST_COMMON);
     if (count > 0) {
         TW_REQUIRE(values, "values");
-        double *memory = realloc(g->common, sizeof *memory * (size_t)count);
-        if (memory == NULL)
-            return tw__fail(TW_ERR_MEMORY, "no memory for %d common values", count);
-        g->common = memcpy(memory, values, sizeof *values * (size_t)count);
+        TW_TRY(make_room_for_common(g, count));
+        memcpy(g->common, values, sizeof *values * (size_t)count);
     }
     g->ncommon = count;
     g->common_hash = (uint64_t)count;

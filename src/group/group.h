@@ -179,12 +179,12 @@ struct tw_group {
     int rank;
     int nranks;
     double weight;  /* of this rank */
-    double *common; /* [ncommon]: tw_group_set_common */
-    int ncommon;
+    double *common; /* [common_room]: tw_group_set_common */
+    int ncommon, common_room;
     uint64_t common_hash; /* of their number and values; 0 if there are none */
-    uint64_t key;  /* a random number, the same on all ranks */
-    uint32_t run;  /* what saved states carry: they belong together if it is the same */
-    int is_loaded; /* the state is one that was loaded, and `run` is its own */
+    uint64_t key;         /* a random number, the same on all ranks */
+    uint32_t run;         /* what saved states carry: they belong together if it is the same */
+    int is_loaded;        /* the state is one that was loaded, and `run` is its own */
 
     tw__tensor *tensors; /* [ntensors] */
     int ntensors;

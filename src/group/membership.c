@@ -13,6 +13,7 @@
 #include "group/membership.h"
 
 #include "base/clock.h"
+#include "group/state_file.h"
 
 #include <assert.h>
 #include <math.h>
@@ -468,12 +469,16 @@ static int64_t *steps_row(const tw_group *g, int64_t *rows, int rank) {
     return rows + (size_t)rank * ((size_t)g->ntensors + 2);
 }
 
+/* All of the row is checked before any counter is taken. */
 static int take_steps(tw_group *g, const int64_t *row) {
+    int possible = row[0] == 0; /* rank 0 is not new */
+    for (int i = 1; i < g->ntensors + 2; i++)
+        possible &= tw__steps_possible(row[i]);
+    if (!possible)
+        return tw__fail(TW_ERR_PROTOCOL, "rank 0 tells of a step that cannot be");
     g->elastic.step = row[1];
     for (int i = 0; i < g->ntensors; i++) {
         tw__tensor *t = &g->tensors[i];
-        if (row[2 + i] < 0)
-            return tw__fail(TW_ERR_PROTOCOL, "rank 0 tells of a step that cannot be");
         t->steps = t->info.step = row[2 + i];
         if (t->selector != NULL)
             TW_TRY(tw__selector_reset(t->selector, t->steps));

@@ -206,8 +206,12 @@ int tw__state_each(tw_group *g, const tw__state *state, tw__state_visit *visit, 
 
 /* ---- check */
 
+int tw__steps_possible(int64_t steps) {
+    return steps >= 0 && steps <= MOST_STEPS;
+}
+
 int tw__state_possible(int64_t steps, int64_t threshold) {
-    return steps >= 0 && steps <= MOST_STEPS && threshold >= 0 && threshold <= TW__INFINITY_BITS;
+    return tw__steps_possible(steps) && threshold >= 0 && threshold <= TW__INFINITY_BITS;
 }
 
 static int is_amount(double x, double most) {

@@ -47,6 +47,8 @@ int tw__state_write(tw_group *g, const char *path);
 int tw__state_read(const char *path, tw__state *state);
 /* And the rest. Errors: TW_ERR_MISMATCH when it is not a state of this group; TW_ERR_DAMAGED. */
 int tw__state_check(tw_group *g, const tw__state *state);
+/* Whether a tensor, or a group, can have made so many steps. */
+int tw__steps_possible(int64_t steps);
 /* Whether a tensor can have made so many steps, and have this global threshold. */
 int tw__state_possible(int64_t steps, int64_t threshold);
 

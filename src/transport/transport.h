@@ -4,7 +4,7 @@
  *   messages.c             send, receive, test, wait until a deadline
  *   liveness.c             which ranks are alive when a deadline is near; abort notices
  *   members.c              the ranks change to those that go on; paxos.c: they agree on who does
- *   collectives.c          alltoall, allgather, sums of counts
+ *   collectives.c          alltoall, ring, allgather, sums of counts
  *   transport_self.c       the only rank of a job of one
  *   transport_threads.c    ranks are threads of one process
  *   transport_simulated.c  the same over a simulated network, with a clock for each rank
@@ -296,7 +296,7 @@ int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *o
  * handshakes and acknowledgements. Two pieces go around at a time, and what has arrived can be read
  * while others travel. */
 #define TW__RING_PIECES 2
-#define TW__RING_SENDS (2 * TW__RING_PIECES) /* a send has time to end before its place is needed */
+#define TW__RING_SENDS (2 * TW__RING_PIECES) /* a slot is reused after this many sends */
 /* Receives begin early: the rank before may be 2(P-1) messages ahead. What comes before its receive
  * begins is copied once more. */
 #define TW__RING_RECVS 16

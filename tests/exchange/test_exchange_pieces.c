@@ -12,6 +12,7 @@
 #include "exchange_check.h"
 #include "group/group.h"
 #include "relay.h"
+#include "thinwire_sim.h"
 #include "transport/transport_internal.h"
 
 enum { N = 700001, K = 300000 }; /* three pieces */
@@ -28,6 +29,18 @@ static void test_supports(void **state) {
         t.kind = p == 3 ? SUPPORT_REGION : p == 4 ? SUPPORT_IDENTICAL : SUPPORT_RANDOM;
         t.mode = exchange_case_out(t.exchange, p);
         t.steps = 2;
+        exchange_check(&t);
+    }
+}
+
+/* The rank before is up to 22 messages ahead, more than TW__RING_RECVS. */
+static void test_many_ranks(void **state) {
+    (void)state;
+    for (int pieces = 2; pieces <= 3; pieces++) {
+        exchange_case t = exchange_case_default("allgather", 12);
+        t.n = 300007;
+        t.k = (pieces - 1) * TW__PIECE_ENTRIES + 1;
+        t.steps = 1;
         exchange_check(&t);
     }
 }
@@ -110,6 +123,47 @@ static void test_slow_network(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++)
         check_lengths(i, 1);
+}
+
+/* Returns the simulated seconds of two steps. */
+static double simulated_seconds(int i) {
+    const tw_network gigabit = {.latency = 50e-6, .bandwidth = 125e6};
+    const int64_t n = N;
+    tw_transport *transports[5];
+    ranks r;
+    exchange_oracle o;
+    tw_group_params params = ranks_params("allgather", K);
+    float **grads = rows_alloc(sizes[i], N), **outs = rows_alloc(sizes[i], N);
+    check_scene("simulated network, lengths %d, P=%d", i, sizes[i]);
+    check_ok(tw_transport_simulated(transports, sizes[i], &gigabit));
+    ranks_adopt(&r, sizes[i], transports);
+    ranks_try_open(&r, &params, &n, 1);
+    ranks_ok(&r);
+    exchange_oracle_open(&o, "allgather", sizes[i], N, K, TW_MEAN);
+    fill_lengths(grads, i);
+    const double begin = tw_transport_clock(r.transports[0]);
+    for (int step = 0; step < 2; step++)
+        exchange_check_step(&r, &o, grads, outs);
+    const double seconds = tw_transport_clock(r.transports[0]) - begin;
+    exchange_oracle_close(&o);
+    ranks_close(&r);
+    rows_free(grads);
+    rows_free(outs);
+    return seconds;
+}
+
+/* The same results, in the same time whatever the order of threads: that of the longest list at least. */
+static void test_simulated_network(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        const double seconds = simulated_seconds(i), again = simulated_seconds(i);
+        int64_t longest = 0;
+        for (int rank = 1; rank < sizes[i]; rank++)
+            longest = lengths[i][rank].count > longest ? lengths[i][rank].count : longest;
+        check_scene("lengths %d: %.9f s, then %.9f s", i, seconds, again);
+        check_true(seconds == again);
+        check_true(seconds > 2.0 * 8.0 * (double)longest / 125e6);
+    }
 }
 
 /* Means over the ranks that have sent an element, of what whole lists give. */
@@ -235,6 +289,15 @@ static int fail_from(void *context, int peer, int tag, const void *data, size_t 
     return failing.send(context, peer, tag, data, bytes, request);
 }
 
+/* Of rank 1. */
+static void fail_sends(ranks *r, int target) {
+    tw_transport_calls *calls = &r->transports[1]->calls;
+    failing.send = calls->send;
+    failing.target = target;
+    failing.sends = 0;
+    calls->send = fail_from;
+}
+
 static void check_failure(const char *wire, int target) {
     const int64_t n = N;
     ranks r;
@@ -244,11 +307,7 @@ static void check_failure(const char *wire, int target) {
     check_scene("%s: rank 1 cannot send message %d", wire, target);
     rows_fill(grads, 3, N, DATA_GAUSS, target);
     ranks_open(&r, 3, &params, &n, 1);
-    tw_transport_calls *calls = &r.transports[1]->calls;
-    failing.send = calls->send;
-    failing.target = target;
-    failing.sends = 0;
-    calls->send = fail_from;
+    fail_sends(&r, target);
     double begin = check_seconds();
     ranks_allreduce(&r, 0, (void *const *)grads, outs);
     check_true(check_seconds() - begin < RANKS_TIMEOUT / 2); /* nobody waits for the deadline */
@@ -267,12 +326,91 @@ static void test_failure_between_pieces(void **state) {
         check_failure(target % 2 ? "raw" : "q2", target);
 }
 
+/* ---- a rank that is lost between two pieces; the others repeat the step without it */
+
+typedef struct losing {
+    float **grads, **outs;
+} losing;
+
+static int is_broken(int error) {
+    return error == TW_ERR_TRANSPORT || error == TW_ERR_TIMEOUT || error == TW_ERR_STATE;
+}
+
+static int lose_or_repeat(ranks *r, int rank, void *context) {
+    const losing *l = context;
+    int error = tw_allreduce(r->groups[rank], 0, l->grads[rank], l->outs[rank]);
+    if (rank == 1) {
+        tw_group_free(r->groups[1]);
+        tw_transport_free(r->transports[1]);
+        r->groups[1] = NULL;
+        r->transports[1] = NULL;
+        return is_broken(error) ? TW_OK : TW_ERR_DAMAGED;
+    }
+    if (!is_broken(error)) /* it has not been completed without all pieces */
+        return TW_ERR_DAMAGED;
+    do {
+        error = tw_group_shrink(r->groups[rank], NULL);
+        if (error == TW_OK)
+            error = tw_allreduce(r->groups[rank], 0, l->grads[rank], l->outs[rank]);
+    } while (is_broken(error));
+    return error;
+}
+
+static void check_loss(const char *wire, int target) {
+    const int64_t n = N;
+    ranks r, twins; /* these never had the rank that is lost */
+    losing l = {rows_alloc(4, N), rows_alloc(4, N)};
+    float **outs = rows_alloc(3, N), **left = rows_alloc(3, N), *residual = check_alloc(N, 4);
+    tw_group_params params = ranks_params("allgather", K);
+    params.wire = wire;
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    params.timeout = 20.0;
+    check_scene("%s: rank 1 is lost at message %d", wire, target);
+    rows_fill(l.grads, 4, N, DATA_GAUSS, target);
+    float *grads[] = {l.grads[0], l.grads[2], l.grads[3]};
+    ranks_open(&r, 4, &params, &n, 1);
+    ranks_open(&twins, 3, &params, &n, 1);
+    fail_sends(&r, target);
+    ranks_run(&r, lose_or_repeat, &l);
+    ranks_ok(&r);
+    ranks_allreduce(&twins, 0, (void *const *)grads, outs);
+    ranks_ok(&twins);
+    ranks_get_residuals(&twins, 0, left, N);
+    for (int twin = 0; twin < 3; twin++) {
+        const int rank = twin > 0 ? twin + 1 : 0;
+        check_bits("out", l.outs[rank], outs[twin], N);
+        check_ok(tw_group_get_residual(r.groups[rank], 0, residual));
+        check_bits("residual", residual, left[twin], N);
+    }
+    ranks_close(&r);
+    ranks_close(&twins);
+    rows_free(l.grads);
+    rows_free(l.outs);
+    rows_free(outs);
+    rows_free(left);
+    free(residual);
+}
+
+/* A step has three messages of agreement, then three of each piece. */
+static void test_loss_between_pieces(void **state) {
+    (void)state;
+    for (int target = 4; target < 12; target++)
+        check_loss(target % 2 ? "raw" : "q2", target);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_supports),         cmocka_unit_test(test_small),
-        cmocka_unit_test(test_lengths),          cmocka_unit_test(test_slow_network),
-        cmocka_unit_test(test_means_of_senders), cmocka_unit_test(test_wires),
-        cmocka_unit_test(test_huge_value),       cmocka_unit_test(test_failure_between_pieces),
+        cmocka_unit_test(test_supports),
+        cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_slow_network),
+        cmocka_unit_test(test_simulated_network),
+        cmocka_unit_test(test_means_of_senders),
+        cmocka_unit_test(test_wires),
+        cmocka_unit_test(test_huge_value),
+        cmocka_unit_test(test_failure_between_pieces),
+        cmocka_unit_test(test_loss_between_pieces),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -152,6 +152,7 @@ static void test_many_tensors(void **state) {
 
 typedef struct counted_steps {
     pthread_barrier_t barrier;
+    int64_t n;
     float **grads, **outs;
     int64_t allocations;
 } counted_steps;
@@ -168,7 +169,7 @@ static int count_allocations(ranks *r, int rank, void *context) {
     for (int step = 0; step < 6 && !error; step++) {
         error = tw_allreduce(group, 0, c->grads[rank], c->outs[rank]);
         for (int i = 0; i < 3 && !error; i++)
-            error = tw_allreduce_start(group, i, c->grads[rank], c->outs[rank] + i * N);
+            error = tw_allreduce_start(group, i, c->grads[rank], c->outs[rank] + i * c->n);
         if (!error)
             error = tw_allreduce_wait(group, TW_ALL);
         if (!error && tw_allreduce(group, 0, rank ? c->grads[rank] : NULL, NULL) != TW_ERR_NULL)
@@ -180,29 +181,63 @@ static int count_allocations(ranks *r, int rank, void *context) {
     return error;
 }
 
+static void check_allocations(const char *scheme, const char *wire, int64_t n, int64_t k) {
+    const int64_t sizes[3] = {n, n, n};
+    ranks r;
+    counted_steps c = {.n = n, .grads = rows_alloc(RANKS, n), .outs = rows_alloc(RANKS, 3 * n)};
+    tw_group_params params = TW_GROUP_PARAMS_INIT;
+    params.scheme = scheme;
+    params.wire = wire;
+    params.select.k = k;
+    params.select.threads = 2;
+    check_scene("allocations of %s, k=%lld", scheme, (long long)k);
+    pthread_barrier_init(&c.barrier, NULL, RANKS);
+    rows_fill(c.grads, RANKS, n, DATA_LAPLACE, 1);
+    ranks_open(&r, RANKS, &params, sizes, 3);
+    ranks_run(&r, count_allocations, &c);
+    ranks_ok(&r);
+    check_int("allocations in the step path", c.allocations, 0);
+    pthread_barrier_destroy(&c.barrier);
+    rows_free(c.grads);
+    rows_free(c.outs);
+    ranks_close(&r);
+}
+
 static void test_steps_allocate_nothing(void **state) {
     (void)state;
-    const int64_t sizes[3] = {N, N, N};
     const char *scheme;
-    for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++) {
-        ranks r;
-        counted_steps c = {.grads = rows_alloc(RANKS, N), .outs = rows_alloc(RANKS, 3 * N)};
-        tw_group_params params = TW_GROUP_PARAMS_INIT;
-        params.scheme = scheme;
-        params.select.k = K;
-        params.select.threads = 2;
-        check_scene("allocations of %s", scheme);
-        pthread_barrier_init(&c.barrier, NULL, RANKS);
-        rows_fill(c.grads, RANKS, N, DATA_LAPLACE, 1);
-        ranks_open(&r, RANKS, &params, sizes, 3);
-        ranks_run(&r, count_allocations, &c);
-        ranks_ok(&r);
-        check_int("allocations in the step path", c.allocations, 0);
-        pthread_barrier_destroy(&c.barrier);
-        rows_free(c.grads);
-        rows_free(c.outs);
-        ranks_close(&r);
-    }
+    for (int i = 0; tw_scheme(i, &scheme, NULL, NULL, NULL) == TW_OK; i++)
+        check_allocations(scheme, NULL, N, K);
+}
+
+/* Lists that go around the ring, those of topka in two pieces; of three tensors together, in four. */
+static void test_long_steps_allocate_nothing(void **state) {
+    (void)state;
+    check_allocations("topka", NULL, 300007, 140000);
+    check_allocations("topka", "q2", 300007, 140000);
+    check_allocations("topkdsa", NULL, 300007, 140000);
+}
+
+/* Values for the next step take memory only if there are more than ever before. */
+static void test_common_values_keep_memory(void **state) {
+    (void)state;
+    enum { COMMON = 1000 };
+    static const double values[2 * COMMON];
+    const tw_group_params params = ranks_params("allgather", K);
+    const int64_t n = N;
+    ranks r;
+    check_scene("common values");
+    ranks_open(&r, 1, &params, &n, 1);
+    check_ok(tw_group_set_common(r.groups[0], values, COMMON));
+    allocation_calls = 0;
+    for (int count = 0; count <= COMMON; count += COMMON / 4)
+        check_ok(tw_group_set_common(r.groups[0], values, count));
+    check_int("allocations", allocation_calls, 0);
+    allocation_fails_in = 1;
+    check_error(tw_group_set_common(r.groups[0], values, COMMON + 1), TW_ERR_MEMORY);
+    allocation_fails_in = 0;
+    check_ok(tw_group_set_common(r.groups[0], values, 2 * COMMON));
+    ranks_close(&r);
 }
 
 /* ---- Without memory -------------------------------------------------------------------------- */
@@ -604,6 +639,8 @@ int main(void) {
         cmocka_unit_test(test_memory_is_as_reported),
         cmocka_unit_test(test_many_tensors),
         cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_long_steps_allocate_nothing),
+        cmocka_unit_test(test_common_values_keep_memory),
         cmocka_unit_test(test_open_out_of_memory),
         cmocka_unit_test(test_leave_out_of_memory),
         cmocka_unit_test(test_shrink_out_of_memory),

@@ -108,7 +108,8 @@ static void check_setting(int density, setting s, const char *field) {
         ranks_get_residuals(&tried, 0, before, N);
         ranks_allreduce(&tried, 0, (void *const *)grads, outs);
         ranks_error(&tried, TW_ERR_MISMATCH);
-        ranks_say(&tried, "%s", field);
+        ranks_say(&tried, "%s: rank ", field);
+        ranks_say(&tried, "(summed ");                         /* no round was needed to tell */
         ranks_say(&tried, "rank %d", s.rank > 0 ? s.rank : 1); /* rank 0 differs from all others */
         ranks_check_residuals(&tried, 0, before, N);
         ranks_run(&tried, set_one, &same);
@@ -133,6 +134,65 @@ static void test_settings_differ(void **state) {
     check_setting(0, (setting){tw_group_set_rate, 0.1, 0.2, 2}, "rate");
     check_setting(0, (setting){tw_group_set_rate, 0.1, 0.0, 0}, "rate");
     check_setting(1, (setting){tw_group_set_density, 0.4, 0.5, 3}, "density");
+}
+
+/* What the two tensors have; on one rank the other way round. */
+typedef struct swap {
+    int (*set)(tw_group *group, int tensor, double value);
+    double values[2];
+    int rank; /* -1: none */
+    float **grads, **outs;
+} swap;
+
+static int set_swapped(ranks *r, int rank, void *context) {
+    const swap *s = context;
+    const int swapped = rank == s->rank;
+    int error = s->set(r->groups[rank], 0, s->values[swapped]);
+    return error == TW_OK ? s->set(r->groups[rank], 1, s->values[!swapped]) : error;
+}
+
+static int step_of_two(ranks *r, int rank, void *context) {
+    const swap *s = context;
+    tw_group *g = r->groups[rank];
+    int error = tw_allreduce_start(g, 0, s->grads[rank], s->outs[rank]);
+    if (error == TW_OK)
+        error = tw_allreduce_start(g, 1, s->grads[rank] + N, s->outs[rank] + N);
+    return error == TW_OK ? tw_allreduce_wait(g, TW_ALL) : error;
+}
+
+/* In sum nothing differs, and yet the text begins with what does. */
+static void check_swapped(int density, swap s, const char *text) {
+    ranks r;
+    swap same = s;
+    same.rank = -1;
+    s.grads = same.grads = rows_alloc(RANKS, 2 * N);
+    s.outs = same.outs = rows_alloc(RANKS, 2 * N);
+    rows_fill(s.grads, RANKS, 2 * N, DATA_GAUSS, 0);
+    open_set(&r, density);
+    for (int step = 0; step < 2; step++) {
+        check_scene("rank %d, %s step %d", s.rank, text, step);
+        ranks_run(&r, set_swapped, &s);
+        ranks_ok(&r);
+        ranks_run(&r, step_of_two, &s);
+        ranks_error(&r, TW_ERR_MISMATCH);
+        for (int rank = 0; rank < RANKS; rank++)
+            check_true(strncmp(r.text[rank], text, strlen(text)) == 0);
+        ranks_run(&r, set_swapped, &same);
+        ranks_ok(&r);
+        ranks_run(&r, step_of_two, &same);
+        ranks_ok(&r);
+    }
+    ranks_close(&r);
+    rows_free(s.grads);
+    rows_free(s.outs);
+}
+
+static void test_settings_swapped(void **state) {
+    (void)state;
+    check_swapped(0, (swap){tw_group_set_rate, {0.1, 0.3}, 2, NULL, NULL}, "rate: rank 2 ");
+    check_swapped(0, (swap){tw_group_set_rate, {0.1, 0.3}, 0, NULL, NULL}, "rate: rank 1 ");
+    check_swapped(1, (swap){tw_group_set_density, {0.1, 0.3}, 3, NULL, NULL}, "density: rank 3 ");
+    check_swapped(1, (swap){tw_group_set_density, {0.1, 0.3}, 0, NULL, NULL}, "density: rank 1 ");
 }
 
 /* Common values: rank sets `other` in place of values[at], or with at -1 one more. */
@@ -543,6 +603,7 @@ int main(void) {
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_settings_differ),
+        cmocka_unit_test(test_settings_swapped),
         cmocka_unit_test(test_common_differs),
         cmocka_unit_test(test_one_of_a_million_differs),
         cmocka_unit_test(test_settings_of_some),

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "group/group.h"
 #include "ranks.h"
 #include "transport/transport.h"
 
@@ -601,6 +602,46 @@ static void test_newcomers_vote(void **state) {
         check_process(&all[i], TW_ERR_TRANSPORT, NULL);
 }
 
+/* ---- step counters that a newcomer is told */
+
+static int share_steps(ranks *r, int rank, void *context) {
+    (void)context;
+    return tw__group_share_steps(r->groups[rank], rank == 1);
+}
+
+/* Rank 0 tells of steps that nobody can have made: rank 1, which is new, takes none of its counters. */
+static void test_impossible_steps(void **state) {
+    (void)state;
+    const int64_t bad[] = {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2};
+    const int64_t sizes[] = {N, N};
+    const tw_group_params params = ranks_params("oktopk", K);
+    ranks r;
+    ranks_open(&r, 2, &params, sizes, 2);
+    tw_group *told = r.groups[1];
+    int64_t *const counters[] = {&r.groups[0]->elastic.step, &r.groups[0]->tensors[0].steps,
+                                 &r.groups[0]->tensors[1].steps};
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < 4; i++) {
+            check_scene("counter %d is %lld", c, (long long)bad[i]);
+            for (int good = 0; good < 3; good++)
+                *counters[good] = 5 + good;
+            *counters[c] = bad[i];
+            ranks_run(&r, share_steps, NULL);
+            ranks_error(&r, TW_ERR_PROTOCOL);
+            ranks_say(&r, "rank 0 tells of a step that cannot be");
+            check_int("step", told->elastic.step, 0);
+            check_int("steps of tensor 0", told->tensors[0].steps, 0);
+            check_int("steps of tensor 1", told->tensors[1].steps, 0);
+        }
+    *counters[2] = 7;
+    ranks_run(&r, share_steps, NULL);
+    ranks_ok(&r);
+    check_int("step", told->elastic.step, 5);
+    check_int("steps of tensor 0", told->tensors[0].steps, 6);
+    check_int("steps of tensor 1", told->tensors[1].steps, 7);
+    ranks_close(&r);
+}
+
 /* ---- refused: the job goes on */
 
 static void check_refused(process *all, int status, const char *text) {
@@ -701,6 +742,7 @@ int main(void) {
         cmocka_unit_test(test_listener_leaves),
         cmocka_unit_test(test_no_meeting),
         cmocka_unit_test(test_newcomers_vote),
+        cmocka_unit_test(test_impossible_steps),
         cmocka_unit_test(test_other_parameters),
         cmocka_unit_test(test_other_group),
         cmocka_unit_test(test_other_secret),
