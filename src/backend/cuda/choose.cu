@@ -88,7 +88,7 @@ __device__ bool choose_best(const Step &s, const Learned &learned, const Stretch
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing own = {raw.x, (int32_t)raw.y};
     uint32_t before = threadIdx.x < team().block ? __ldcg(&s.totals[threadIdx.x].count) : 0;
-    Cut cut = cut_standings(own, on, window, k - place.greater);
+    Cut cut = cut_standings(own, on, window.low, window.shift, k - place.greater);
     before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
     uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
     before = sum_over_threads(before) + of_warps;
