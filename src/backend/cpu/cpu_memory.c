@@ -71,7 +71,13 @@ static void take_all(supply *m, tw__cpu_selector *s) {
     s->chosen.val = take(m, workspace, tw__alloc, chosen, sizeof(float));
 }
 
-int64_t tw__most_cached = (int64_t)3 << 19;
+int64_t tw__most_cached = (int64_t)12 << 20;
+
+/* Of gradient, residual, and velocity or moments: what a pass reads and writes of each element. */
+static int64_t bytes_per_element(const tw__cpu_selector *s) {
+    int64_t floats = (s->residual != NULL) + 2 * (s->first[0] != NULL) + 2 * (s->second[0] != NULL);
+    return (s->params->type == TW_F32 ? 4 : 2) + (int64_t)sizeof(float) * floats;
+}
 
 /* ---- scratch */
 
@@ -213,7 +219,8 @@ static int fill_block(tw__cpu_selector *s, const tw__scratch *scratch) {
     s->owns_scratch = scratch == NULL;
     s->scratch = scratch != NULL ? scratch->memory : tw__reserve(bytes);
     s->scratch_room = scratch != NULL ? scratch->bytes : bytes;
-    s->uncached = (scratch != NULL ? scratch->elements : s->n) > tw__most_cached;
+    int64_t elements = scratch != NULL ? scratch->elements : s->n;
+    s->uncached = elements * bytes_per_element(s) > tw__most_cached;
     all.missing += s->scratch == NULL ? bytes : 0;
     if (all.missing > 0)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
