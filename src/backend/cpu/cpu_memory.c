@@ -43,8 +43,8 @@ static int64_t most_chosen(const tw__cpu_selector *s) {
 
 /* params, method and n are known. */
 static void measure(tw__cpu_selector *s) {
-    s->threads = (int16_t)s->params->threads;
     s->chunks = (int32_t)tw__chunks(s->n);
+    s->threads = (int16_t)tw__at_most(s->params->threads, s->chunks); /* others would get none */
     s->sample_size = (int32_t)tw__sample_of(s->n, s->method->samples ? s->params->dgc_sample : 0.0);
     s->chosen.cap = most_chosen(s);
 }
@@ -141,19 +141,23 @@ void tw__cpu_begin_call(tw__cpu_selector *s) {
 
 int tw__cpu_begin_batch(const tw__select_task *tasks, int most, int *threads) {
     tw__arena arena = {((const tw__cpu_selector *)tasks[0].state)->scratch, 0};
-    int count = 0, any = 0; /* threads of selectors whose chunks any thread may take */
-    *threads = 1;
+    int count = 0, asked = 1;
+    int shared_threads = 0; /* of the selectors that have fewer threads than chunks; 0: none has */
+    int64_t chunks = 0;
     for (; count < most; count++) {
         tw__cpu_selector *s = tasks[count].state;
         int few = s->chunks <= s->threads;
-        if (s->scratch != arena.memory || (!few && any != 0 && any != s->threads) ||
+        if (s->scratch != arena.memory ||
+            (!few && shared_threads != 0 && shared_threads != s->threads) ||
             arena.used + scratch_bytes(s) > s->scratch_room)
             break;
         place_scratch(s, &arena);
-        any = few ? any : s->threads;
-        *threads = any != 0 ? any : s->threads > *threads ? s->threads : *threads;
+        shared_threads = few ? shared_threads : s->threads;
+        asked = s->params->threads > asked ? s->params->threads : asked;
+        chunks += s->chunks;
     }
     assert(count > 0);
+    *threads = shared_threads != 0 ? shared_threads : (int)tw__at_most(asked, chunks);
     return count;
 }
 
@@ -243,7 +247,8 @@ int tw__cpu_selector_create(void **state, const tw__pieces *pieces, const tw_sel
     tw__cpu_selector *s = create_block(&model);
     if (s == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector of %lld elements", (long long)n);
-    tw__pool_retain(params->threads);
+    /* The pass that a group's tensors share has chunks for more threads than one of them has. */
+    tw__pool_retain(scratch != NULL ? params->threads : s->threads);
     int error = fill_block(s, scratch);
     if (error != TW_OK) {
         tw__cpu_selector_free(s);

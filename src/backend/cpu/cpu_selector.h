@@ -55,9 +55,9 @@ typedef struct tw__cpu_selector {
     int32_t leaving; /* chosen.idx[0 .. leaving-1], then INT32_MAX: still to leave the residual */
     int32_t chunks;
     int32_t sample_size;
-    int16_t threads;
+    int16_t threads;     /* that params ask for, but no more than chunks */
     int8_t owns_scratch; /* else it is the group's */
-    int8_t uncached;     /* no cache holds all that the steps of its group read */
+    int8_t uncached;     /* no cache holds all vectors of its group, see tw__most_cached */
     uint32_t block;      /* bytes of this struct and of the parts that follow it */
     void *scratch;       /* [scratch_room] bytes */
     size_t scratch_room;
