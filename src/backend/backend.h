@@ -118,7 +118,8 @@ typedef struct tw__outcome {
 /* Elements of out that are cleared in one go while entries travel: 30 us on a CPU. */
 #define TW__CLEARED_AT_ONCE ((int64_t)1 << 18)
 
-/* Selections that run and wait get at once: a GPU runs so many in one launch, see step.cuh. */
+/* Selections that run and wait get at once: as many as a GPU runs in one launch. If the library was
+ * built with CUDA 12, a launch takes 13, see step.cuh. */
 #define TW__SELECT_AT_ONCE 110
 
 typedef struct tw__backend {

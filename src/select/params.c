@@ -206,8 +206,5 @@ int tw__params_resolve(tw_select_params *p, int64_t n, const tw__method **method
     TW_TRY(tw__method_find(p->method, method));
     p->method = (*method)->name; /* the caller's string need not outlive the call */
     TW_TRY(find_backend(p, *method, backend));
-    TW_TRY(tw__threads(p->threads, &p->threads));
-    if (p->threads > tw__chunks(n))
-        p->threads = (int)tw__chunks(n); /* no further one would ever get a chunk */
-    return TW_OK;
+    return tw__threads(p->threads, &p->threads);
 }

@@ -273,6 +273,52 @@ static void test_few_non_zeros(void **state) {
     twins_close(&t);
 }
 
+/* Some elements of zeros; `every` 1: all are Gaussian numbers, 0: none is. */
+static void fill_every(twins *t, int64_t every, uint64_t seed) {
+    oracle_rng rng = {.key = seed};
+    for (int64_t i = 0; i < t->n; i++)
+        t->values[i] = every > 0 && i % every == 0 ? (float)oracle_gauss(&rng) : 0.0f;
+    twins_upload(t);
+}
+
+enum { SPARSE_STEPS = 3, DENSE_STEPS = 7 };
+
+/* Steps with few non-zeros, whose candidates are all of them; then steps with none that is zero. */
+static void become_dense(const tw_select_params *params, int64_t every) {
+    twins t;
+    twins_open(&t, 1000000, params, 0);
+    for (int step = 0; step < SPARSE_STEPS + DENSE_STEPS; step++) {
+        tw_select_info info;
+        const int dense = step - SPARSE_STEPS;
+        check_scene("method=%s k=%lld feedback=%d, every %lld, then all, step=%d", params->method,
+                    (long long)params->k, params->feedback, (long long)every, step);
+        fill_every(&t, dense >= 0 ? 1 : every, (uint64_t)step);
+        assert_true(twins_run(&t));
+        check_ok(tw_selector_info(t.cuda, &info));
+        if (step == SPARSE_STEPS - 1)
+            check_int("rescans", info.rescans, 0);
+        if (dense >= 4) /* with feedback magnitudes still grow from step to step */
+            check_between("candidates", info.candidates, 0,
+                          (params->feedback == TW_FEEDBACK_ON ? 12 : 4) * params->k);
+        twins_end(&t, 0);
+    }
+    twins_close(&t);
+}
+
+/* The guess rises within four steps, from that which collects everything. */
+static void test_becomes_dense(void **state) {
+    (void)state;
+    const int64_t k[] = {100, 8192, 20000};
+    for (int i = 0; i < 3; i++)
+        for (int feedback = TW_FEEDBACK_ON; feedback <= TW_FEEDBACK_OFF; feedback++) {
+            tw_select_params params = TW_SELECT_PARAMS_INIT;
+            params.k = k[i];
+            params.feedback = feedback;
+            become_dense(&params, 0);
+            become_dense(&params, 20000); /* 50 of a million */
+        }
+}
+
 /* The bare pass over the memory of AdamW, aligned and not, to an end that is not whole. */
 static void test_bare_pass_of_adamw(void **state) {
     (void)state;
@@ -337,6 +383,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_wrong_memory),  cmocka_unit_test(test_no_such_gpu),
         cmocka_unit_test(test_set_residual),  cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_few_non_zeros), cmocka_unit_test(test_bare_pass_of_adamw),
+        cmocka_unit_test(test_becomes_dense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -335,11 +335,68 @@ static void test_kth_beside_bracket(void **state) {
     free(val);
 }
 
+static void check_ranks(const float *val, int64_t n) {
+    const tw__kernels *kernels;
+    const int64_t step = n / 7 + 1;
+    check_ok(tw__kernels_choose(&kernels));
+    for (int64_t rank = 1; rank < n; rank += step)
+        check_kth(tw__kth_of_values(kernels, val, n, rank), val, n, rank);
+    check_kth(tw__kth_of_values(kernels, val, n, n), val, n, n);
+}
+
+/* Bits from `low` on, up to `low` + `span` - 1, and signs; equal bits for the first `ties`. */
+static void fill_bits(float *val, int64_t n, uint32_t low, uint32_t span, int64_t ties) {
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t random = tw__random(low + span, (uint64_t)i);
+        uint32_t bits = low + (i < ties ? span / 2 : (uint32_t)((random >> 32) % span));
+        val[i] = tw__from_bits(bits | (uint32_t)(random & 1) << 31);
+    }
+}
+
+/* Lists too short for a sample: compared bit by bit up to 256 values, else histograms first. */
+static void test_kth_of_few(void **state) {
+    (void)state;
+    enum { MANY = 5000 };
+    static float val[MANY];
+    static const int64_t sizes[] = {1, 2, 255, 256, 257, 300, MANY};
+    check_kernels_or_skip();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t n = sizes[i];
+        check_scene("%lld values of 31 bits", (long long)n);
+        fill_bits(val, n, 0, 1u << 31, 0);
+        check_ranks(val, n);
+        val[n / 2] = tw__from_bits(0);
+        val[0] = tw__from_bits(TW__MAGNITUDE_MASK);
+        check_scene("%lld values from 0 to all bits", (long long)n);
+        check_ranks(val, n);
+        check_scene("%lld values in 1000 and in 1025", (long long)n);
+        fill_bits(val, n, 0x3f800000, 1000, 0);
+        check_ranks(val, n);
+        fill_bits(val, n, 0x3f800000, 1025, 0);
+        check_ranks(val, n);
+        check_scene("%lld values, half of them equal", (long long)n);
+        fill_bits(val, n, 0, 1u << 31, n / 2);
+        check_ranks(val, n);
+        check_scene("%lld equal values", (long long)n);
+        fill_bits(val, n, 0x3f800000, 1, 0);
+        check_ranks(val, n);
+    }
+    fill_bits(val, MANY, 0, 1u << 31, 300); /* these alone are more than are compared bit by bit */
+    int64_t above = 0;
+    for (int64_t i = 300; i < MANY; i++)
+        above += tw__magnitude(val[i]) > 1u << 30;
+    for (int64_t rank = above; rank <= above + 301; rank++) {
+        check_scene("300 equal values below %lld, rank %lld", (long long)above, (long long)rank);
+        check_kth(tw__kth_of_values(&tw__kernels_ref, val, MANY, rank), val, MANY, rank);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_clear),
                                        cmocka_unit_test(test_passes),
                                        cmocka_unit_test(test_candidates_and_sums),
                                        cmocka_unit_test(test_widen),
+                                       cmocka_unit_test(test_kth_of_few),
                                        cmocka_unit_test(test_kth_of_many),
                                        cmocka_unit_test(test_kth_beside_bracket)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,10 +121,11 @@ static void test_some_without_feedback(void **state) {
 
 enum { VARIOUS = 24 };
 
-/* Some tensors are one thread's work, some are cut between threads, into 2, 3 or 5 chunks. */
-static void various_sizes(int64_t *sizes) {
+/* Some tensors are one thread's work, some are cut between threads, into 2 chunks; where not all are
+ * small, into 3 or 5 too. */
+static void various_sizes(int64_t *sizes, int all_small) {
     for (int i = 0; i < VARIOUS; i++)
-        sizes[i] = i % 5 == 0   ? 150000 * (1 + i % 2) + i
+        sizes[i] = i % 5 == 0   ? (all_small ? 65537 : 150000 * (1 + i % 2)) + i
                    : i % 5 == 1 ? 65536
                    : i % 5 == 2 ? 131072 - i
                                 : 1 + 37 * i;
@@ -176,16 +177,15 @@ static void open_workload(workload *w, ranks_call call, mixture *m, int64_t *siz
     ranks_ok(&w->r);
 }
 
-static void test_small_various(void **state) {
-    (void)state;
+static void compare_various(int all_small) {
     int64_t sizes[VARIOUS];
     workload reference, tried;
     oracle_rng rng = {.key = 12};
-    various_sizes(sizes);
+    various_sizes(sizes, all_small);
     float ***grads = workload_gradients(sizes, VARIOUS);
     mixture alone = {workload_params("topka", 1), sizes};
     mixture all = {workload_params("topka", INT32_MAX), sizes};
-    check_scene("various tensors");
+    check_scene("various tensors, all small: %d", all_small);
     open_workload(&reference, open_various, &alone, sizes, grads);
     open_workload(&tried, open_various, &all, sizes, grads);
     for (int step = 0; step < 3; step++) {
@@ -200,6 +200,17 @@ static void test_small_various(void **state) {
     workload_close(&reference);
     workload_close(&tried);
     workload_gradients_free(grads, VARIOUS);
+}
+
+static void test_small_various(void **state) {
+    (void)state;
+    compare_various(0);
+}
+
+/* No tensor has as many chunks as threads were asked for, but all together have. */
+static void test_small_all(void **state) {
+    (void)state;
+    compare_various(1);
 }
 
 /* Asks for the traffic while the thread of the background counts it. */
@@ -359,6 +370,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_global_reuse),
         cmocka_unit_test(test_some_without_feedback),
         cmocka_unit_test(test_small_various),
+        cmocka_unit_test(test_small_all),
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_buckets_are_filled),
         cmocka_unit_test(test_waits),

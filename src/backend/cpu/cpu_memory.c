@@ -43,8 +43,8 @@ static int64_t most_chosen(const tw__cpu_selector *s) {
 
 /* params, method and n are known. */
 static void measure(tw__cpu_selector *s) {
-    s->threads = (int16_t)s->params->threads;
     s->chunks = (int32_t)tw__chunks(s->n);
+    s->threads = (int16_t)tw__at_most(s->params->threads, s->chunks); /* others would get none */
     s->sample_size = (int32_t)tw__sample_of(s->n, s->method->samples ? s->params->dgc_sample : 0.0);
     s->chosen.cap = most_chosen(s);
 }
@@ -71,7 +71,13 @@ static void take_all(supply *m, tw__cpu_selector *s) {
     s->chosen.val = take(m, workspace, tw__alloc, chosen, sizeof(float));
 }
 
-int64_t tw__most_cached = (int64_t)3 << 19;
+int64_t tw__most_cached = (int64_t)12 << 20;
+
+/* Of gradient, residual, and velocity or moments: what a pass reads and writes of each element. */
+static int64_t bytes_per_element(const tw__cpu_selector *s) {
+    int64_t floats = (s->residual != NULL) + 2 * (s->first[0] != NULL) + 2 * (s->second[0] != NULL);
+    return (s->params->type == TW_F32 ? 4 : 2) + (int64_t)sizeof(float) * floats;
+}
 
 /* ---- scratch */
 
@@ -135,19 +141,23 @@ void tw__cpu_begin_call(tw__cpu_selector *s) {
 
 int tw__cpu_begin_batch(const tw__select_task *tasks, int most, int *threads) {
     tw__arena arena = {((const tw__cpu_selector *)tasks[0].state)->scratch, 0};
-    int count = 0, any = 0; /* threads of selectors whose chunks any thread may take */
-    *threads = 1;
+    int count = 0, asked = 1;
+    int shared_threads = 0; /* of the selectors that have fewer threads than chunks; 0: none has */
+    int64_t chunks = 0;
     for (; count < most; count++) {
         tw__cpu_selector *s = tasks[count].state;
         int few = s->chunks <= s->threads;
-        if (s->scratch != arena.memory || (!few && any != 0 && any != s->threads) ||
+        if (s->scratch != arena.memory ||
+            (!few && shared_threads != 0 && shared_threads != s->threads) ||
             arena.used + scratch_bytes(s) > s->scratch_room)
             break;
         place_scratch(s, &arena);
-        any = few ? any : s->threads;
-        *threads = any != 0 ? any : s->threads > *threads ? s->threads : *threads;
+        shared_threads = few ? shared_threads : s->threads;
+        asked = s->params->threads > asked ? s->params->threads : asked;
+        chunks += s->chunks;
     }
     assert(count > 0);
+    *threads = shared_threads != 0 ? shared_threads : (int)tw__at_most(asked, chunks);
     return count;
 }
 
@@ -213,7 +223,8 @@ static int fill_block(tw__cpu_selector *s, const tw__scratch *scratch) {
     s->owns_scratch = scratch == NULL;
     s->scratch = scratch != NULL ? scratch->memory : tw__reserve(bytes);
     s->scratch_room = scratch != NULL ? scratch->bytes : bytes;
-    s->uncached = (scratch != NULL ? scratch->elements : s->n) > tw__most_cached;
+    int64_t elements = scratch != NULL ? scratch->elements : s->n;
+    s->uncached = elements * bytes_per_element(s) > tw__most_cached;
     all.missing += s->scratch == NULL ? bytes : 0;
     if (all.missing > 0)
         return tw__fail(TW_ERR_MEMORY, "%zu bytes are missing; lower n, k or threads", all.missing);
@@ -236,7 +247,8 @@ int tw__cpu_selector_create(void **state, const tw__pieces *pieces, const tw_sel
     tw__cpu_selector *s = create_block(&model);
     if (s == NULL)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector of %lld elements", (long long)n);
-    tw__pool_retain(params->threads);
+    /* The pass that a group's tensors share has chunks for more threads than one of them has. */
+    tw__pool_retain(scratch != NULL ? params->threads : s->threads);
     int error = fill_block(s, scratch);
     if (error != TW_OK) {
         tw__cpu_selector_free(s);

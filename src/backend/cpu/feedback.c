@@ -320,7 +320,8 @@ static tw__cpu_selector *selector_of_item(const batch *b, int64_t item) {
     return selector_at(b, low);
 }
 
-/* A selector of few chunks may have fewer workers than the batch: each chunk is one of them. */
+/* The batch may have more threads than a selector of few chunks has workers: there each chunk has a
+ * worker. */
 static void fold_item(void *context, int worker, int64_t item) {
     tw__cpu_selector *s = selector_of_item(context, item);
     int64_t chunk = item - s->work->first_item;

@@ -12,6 +12,9 @@
  * pass knows them by the cut and leaves them out. */
 #include "backend/cuda/choose_any.cuh"
 
+#include <cassert>
+#include <cstring>
+
 namespace tw {
 
 /* f(on, index, value) in whole warps, over this warp's candidates, in order. */
@@ -88,7 +91,7 @@ __device__ bool choose_best(const Step &s, const Learned &learned, const Stretch
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing own = {raw.x, (int32_t)raw.y};
     uint32_t before = threadIdx.x < team().block ? __ldcg(&s.totals[threadIdx.x].count) : 0;
-    Cut cut = cut_standings(own, on, window, k - place.greater);
+    Cut cut = cut_standings(own, on, window.low, window.shift, k - place.greater);
     before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
     uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
     before = sum_over_threads(before) + of_warps;
@@ -207,17 +210,30 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 1)
 }
 
 struct Row {
-    void (*kernel)(const Step, uint32_t);
+    const char *name;
+    void (*kernel)(const Step, uint32_t);          /* nullptr: see draw.cu */
     void (*each)(const Steps, int, int, uint32_t); /* nullptr: steps do not run side by side */
 };
 
-/* By Method, but for random. */
-constexpr Row rows[] = {{choose<EXACT>, choose_each<EXACT>},
-                        {choose<REUSE>, choose_each<REUSE>},
-                        {choose<GAUSSIAN>, nullptr},
-                        {choose<DGC>, nullptr},
-                        {choose<REDSYNC>, nullptr}};
-static_assert(sizeof rows / sizeof *rows == RANDOM, "a row for each method");
+/* By Method. */
+constexpr Row rows[] = {
+    {"exact", choose<EXACT>, choose_each<EXACT>}, {"reuse", choose<REUSE>, choose_each<REUSE>},
+    {"gaussian", choose<GAUSSIAN>, nullptr},      {"dgc", choose<DGC>, nullptr},
+    {"redsync", choose<REDSYNC>, nullptr},        {"random", nullptr, nullptr}};
+constexpr int METHODS = sizeof rows / sizeof *rows;
+static_assert(METHODS == RANDOM + 1, "a row for each method");
+
+int method_named(const char *name) {
+    int method = 0;
+    while (method < METHODS && strcmp(rows[method].name, name) != 0)
+        method++;
+    assert(method < METHODS); /* its row in select/ says that the GPU has it */
+    return method;
+}
+
+bool goes_with_others(int method) {
+    return rows[method].each != nullptr;
+}
 
 static size_t stage_bytes(int64_t stage) {
     return (size_t)stage * (sizeof(int32_t) + sizeof(float));

@@ -137,7 +137,7 @@ __device__ __noinline__ Cut gather_best(const View &v, const Narrowed &n, uint32
     const uint2 *list = reinterpret_cast<const uint2 *>(s.scratch->standings);
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing mine = {raw.x, (int32_t)raw.y};
-    Cut cut = cut_standings(mine, on, Window{n.window.low, 0, n.window.width}, rank - n.greater);
+    Cut cut = cut_standings(mine, on, n.window.low, 0, rank - n.greater);
     uint32_t first = block_share((uint32_t)s.tiles).first * TILE;
     bool before = on && is_chosen(cut, mine.bits, mine.idx) && (uint32_t)mine.idx < first;
     BlockTotal all;

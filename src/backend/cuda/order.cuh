@@ -23,7 +23,7 @@ __device__ inline Share share_of(Share all, uint32_t part, uint32_t parts) {
     return Share{first, min(first + each, all.last)};
 }
 
-/* The blocks that work on one vector together: a grid, or some of it. */
+/* Blocks that work on one vector together: all of a grid, or some of them. */
 struct Team {
     uint32_t block, blocks; /* the calling one's number among them, and how many they are */
     uint32_t *arrivals;     /* Scratch::arrivals of the vector; unused where the grid is the team */
@@ -65,9 +65,10 @@ __device__ inline Share warp_share(uint32_t count) {
     return share_of(block_share(count), threadIdx.x / WARP, CHOOSE_WARPS);
 }
 
-/* What the blocks of a team add makes 2^31: the last one flips the top bit, and the others are as
- * before. So nobody has to clear them, however many blocks the next launch has. All blocks of the
- * team must run at the same time. */
+/* Each block of a team adds to `arrivals` and waits until the top bit changes. Together they add
+ * 2^31: the last one to arrive changes the top bit, and the other bits are then as before. So nobody
+ * has to clear them, and the next launch may have another number of blocks. All blocks of the team
+ * must run at the same time. */
 __device__ inline void wait_for_arrivals() {
     constexpr uint32_t TOP = 1u << 31;
     __syncthreads();

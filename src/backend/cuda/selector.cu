@@ -24,27 +24,24 @@ struct Extents {
     int64_t tiles, padded, chunks, chosen, sample, marks, pieces;
 };
 
-static bool is(const tw_select_params &p, const char *method) {
-    return strcmp(p.method, method) == 0;
-}
-
 /* Of acc, for the method; clipping takes sums of the gradient before the pass. */
-static bool wants_sums(const tw_select_params &p) {
-    return is(p, "gaussian") || is(p, "redsync");
+static bool wants_sums(int method) {
+    return method == GAUSSIAN || method == REDSYNC;
 }
 
-static bool takes_sums(const tw_select_params &p) {
-    return wants_sums(p) || p.clip_norm != 0.0f || p.decay != 0.0f;
+static bool takes_sums(int method, const tw_select_params &p) {
+    return wants_sums(method) || p.clip_norm != 0.0f || p.decay != 0.0f;
 }
 
-static Extents extents_of(int64_t n, int pieces, int64_t k_max, const tw_select_params &p) {
+static Extents extents_of(int64_t n, int pieces, int64_t k_max, int method,
+                          const tw_select_params &p) {
     Extents e = {};
     e.tiles = (n + TILE - 1) / TILE;
     e.padded = e.tiles * TILE;
     e.chunks = tw__chunks(n);
     e.chosen = tw__at_most(TW__MOST * k_max, n);
-    e.sample = tw__sample_of(n, is(p, "dgc") ? p.dgc_sample : 0.0);
-    e.marks = is(p, "random") ? n / 32 + 1 : 0;
+    e.sample = tw__sample_of(n, method == DGC ? p.dgc_sample : 0.0);
+    e.marks = method == RANDOM ? n / 32 + 1 : 0;
     e.pieces = pieces > 1 ? pieces : 0;
     return e;
 }
@@ -70,7 +67,7 @@ class Supply {
     cudaStream_t stream_; /* on which it is cleared, before all that uses it */
 };
 
-/* All device memory of a selector; *memory gets its bytes. */
+/* All device memory of a selector whose method is known; *memory gets its bytes. */
 static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_select_params &p,
                           bool counting, tw_memory *memory) {
     Supply from(counting, d->stream);
@@ -85,7 +82,8 @@ static cudaError_t supply(tw__cuda_selector *d, const Extents &e, const tw_selec
     memory->workspace =
         from.take(&d->learned[0], 1) + from.take(&d->learned[1], 1) + from.take(&s.scratch, 1) +
         from.take(&s.slot_idx, e.tiles * SLOTS) + from.take(&s.slot_val, e.tiles * SLOTS) +
-        from.take(&s.slot_count, e.tiles) + from.take(&s.sums, takes_sums(p) ? e.chunks : 0) +
+        from.take(&s.slot_count, e.tiles) +
+        from.take(&s.sums, takes_sums(s.method, p) ? e.chunks : 0) +
         from.take(&s.totals, MOST_BLOCKS) + from.take(&s.marks, e.marks) +
         from.take(&d->sample_values, e.sample) + from.take(&s.chosen_idx, e.chosen) +
         from.take(&s.chosen_val, e.chosen) + from.take(&d->entries, e.chosen) +
@@ -100,8 +98,9 @@ int tw__cuda_selector_memory(int64_t n, int pieces, const tw_select_params *para
     tw__cuda_selector none = {};
     (void)method;
     *scratch = 0;
-    (void)supply(&none, extents_of(n, pieces, tw__k_max(params, n), *params), *params, true,
-                 memory);
+    none.step.method = method_named(params->method);
+    (void)supply(&none, extents_of(n, pieces, tw__k_max(params, n), none.step.method, *params),
+                 *params, true, memory);
     return TW_OK;
 }
 
@@ -114,14 +113,6 @@ static int blocks_for(int64_t n, int64_t k, int64_t candidates, int multiprocess
     int64_t wanted = 1 + 2 * k / candidates, least = 1 + n / ELEMENTS;
     return (int)tw__at_most(wanted > least ? wanted : least,
                             tw__at_most(multiprocessors, MOST_BLOCKS));
-}
-
-static int method_of(const tw_select_params &p) {
-    static const char *const names[] = {"exact", "reuse", "gaussian", "dgc", "redsync", "random"};
-    int method = EXACT;
-    while (method < RANDOM && !is(p, names[method]))
-        method++;
-    return method;
 }
 
 static Rules rules_of(const tw_select_params &p) {
@@ -183,7 +174,8 @@ int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_se
     tw__cuda_selector *d = static_cast<tw__cuda_selector *>(calloc(1, sizeof *d));
     if (d == nullptr)
         return tw__fail(TW_ERR_MEMORY, "no memory for a selector");
-    Extents e = extents_of(n, pieces->count, k_max, *params);
+    d->step.method = method_named(params->method);
+    Extents e = extents_of(n, pieces->count, k_max, d->step.method, *params);
     d->params = *params;
     d->pieces = pieces;
     d->group = stream;
@@ -193,7 +185,6 @@ int tw__cuda_selector_create(void **state, const tw__pieces *pieces, const tw_se
     d->cold = true;
     d->step.n = n;
     d->step.tiles = (int)e.tiles;
-    d->step.method = method_of(*params);
     d->step.rules = rules_of(*params);
     cudaError_t error = fill(d, e, k_max, *params);
     if (error != cudaSuccess) {
@@ -246,19 +237,21 @@ static int await_state(const tw__cuda_selector *d) {
 
 /* ---- steps of a group's tensors are queued together */
 
-/* Fewer than alone, so that more steps run side by side; but candidates must fit. */
+/* Fewer blocks than a step has alone, so that more steps run side by side: one for CHOOSE_THREADS
+ * candidates, if these are 2k. But candidates must fit, with room for 3k. These numbers were not
+ * tuned. */
 static tw__need need_of(const Step &s, const tw__stream *stream) {
-    constexpr int FEW = 16; /* tiles: a block chooses among their candidates in no time */
+    constexpr int FEW = 16; /* tiles, whose slots hold four candidates for each thread of a block */
     tw__need need = {s.n, 1, 1};
     if (s.tiles > FEW)
-        need.most = blocks_for((int64_t)s.tiles * TILE, s.k, 1024, stream->blocks);
+        need.most = blocks_for((int64_t)s.tiles * TILE, s.k, CHOOSE_THREADS, stream->blocks);
     need.least = (int)tw__at_most(1 + 3 * s.k / stream->stage, need.most);
     return need;
 }
 
 /* One of `count`: alone it needs no launch that takes many along. */
 static bool goes_together(const tw__cuda_selector *d, int count) {
-    return count > 1 && (is(d->params, "exact") || is(d->params, "reuse"));
+    return count > 1 && goes_with_others(d->step.method);
 }
 
 /* Candidates that a block must have room for, if all slots of its tiles are full. */
@@ -433,7 +426,7 @@ static cudaError_t guess_first(tw__cuda_selector *d) {
  * nothing in it but bad numbers. */
 static cudaError_t queue(tw__cuda_selector *d, int count) {
     const Step &s = d->step;
-    bool draws = is(d->params, "random");
+    bool draws = s.method == RANDOM;
     cudaError_t error = cudaSuccess;
     if (d->params.clip_norm != 0.0f)
         error = launch_clip(s, d->stream);
@@ -443,9 +436,9 @@ static cudaError_t queue(tw__cuda_selector *d, int count) {
         return let_wait(d->group, s);
     if (error == cudaSuccess)
         error = launch_fold(s, d->stream);
-    if (error == cudaSuccess && wants_sums(d->params))
+    if (error == cudaSuccess && wants_sums(s.method))
         error = launch_sums(s, d->stream);
-    if (error == cudaSuccess && is(d->params, "dgc"))
+    if (error == cudaSuccess && s.method == DGC)
         error = launch_sample(s, d->sample, rank_in_sample(d, (double)s.k), true, d->blocks,
                               d->sample_values, d->stream);
     if (error == cudaSuccess)
@@ -539,7 +532,7 @@ int tw__cuda_commit(void *state, const int32_t *idx, int64_t count) {
     if (!whole)
         TW_TRY(check_part(d, idx, count));
     /* The next pass recognises a whole selection by its threshold, which random has not. */
-    if (!whole || is(d->params, "random"))
+    if (!whole || d->step.method == RANDOM)
         TW_TRY(failure(launch_leave(d->step, idx, count, d->stream), "ending a step"));
     if (d->params.momentum != 0.0f && (whole || count > 0))
         TW_TRY(failure(launch_clear_velocity(d->step, idx, count, d->stream), "ending a step"));

@@ -2,9 +2,8 @@
  *
  * Blocks that choose for the same step wait for each other, so all of a launch must run at the same
  * time. A step gets the blocks that it needs at least, and its share of those that are left, by its
- * size. For the first steps, the singles, one block each is enough. It is done in half of the time
- * that several take which wait for each other: where blocks are scarce, it chooses for two singles or
- * more, one after the other.
+ * size. For the first steps, the singles, one block each is enough: it waits for no other. Where
+ * blocks are scarce, one chooses for two singles or more, one after the other.
  *
  *   12 blocks for       single  single  single  n = 30   n = 10   n = 5     (1 to 8 blocks each)
  *   are divided into      0       0       1     2 .. 6   7 .. 9   10, 11
