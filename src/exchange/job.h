@@ -137,10 +137,12 @@ static inline int tw__gather_pieces(const tw__shape *shape) {
     return pieces > 1 ? (int)pieces : 1;
 }
 
-/* Latencies of an allgather, one after the other. */
+/* Latencies of an allgather, one after the other; of a ring at most. */
 static inline double tw__gather_rounds(const tw__shape *shape, int pieces) {
-    int groups = (pieces + TW__RING_PIECES - 1) / TW__RING_PIECES; /* that go around together */
-    return tw__job_is_long(shape) ? (shape->nranks - 1.0) * groups : 1.0;
+    if (!tw__job_is_long(shape) || shape->nranks == 1)
+        return 1.0;
+    int abreast = tw__ring_abreast(shape->nranks);
+    return shape->nranks - 2.0 + (pieces + abreast - 1) / abreast; /* slots */
 }
 
 /* Everyone sends `own` to all. out[nranks] is scratch, in[nranks] and alltoall as in

@@ -246,30 +246,43 @@ int tw__alltoall_run(tw_transport *t, tw__message_kind kind, const tw__buffer *o
 
 /* ---- ring
  *
- * A rank's messages are numbered. Those of two pieces take turns, so that a link carries one while the
- * other one is passed on. P = 3 and three pieces; rank 0 sends, as piece and owner:
+ * In its turn i a piece of every rank travels to the i-th rank after it. A slot has the messages of one
+ * turn of several pieces, and each piece (or `abreast` of them) begins a slot after the one before. So
+ * pieces become complete one after the other, and a link carries others while one is passed on. P = 3
+ * and three pieces, one abreast; rank 0 sends, as piece and owner:
  *
- *     number     0     1     2     3     4     5
- *     message   0,0   1,0   0,2   1,2   2,0   2,2
+ *     slot         1   |    2     |    3     |  4
+ *     number       0   |  1    2  |  3    4  |  5
+ *     message     0,0  | 0,2  1,0 | 1,2  2,0 | 2,2
  *
- * Message 2 is sent as soon as it has been received: it was message 0 of rank 2. */
-
-typedef struct ring_turn {
-    int piece;
-    int turn;    /* 1: a rank's own piece; turn i: that of the rank i-1 places before it */
-    int abreast; /* pieces that go around together */
-} ring_turn;
-
-static ring_turn turn_of(const tw__ring *r, int number) {
-    int turns = r->transport->nranks - 1;
-    int first = number / (TW__RING_PIECES * turns) * TW__RING_PIECES,
-        within = number - first * turns;
-    int abreast = r->pieces - first < TW__RING_PIECES ? r->pieces - first : TW__RING_PIECES;
-    return (ring_turn){first + within % abreast, 1 + within / abreast, abreast};
-}
+ * Message 1 is sent as soon as it has been received: it was message 0 of rank 2. */
 
 static int ring_messages(const tw__ring *r) {
     return r->pieces * (r->transport->nranks - 1);
+}
+
+static int slot_of(const tw__ring *r, int piece, int turn) {
+    return piece / r->abreast + turn;
+}
+
+/* The pieces of a slot are in order, so their turns fall. */
+static void advance(const tw__ring *r, tw__ring_place *at) {
+    const int turns = r->transport->nranks - 1, slot = slot_of(r, at->piece, at->turn);
+    at->number++;
+    at->piece++;
+    if (at->piece % r->abreast == 0 && at->piece < r->pieces)
+        at->turn--;
+    if (at->piece < r->pieces && at->turn > 0)
+        return;
+    const int first = slot + 1 > turns ? slot + 1 - turns : 0;
+    at->piece = first * r->abreast;
+    at->turn = slot + 1 - first;
+}
+
+static int was_received(const tw__ring *r, int piece, int turn) {
+    const tw__ring_place *next = &r->received;
+    const int slot = slot_of(r, piece, turn), slot_of_next = slot_of(r, next->piece, next->turn);
+    return slot < slot_of_next || (slot == slot_of_next && piece < next->piece);
 }
 
 /* Where the piece of this turn's owner arrives. */
@@ -299,29 +312,33 @@ static int wait_in_ring(tw__ring *r, tw__message *awaited) {
 }
 
 static int receive_next(tw__ring *r) {
-    tw__message *message = &r->recvs[r->expected % TW__RING_RECVS];
-    if (r->expected == ring_messages(r))
+    tw__message *message = &r->recvs[r->expected.number % TW__RING_RECVS];
+    if (r->expected.number == ring_messages(r))
         return TW_OK;
-    ring_turn at = turn_of(r, r->expected++);
-    const tw__buffer *in = arrival_in(r, at.piece, at.turn);
+    const tw__buffer *in = arrival_in(r, r->expected.piece, r->expected.turn);
     assert(in->data != NULL && message->request == NULL);
+    advance(r, &r->expected);
     return tw__transport_recv(r->transport, sender_in(r->transport, 1), r->kind, in->data,
                               in->capacity, message);
 }
 
-/* Sends what can be sent: others' pieces as soon as they are here, and no own one so early that it
- * would travel in front of them. */
+static int send_one(tw__ring *r, const tw__buffer *out) {
+    tw__message *message = &r->sends[r->sent.number % TW__RING_SENDS];
+    TW_TRY(wait_in_ring(r, message));
+    advance(r, &r->sent);
+    return tw__transport_send(r->transport, receiver_in(r->transport, 1), r->kind, out->data,
+                              out->bytes, message);
+}
+
+/* Sends what can be sent, in order: others' pieces as soon as they are here, and not more in advance
+ * than the next rank expects. */
 static int send_ready(tw__ring *r) {
-    for (; r->sent < ring_messages(r); r->sent++) {
-        ring_turn at = turn_of(r, r->sent);
-        if (r->sent >= r->received + (at.turn > 1 ? at.abreast : TW__RING_PIECES))
+    while (r->sent.number < ring_messages(r) &&
+           r->sent.number < r->received.number + TW__RING_RECVS) {
+        const int piece = r->sent.piece, before = r->sent.turn - 1;
+        if (before > 0 && !was_received(r, piece, before))
             return TW_OK;
-        const tw__buffer *out =
-            at.turn > 1 ? arrival_in(r, at.piece, at.turn - 1) : &r->own[at.piece];
-        tw__message *message = &r->sends[r->sent % TW__RING_SENDS];
-        TW_TRY(wait_in_ring(r, message));
-        TW_TRY(tw__transport_send(r->transport, receiver_in(r->transport, 1), r->kind, out->data,
-                                  out->bytes, message));
+        TW_TRY(send_one(r, before > 0 ? arrival_in(r, piece, before) : &r->own[piece]));
     }
     return TW_OK;
 }
@@ -342,17 +359,26 @@ static int begin_ring(tw__ring *r) {
 int tw__ring_begin(tw__ring *r, tw_transport *t, tw__message_kind kind, const tw__buffer *own,
                    tw__buffer *in, int pieces) {
     assert(kind != TW__DEVICE && t->nranks > 1 && pieces >= 1);
-    *r = (tw__ring){.transport = t, .kind = kind, .own = own, .in = in, .pieces = pieces};
+    const tw__ring_place first = {.turn = 1};
+    *r = (tw__ring){.transport = t,
+                    .kind = kind,
+                    .own = own,
+                    .in = in,
+                    .pieces = pieces,
+                    .abreast = tw__ring_abreast(t->nranks),
+                    .expected = first,
+                    .received = first,
+                    .sent = first};
     return fail_ring(r, begin_ring(r));
 }
 
 static int take_from_ring(tw__ring *r, int *piece, int *from) {
-    tw__message *message = &r->recvs[r->received % TW__RING_RECVS];
+    tw__message *message = &r->recvs[r->received.number % TW__RING_RECVS];
     TW_TRY(wait_in_ring(r, message));
-    ring_turn at = turn_of(r, r->received++);
-    arrival_in(r, at.piece, at.turn)->bytes = message->bytes;
-    *piece = at.piece;
-    *from = sender_in(r->transport, at.turn);
+    *piece = r->received.piece;
+    *from = sender_in(r->transport, r->received.turn);
+    arrival_in(r, *piece, r->received.turn)->bytes = message->bytes;
+    advance(r, &r->received);
     TW_TRY(receive_next(r));
     return send_ready(r);
 }
@@ -365,7 +391,7 @@ static int end_ring(tw__ring *r) {
 
 int tw__ring_next(tw__ring *r, int *piece, int *from) {
     *from = -1;
-    int more = r->received < ring_messages(r);
+    int more = r->received.number < ring_messages(r);
     return fail_ring(r, more ? take_from_ring(r, piece, from) : end_ring(r));
 }
 
