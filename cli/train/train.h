@@ -58,9 +58,9 @@ typedef struct train_settings {
 
 #define TRAIN_SETTINGS_INIT                                                                        \
     {                                                                                              \
-        .data = DATASET_EMBEDDED, .select = -1, .exchange = -1, .wire = -1, .result = -1,          \
-        .optimizer = -1, .momentum = 0.9, .weight_decay = 5e-4, .drop_factor = 0.1, .seed = 1,     \
-        .outer_rate = 1.0, .decay = 0.95, .timeout = 300, .tcp = JOB_TCP_INIT                      \
+        .data = DATASET_EMBEDDED, .select = -1, .exchange = -1, .wire = -1, .density = 0.01,       \
+        .result = -1, .optimizer = -1, .momentum = 0.9, .weight_decay = 5e-4, .drop_factor = 0.1,  \
+        .seed = 1, .outer_rate = 1.0, .decay = 0.95, .timeout = 300, .tcp = JOB_TCP_INIT           \
     }
 
 /* How a run ended, as rank 0 saw it. */
