@@ -141,8 +141,8 @@ static inline int tw__gather_pieces(const tw__shape *shape) {
 static inline double tw__gather_rounds(const tw__shape *shape, int pieces) {
     if (!tw__job_is_long(shape) || shape->nranks == 1)
         return 1.0;
-    int abreast = tw__ring_abreast(shape->nranks);
-    return shape->nranks - 2.0 + (pieces + abreast - 1) / abreast; /* slots */
+    int abreast = tw__ring_abreast(shape->nranks), groups = (pieces + abreast - 1) / abreast;
+    return shape->nranks - 2 + groups; /* slots */
 }
 
 /* Everyone sends `own` to all. out[nranks] is scratch, in[nranks] and alltoall as in
