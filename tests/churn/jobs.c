@@ -24,7 +24,7 @@ int ended[LIVES];
 step_members members;
 job_counts counts;
 static ledger *book;
-static double last_step;
+static double last_step, last_poll;
 static const char *hosts;
 
 const char *const phase_names[] = {
@@ -120,7 +120,7 @@ void job_begin(const char *exchange, int tcp, double timeout) {
     if (book == NULL)
         abort();
     counts.jobs++;
-    last_step = seconds_now();
+    last_step = last_poll = seconds_now();
 }
 
 static void exit_0(int signal) {
@@ -297,9 +297,17 @@ static void note_times(void) {
     }
 }
 
+static void note_poll(void) {
+    double now = seconds_now();
+    if (now - last_poll > counts.longest_poll)
+        counts.longest_poll = now - last_poll;
+    last_poll = now;
+}
+
 int job_poll(double stalled) {
     char text[640];
     int status;
+    note_poll();
     reap();
     resume_stopped();
     while ((status = ledger_next(book, &members, text, sizeof text)) > 0) {
@@ -311,7 +319,8 @@ int job_poll(double stalled) {
     if (status < 0)
         violation("%s", text);
     else if (seconds_now() - last_step > stalled) {
-        violation("no step was completed in %g s", stalled);
+        violation("no step was completed in %g s; this check itself paused for at most %.3f s",
+                  stalled, counts.longest_poll);
         status = -1;
     }
     nanosleep(&(struct timespec){0, 1000000}, NULL);
