@@ -319,6 +319,63 @@ static void test_becomes_dense(void **state) {
         }
 }
 
+/* Values from 1 on, this many of them, so that one bin near the guess has nearly all candidates. */
+static void fill_narrow(twins *t, int64_t values, uint64_t seed) {
+    oracle_rng rng = {.key = seed};
+    for (int64_t i = 0; i < t->n; i++)
+        t->values[i] = 1.0f + 0x1p-23f * (float)oracle_below(&rng, values);
+    twins_upload(t);
+}
+
+/* In the bin of the k-th largest are too many to gather. Its magnitudes tell them apart, unless too many
+ * are equal. */
+static void test_steep(void **state) {
+    (void)state;
+    const int64_t values[] = {8192, 700, 20};
+    for (int i = 0; i < 3; i++)
+        for (int feedback = TW_FEEDBACK_ON; feedback <= TW_FEEDBACK_OFF; feedback++) {
+            twins t;
+            tw_select_params params = TW_SELECT_PARAMS_INIT;
+            params.k = 20000;
+            params.feedback = feedback;
+            twins_open(&t, 400000, &params, 0);
+            for (int step = 0; step < STEPS; step++) {
+                check_scene("%lld values, feedback=%d, step=%d", (long long)values[i], feedback,
+                            step);
+                fill_narrow(&t, values[i], (uint64_t)step);
+                assert_true(twins_run(&t));
+                twins_end(&t, step == 3);
+            }
+            compare_states(&t);
+            twins_close(&t);
+        }
+}
+
+/* Magnitudes from 1 to 1.3 become four times as large at once. All bins near the guess together span a
+ * quarter for so large a k: the guess must come close enough to the k-th largest, or it never does. */
+static void test_guess_of_many_recovers(void **state) {
+    (void)state;
+    twins t;
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    params.k = 600000;
+    params.feedback = TW_FEEDBACK_OFF;
+    twins_open(&t, 3000000, &params, 0);
+    for (int step = 0; step < 8; step++) {
+        tw_select_info info;
+        oracle_rng rng = {.key = (uint64_t)step};
+        check_scene("guess of many, step=%d", step);
+        for (int64_t i = 0; i < t.n; i++)
+            t.values[i] = (float)((step < 2 ? 0.25 : 1.0) * (1.0 + 0.3 * oracle_uniform(&rng)));
+        twins_upload(&t);
+        assert_true(twins_run(&t));
+        check_ok(tw_selector_info(t.cuda, &info));
+        if (step >= 5)
+            check_between("candidates", info.candidates, params.k, 5 * params.k / 2);
+        twins_end(&t, 0);
+    }
+    twins_close(&t);
+}
+
 /* The bare pass over the memory of AdamW, aligned and not, to an end that is not whole. */
 static void test_bare_pass_of_adamw(void **state) {
     (void)state;
@@ -378,12 +435,19 @@ int main(int argc, char **argv) {
     if (gpu_missing())
         return 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu),   cmocka_unit_test(test_same_as_cpu_large),
-        cmocka_unit_test(test_long_runs),     cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_wrong_memory),  cmocka_unit_test(test_no_such_gpu),
-        cmocka_unit_test(test_set_residual),  cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_few_non_zeros), cmocka_unit_test(test_bare_pass_of_adamw),
+        cmocka_unit_test(test_same_as_cpu),
+        cmocka_unit_test(test_same_as_cpu_large),
+        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_wrong_memory),
+        cmocka_unit_test(test_no_such_gpu),
+        cmocka_unit_test(test_set_residual),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_few_non_zeros),
+        cmocka_unit_test(test_bare_pass_of_adamw),
         cmocka_unit_test(test_becomes_dense),
+        cmocka_unit_test(test_steep),
+        cmocka_unit_test(test_guess_of_many_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

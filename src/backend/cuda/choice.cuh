@@ -140,9 +140,10 @@ __device__ inline float clamp(float x, float low, float high) {
 /* How many candidates the next step wants over k, and how their number grows. */
 __device__ inline void learn_margin(const Step &s, const Learned &l, const Seen &v, Learned *next) {
     constexpr float MOST = 2.0f, LEAST = 1.25f, GROWTH_LEAST = 0.8f, GROWTH_MOST = 8.0f;
-    next->margin = MOST;
+    if (v.rescans > 0 || l.margin == 0.0f)
+        next->margin = MOST;
     next->growth = 1.0f;
-    if (v.rescans > 0 || l.margin == 0.0f || l.rank == 0.0f)
+    if (v.rescans > 0 || l.rank == 0.0f)
         return;
     float seen = (float)v.counts.total;
     float surprise = fabsf(seen / (l.rank * l.growth) - 1.0f);
@@ -153,10 +154,17 @@ __device__ inline void learn_margin(const Step &s, const Learned &l, const Seen 
         clamp(seen / l.rank, GROWTH_LEAST, fminf(1.5f * fmaxf(l.growth, 1.0f), GROWTH_MOST));
 }
 
+/* Somewhat below a magnitude: a fifth, but no more than half of what the bins near a guess span, or the
+ * k-th largest would be above them in the next step too. */
+__device__ inline float below_edge(const Step &s, float edge) {
+    uint32_t half = (BINS / 2) << near_shift(s.k), bits = __float_as_uint(edge);
+    return fmaxf(0.8f * edge, __uint_as_float(bits > half ? bits - half : 0));
+}
+
 /* Magnitude bits that `want` entries will probably reach, where the candidates do not tell. If they
  * end before that: on the power law through the last chosen and the last candidate. If it lies in
  * the last bin, which is open, or the guess let too few through: a little below the last chosen. */
-__device__ inline uint32_t extrapolate(const Seen &v, float want) {
+__device__ inline uint32_t extrapolate(const Step &s, const Seen &v, float want) {
     float total = (float)v.counts.total;
     float end = __uint_as_float(v.near), edge = __uint_as_float(v.smallest),
           chosen = (float)v.chosen;
@@ -164,9 +172,9 @@ __device__ inline uint32_t extrapolate(const Seen &v, float want) {
     if (chosen == 0.0f)
         return 1;
     if (v.rescans > 0) /* redsync wants 2k: its last chosen may be above the guess */
-        return as_threshold(0.8f * fminf(edge, end));
+        return as_threshold(below_edge(s, fminf(edge, end)));
     if (total >= want)
-        return as_threshold(0.8f * edge);
+        return as_threshold(below_edge(s, edge));
     if (total > 1.1f * chosen && edge > 1.001f * end)
         lower = exp2f(log2f(total / want) * log2f(edge / end) / log2f(total / chosen));
     float least = edge * 0x1p-12f; /* else it would sink step by step where most entries are zero */
@@ -186,7 +194,7 @@ __device__ inline uint32_t learn_guess(const Step &s, const Seen &v, float facto
     if (v.near == 1 ? (float)place.total < want : v.rescans > 0 && v.chosen < s.k)
         return 1;
     if (v.rescans > 0 || (float)place.total < want || place.bin == BINS - 1)
-        return extrapolate(v, want);
+        return extrapolate(s, v, want);
     *rank = (float)place.greater + (float)place.within;
     return v.near + (place.bin << near_shift(s.k));
 }

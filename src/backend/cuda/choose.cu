@@ -3,6 +3,7 @@
  * Mostly it goes straight, with all candidates in shared memory:
  *
  *   count   candidates by magnitude: in which narrow bin lies the k-th largest?       wait
+ *           and by the magnitudes of that bin, if there are too many to gather        wait
  *   gather  the few of that bin; count those above it                                 wait
  *   write   every block finds the k-th among the gathered for itself, and so knows
  *           which of its entries are chosen and how many come before them
@@ -69,36 +70,69 @@ __device__ void gather(const Step &s, const Stretch &mine, const Window &window)
         s.totals[team().block] = BlockTotal{of_block, 0};
 }
 
-/* The k largest. False, with nothing done, where that does not go straight: on all blocks alike. */
-template <int METHOD>
-__device__ bool choose_best(const Step &s, const Learned &learned, const Stretch &mine,
-                            uint32_t first_element) {
-    uint32_t near = learned.guess, k = (uint32_t)s.k, shift = near_shift(s.k);
-    count(Window{near, shift, ~0u}, s.scratch->histogram[0], [&](auto f) {
+/* Where a rank lies among the candidates, and the bin itself. */
+struct Found {
+    Window window;
+    uint32_t greater, within;
+};
+
+/* Within a window, all of whose bins have an end; the window in the result has those of its bin. */
+__device__ Found find_in(const Window &w, const Scanned &counts, uint32_t rank) {
+    Place place = locate(counts, rank);
+    Window bin = {w.low + (place.bin << w.shift), w.shift - min(w.shift, BITS_OF_BINS),
+                  1u << w.shift};
+    return Found{bin, place.greater, place.within};
+}
+
+__device__ Scanned count_staged_in(const Step &s, const Window &w, const Stretch &mine,
+                                   int histogram) {
+    count(w, s.scratch->histogram[histogram], [&](auto f) {
         visit_staged(mine, [&](bool on, int32_t, float x) { f(on, magnitude(x)); });
     });
+    return scan(s.scratch->histogram[histogram]);
+}
+
+/* The k largest. Returns how many histograms were written; 0, with nothing done, where that does not go
+ * straight: on all blocks alike. Under error feedback entries gather just below the k-th largest. One
+ * bin may then hold too many, and is counted once more. */
+template <int METHOD>
+__device__ int choose_best(const Step &s, const Learned &learned, const Stretch &mine,
+                           uint32_t first_element) {
+    uint32_t near = learned.guess, k = (uint32_t)s.k;
+    Window all = {near, near_shift(s.k), ~0u};
+    Scanned counts = count_staged_in(s, all, mine, 0);
     bool crowded = __ldcg(&s.scratch->crowded) != 0;
-    Scanned counts = scan(s.scratch->histogram[0]);
-    Place place = locate(counts, k);
-    if (crowded || counts.total < k || place.bin == BINS - 1 || place.within > GATHERED)
-        return false;
-    Window window = {near + (place.bin << shift), shift - min(shift, BITS_OF_BINS), 1u << shift};
+    if (crowded || counts.total < k)
+        return 0;
+    Found found = find_in(all, counts, k);
+    if (found.window.low == near + ((BINS - 1) << all.shift)) /* the last bin, which is open */
+        return 0;
+    bool steep = found.within > GATHERED;
+    if (steep) {
+        uint32_t greater = found.greater;
+        Scanned inner = count_staged_in(s, found.window, mine, OF_A_BIN);
+        found = find_in(found.window, inner, k - greater);
+        found.greater += greater;
+    }
+    if (found.within > GATHERED)
+        return 0;
+    const Window &window = found.window;
     gather(s, mine, window);
     wait_for_team();
 
-    bool on = threadIdx.x < place.within;
+    bool on = threadIdx.x < found.within;
     const uint2 *list = reinterpret_cast<const uint2 *>(s.scratch->standings);
     uint2 raw = on ? __ldcg(&list[threadIdx.x]) : uint2{0, 0};
     Standing own = {raw.x, (int32_t)raw.y};
     uint32_t before = threadIdx.x < team().block ? __ldcg(&s.totals[threadIdx.x].count) : 0;
-    Cut cut = cut_standings(own, on, window.low, window.shift, k - place.greater);
+    Cut cut = cut_standings(own, on, window.low, window.shift, k - found.greater);
     before += on && is_chosen(cut, own.bits, own.idx) && (uint32_t)own.idx < first_element;
     uint32_t of_block, of_warps = sum_of_warps_before(count_staged(mine, cut), &of_block);
     before = sum_over_threads(before) + of_warps;
     write_staged(s, mine, cut, before);
     if (team().block == 0)
         conclude<METHOD>(s, learned, Seen{counts, near, 0, k, cut.bits}, cut, true);
-    return true;
+    return steep ? HISTOGRAMS : 1;
 }
 
 /* All candidates, which are those from the threshold in use on. False as above. A block that could
@@ -166,14 +200,14 @@ template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s,
     if (!is_staged && threadIdx.x == 0)
         s.scratch->crowded = 1;
     Stretch mine = stretch_of_warp(learned, tiles, is_staged, staged, shared, val);
-    bool done = false;
+    int written = 0; /* histograms */
     if (METHOD == EXACT || (METHOD == REUSE && reuse_due(s, learned, s.k_changed)))
-        done = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);
+        written = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);
     else if (METHOD == REUSE)
-        done = choose_reused(s, learned, mine, is_staged, staged);
-    if (!done)
+        written = choose_reused(s, learned, mine, is_staged, staged);
+    if (written == 0)
         choose_any<METHOD>(s, mine);
-    clear(s.scratch, done ? 1 : HISTOGRAMS);
+    clear(s.scratch, written > 0 ? written : HISTOGRAMS);
 }
 
 template <int METHOD>

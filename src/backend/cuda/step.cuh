@@ -32,7 +32,9 @@ constexpr int MOST_BLOCKS = 1024; /* of kernels whose blocks wait for each other
 
 constexpr int BINS = 4096;       /* of a histogram of magnitudes */
 constexpr int COARSE_SHIFT = 19; /* 2^31 magnitudes in one histogram */
-constexpr int HISTOGRAMS = 8;    /* near the guess, twice; then 19, 7 and 0 bits; and of indices */
+constexpr int HISTOGRAMS = 9; /* near the guess, twice; 19, 7 and 0 bits; a bin near the guess; and
+                                 three of indices */
+constexpr int OF_A_BIN = 5;
 constexpr int SAMPLE_HISTOGRAMS = 3;
 constexpr int GATHERED = 1024; /* candidates that every block looks at for itself */
 constexpr int COUNTERS = 72;   /* for methods that count: 64 rounds and one more at most */
