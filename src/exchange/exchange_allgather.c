@@ -11,6 +11,7 @@
  *
  * Example, P = 2, k = 2: ranks select {1: 4, 6: -1} and {1: 1, 7: 3}; all get {1: 5, 6: -1, 7: 3}. */
 #include "exchange/exchange.h"
+#include "select/selector.h"
 
 #include <assert.h>
 #include <math.h>
@@ -213,18 +214,24 @@ static int gather_pieces(tw__job *job, space *w) {
 
 /* ---- run */
 
+/* A selection knows its smallest magnitude. */
+static int has_zeros(const tw__job *job) {
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        const tw_select_info *info = &job->segments[i].selector->info;
+        if (info->count > 0 && info->threshold == 0.0f)
+            return 1;
+    }
+    return 0;
+}
+
 /* With one rank nothing travels, and nothing is rounded: the result is its selection without zeros. */
 static int run_alone(tw__job *job, const space *w) {
-    const tw__list_calls *calls = job->lists.calls;
-    int64_t others = 0, zeros = 0;
     job->left = job->result = job->own;
-    if (job->own.count > 0)
-        TW_TRY(calls->count(job->lists.context, &job->own, 0, &others, &zeros));
-    if (zeros == 0)
+    if (!has_zeros(job))
         return TW_OK;
     job->result.at = w->result;
-    return calls->take(job->lists.context, &job->own, (tw__edge){0, 0}, w->result, NULL,
-                       &job->result.count);
+    return job->lists.calls->take(job->lists.context, &job->own, (tw__edge){0, 0}, w->result, NULL,
+                                  &job->result.count);
 }
 
 static int run(tw__job *job) {

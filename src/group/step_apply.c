@@ -82,14 +82,28 @@ static int apply_dense(const tw_group *g, tw__tensor *t) {
     return TW_OK;
 }
 
-static int cut_lists(tw__job *job) {
+/* Whether the list is what gather_own has laid end to end: then its parts are known, and no device is
+ * asked. */
+static int knows_parts(const tw__step *s, int job_at, const tw__list *list, tw__list *parts) {
+    const tw__job *job = &s->jobs[job_at];
+    int64_t end = 0;
+    for (int i = 0; i < job->shape.nsegments; i++) {
+        parts[i] = (tw__list){job->own.at + end, tw__owner(s, job_at, i)->selected};
+        end += parts[i].count;
+    }
+    return !job->left_more && list->at == job->own.at && list->count == end;
+}
+
+static int cut_list(const tw__step *s, int job_at, const tw__list *list, tw__list *parts) {
+    return knows_parts(s, job_at, list, parts) ? TW_OK : tw__job_cut(&s->jobs[job_at], list, parts);
+}
+
+static int cut_lists(const tw__step *s, int job_at) {
+    const tw__job *job = &s->jobs[job_at];
     if (job->shape.nsegments == 0)
         return TW_OK;
-    TW_TRY(tw__job_cut(job, &job->result, job->parts[0]));
-    if (job->left.at == job->result.at && job->left.count == job->result.count)
-        memcpy(job->parts[1], job->parts[0], sizeof *job->parts[0] * (size_t)job->shape.nsegments);
-    else
-        TW_TRY(tw__job_cut(job, &job->left, job->parts[1]));
+    TW_TRY(cut_list(s, job_at, &job->result, job->parts[0]));
+    TW_TRY(cut_list(s, job_at, &job->left, job->parts[1]));
     return tw__job_cut(job, &job->kept, job->parts[2]);
 }
 
@@ -98,7 +112,7 @@ int tw__step_apply(tw__step *s) {
     double begin = tw__transport_seconds(g->transport);
     for (int j = 0; j < TW__JOBS; j++) {
         tw__job *job = &s->jobs[j];
-        TW_TRY(cut_lists(job));
+        TW_TRY(cut_lists(s, j));
         for (int i = 0; i < job->shape.nsegments; i++) {
             tw__tensor *t = tw__owner(s, j, i);
             int dense = tw__is_dense(s->plan);
