@@ -56,6 +56,10 @@ typedef struct bench_device_kind {
      * is only queued, us[0] is the time of all of them and the others are 0. */
     int (*time)(bench_device *device, const bench_device_work *works, int count, void *context,
                 double *us);
+
+    /* Queues work that takes a while, so that what the host prepares meanwhile does not count for what
+     * comes after it, as in training. NULL: nothing is queued on this device. */
+    int (*keep_busy)(bench_device *device);
 } bench_device_kind;
 
 struct bench_device {

@@ -154,7 +154,10 @@ static int work_each(void *context) {
 
 /* The group times itself. */
 static int step_together(tensors_run *run, double *us) {
+    bench_device *device = run->plan->device;
     tw_step_info info;
+    if (device->kind->keep_busy != NULL)
+        TW_TRY(device->kind->keep_busy(device));
     for (int t = 0; t < run->all->count; t++)
         TW_TRY(error_check("starting a tensor",
                            tw_allreduce_start(run->group, t, gradient_of(run, t), NULL)));
