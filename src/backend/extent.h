@@ -14,6 +14,9 @@
 /* The threshold methods promise at most this many times k entries. */
 #define TW__MOST 4
 
+/* Exact selection foresees that so many times as many entries reach a guess a step later, at most. */
+#define TW__GROWTH_MOST 8.0
+
 /* How many times k the candidates should be for a method that asks by thresholds: with more than it
  * may choose, they answer for every lower threshold too. Where that were more than `cheap`, the
  * vector is read once more instead. */

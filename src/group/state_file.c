@@ -221,9 +221,10 @@ static int is_amount(double x, double most) {
 /* A device rounds the rank, which is n at most. A step counts margin * k entries, so a margin above 2,
  * its most, could overflow. A reused threshold may have been nudged to infinity. */
 static int learned_possible(const tw__state_head *head) {
-    return is_amount(head->rank, 2.0 * (double)head->n) && is_amount(head->growth, 2.0) &&
-           is_amount(head->margin, 2.0) && head->threshold >= 0.0f &&
-           head->guess <= TW__INFINITY_BITS && head->age >= 0 && head->age <= MOST_STEPS;
+    return is_amount(head->rank, 2.0 * (double)head->n) &&
+           is_amount(head->growth, TW__GROWTH_MOST) && is_amount(head->margin, 2.0) &&
+           head->threshold >= 0.0f && head->guess <= TW__INFINITY_BITS && head->age >= 0 &&
+           head->age <= MOST_STEPS;
 }
 
 typedef struct inspection {

@@ -19,7 +19,6 @@
 #define MARGIN_MOST 2.0
 #define MARGIN_LEAST 1.25
 #define GROWTH_LEAST 0.8
-#define GROWTH_MOST 8.0
 
 static double clamp(double x, double low, double high) {
     return fmin(fmax(x, low), high);
@@ -39,7 +38,8 @@ static void update_margin(tw__cpu_selector *s) {
     double calm = 0.8 * l->margin + 0.2 * MARGIN_LEAST;
     double chance = 1.0 + 4.0 / sqrt((double)s->now.k); /* small counts vary by themselves */
     l->margin = clamp(fmax(calm, MARGIN_LEAST + 3.0 * surprise), chance, MARGIN_MOST);
-    l->growth = clamp(seen / l->rank, GROWTH_LEAST, fmin(1.5 * fmax(l->growth, 1.0), GROWTH_MOST));
+    l->growth =
+        clamp(seen / l->rank, GROWTH_LEAST, fmin(1.5 * fmax(l->growth, 1.0), TW__GROWTH_MOST));
 }
 
 static void choose(tw__cpu_selector *s) {

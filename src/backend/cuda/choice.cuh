@@ -139,7 +139,7 @@ __device__ inline float clamp(float x, float low, float high) {
 
 /* How many candidates the next step wants over k, and how their number grows. */
 __device__ inline void learn_margin(const Step &s, const Learned &l, const Seen &v, Learned *next) {
-    constexpr float MOST = 2.0f, LEAST = 1.25f, GROWTH_LEAST = 0.8f, GROWTH_MOST = 8.0f;
+    constexpr float MOST = 2.0f, LEAST = 1.25f, GROWTH_LEAST = 0.8f;
     if (v.rescans > 0 || l.margin == 0.0f)
         next->margin = MOST;
     next->growth = 1.0f;
@@ -150,8 +150,8 @@ __device__ inline void learn_margin(const Step &s, const Learned &l, const Seen 
     float calm = 0.8f * l.margin + 0.2f * LEAST;
     float chance = 1.0f + 4.0f * rsqrtf((float)s.k);
     next->margin = clamp(fmaxf(calm, LEAST + 3.0f * surprise), chance, MOST);
-    next->growth =
-        clamp(seen / l.rank, GROWTH_LEAST, fminf(1.5f * fmaxf(l.growth, 1.0f), GROWTH_MOST));
+    next->growth = clamp(seen / l.rank, GROWTH_LEAST,
+                         fminf(1.5f * fmaxf(l.growth, 1.0f), (float)TW__GROWTH_MOST));
 }
 
 /* Somewhat below a magnitude: a fifth, but no more than half of what the bins near a guess span, or the
