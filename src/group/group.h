@@ -2,7 +2,7 @@
  *
  *   group.c       create, add tensors, checks, information
  *   open.c        buckets, memory, open, free
- *   agree.c       ranks compare parameters and errors, so that all end alike
+ *   agree.c       ranks compare errors and steps, so that all end alike; agree_params.c parameters
  *   allreduce.c   the map: one step of some tensors (step.h)
  *   auto.c        which exchange and wire format, where the group is to choose
  *   background.c  start and wait: a thread that runs steps in the order of buckets
@@ -215,10 +215,25 @@ struct tw_group {
     tw__worker_thread worker;
 };
 
-/* ---- agree.c */
+/* ---- agree_params.c */
 
 /* Compare group and tensors over all ranks. Errors: TW_ERR_MISMATCH, the same on all. */
 int tw__agree_params(tw_group *g);
+
+/* Two numbers that differ, with as many digits as that takes to see. */
+typedef struct tw__two_texts {
+    char one[40], other[40];
+} tw__two_texts;
+tw__two_texts tw__tell_apart(double one, double other);
+
+static inline int64_t tw__bits_of_real(double x) {
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* ---- agree.c */
+
 /* Every rank brings its error: TW_OK, or that of a failed call, whose text is in tw_last_error.
  * Returns the error of the lowest rank that has one, with its text, on all ranks. */
 int tw__agree_error(tw_group *g, int error);

@@ -6,7 +6,8 @@
  *   backend_cuda.c  the row
  *   guard.cu        which GPU a thread works on
  *   stream.cu       streams, events, memory
- *   selector.cu     a selector: create, run, wait, end a step, free: the host's part
+ *   selector.cu     a selector, the host's part: memory, create, free, state
+ *   queue.cu        its steps: launches, alone or with those of other tensors; wait, commit, undo
  *   fold.cu         the pass over n: acc = g + e, collecting candidates; sums
  *   choose.cu       the choice among the candidates, straight; choose_any.cuh in all cases
  *   draw.cu         random
@@ -53,7 +54,7 @@ void *tw__cuda_host_alloc(tw__stream *s, size_t bytes);
 void tw__cuda_host_free(tw__stream *s, void *memory);
 int tw__cuda_copy(tw__stream *s, void *to, const void *from, size_t bytes);
 
-/* ---- selector.cu */
+/* ---- selector.cu, queue.cu */
 
 int tw__cuda_batch_begin(tw__stream *s);
 int tw__cuda_batch_end(tw__stream *s);

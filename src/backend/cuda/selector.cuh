@@ -3,6 +3,7 @@
 #define TW_CUDA_SELECTOR_CUH
 
 #include "backend/cuda/stream.cuh"
+#include "backend/extent.h"
 
 struct tw__cuda_selector {
     tw_select_params params;
@@ -32,6 +33,20 @@ namespace tw {
 
 inline tw__cuda_selector *selector_of(void *state) {
     return static_cast<tw__cuda_selector *>(state);
+}
+
+/* Of acc, for the method; clipping takes sums of the gradient before the pass. */
+inline bool wants_sums(int method) {
+    return method == GAUSSIAN || method == REDSYNC;
+}
+
+/* Few where there is little to choose from, since they wait for each other; but reading all elements
+ * again, where that is needed, must not take too long. */
+inline int blocks_for(int64_t n, int64_t k, int64_t candidates, int multiprocessors) {
+    const int64_t ELEMENTS = 512 * 1024; /* of a block */
+    int64_t wanted = 1 + 2 * k / candidates, least = 1 + n / ELEMENTS;
+    return (int)tw__at_most(wanted > least ? wanted : least,
+                            tw__at_most(multiprocessors, MOST_BLOCKS));
 }
 
 /* Which of the tables. */
