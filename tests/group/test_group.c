@@ -212,6 +212,30 @@ static void test_result(void **state) {
     rows_free(grads);
 }
 
+/* A rank that is alone applies what it selects, but no zeros; method random selects some. */
+static void test_result_of_one_rank(void **state) {
+    (void)state;
+    ranks r;
+    const int64_t sizes[2] = {N, N};
+    tw_group_params params = ranks_params("allgather", N);
+    float **grads = rows_alloc(1, N);
+    tw_sparse result;
+    params.select.method = "random";
+    check_scene("result of one rank");
+    ranks_open(&r, 1, &params, sizes, 2);
+    for (int tensor = 0; tensor < 2; tensor++) {
+        memset(grads[0], 0, sizeof(float) * N);
+        grads[0][3] = 1.5f;
+        grads[0][8] = -2.0f;
+        ranks_allreduce(&r, tensor, (void *const *)grads, NULL);
+        ranks_ok(&r);
+        check_ok(tw_group_result(r.groups[0], tensor, &result));
+        check_selection(&result, 2, (int32_t[]){3, 8}, (float[]){1.5f, -2.0f});
+    }
+    ranks_close(&r);
+    rows_free(grads);
+}
+
 /* ---- Names of schemes ------------------------------------------------------------------------ */
 
 static int is_method(const char *name) {
@@ -311,10 +335,15 @@ static void test_scheme_decides(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),           cmocka_unit_test(test_groups_in_turn),
-        cmocka_unit_test(test_two_groups),     cmocka_unit_test(test_params_are_copied),
-        cmocka_unit_test(test_info),           cmocka_unit_test(test_result),
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_published_schemes),
+        cmocka_unit_test(test_life),
+        cmocka_unit_test(test_groups_in_turn),
+        cmocka_unit_test(test_two_groups),
+        cmocka_unit_test(test_params_are_copied),
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_result),
+        cmocka_unit_test(test_result_of_one_rank),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_published_schemes),
         cmocka_unit_test(test_scheme_decides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -313,12 +313,37 @@ static void test_long_runs(void **state) {
     }
 }
 
+/* Magnitudes that grow by 5 % a step, and then no more. Growth is foreseen: few more than k entries are
+ * candidates. The end of it may cost another read, never exactness. */
+static void test_growth(void **state) {
+    (void)state;
+    enum { GROWING = 24, CALM = 4 };
+    tw_select_params params = TW_SELECT_PARAMS_INIT;
+    float scale = 1.0f;
+    run r;
+    params.k = 2000;
+    run_open(&r, 200000, &params, 0);
+    for (int step = 0; step < GROWING + CALM; step++) {
+        tw_select_info info;
+        check_scene("growth, step=%d", step);
+        run_fill(&r, DATA_GAUSS, scale, (uint64_t)step);
+        run_step(&r);
+        check_ok(tw_selector_info(r.selector, &info));
+        if (step >= GROWING / 2 && step < GROWING) {
+            check_int("rescans", info.rescans, 0);
+            check_between("candidates", info.candidates, info.k, 2 * info.k);
+        }
+        scale *= step < GROWING ? 1.05f : 1.0f;
+    }
+    run_close(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_sizes),   cmocka_unit_test(test_every_kind),
         cmocka_unit_test(test_around_blocks), cmocka_unit_test(test_every_shift),
         cmocka_unit_test(test_large_sizes),   cmocka_unit_test(test_floods),
-        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_long_runs),     cmocka_unit_test(test_growth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
