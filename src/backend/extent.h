@@ -14,7 +14,7 @@
 /* The threshold methods promise at most this many times k entries. */
 #define TW__MOST 4
 
-/* Exact selection foresees that so many times as many entries reach a guess a step later, at most. */
+/* Exact selection expects at most this many times as many entries to reach a guess a step later. */
 #define TW__GROWTH_MOST 8.0
 
 /* How many times k the candidates should be for a method that asks by thresholds: with more than it

@@ -214,8 +214,8 @@ static int gather_pieces(tw__job *job, space *w) {
 
 /* ---- run */
 
-/* A selection knows its smallest magnitude. */
-static int has_zeros(const tw__job *job) {
+/* A GPU tells the smallest magnitude of a selection; 0 where it was not told. */
+static int may_have_zeros(const tw__job *job) {
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw_select_info *info = &job->segments[i].selector->info;
         if (info->count > 0 && info->threshold == 0.0f)
@@ -226,12 +226,16 @@ static int has_zeros(const tw__job *job) {
 
 /* With one rank nothing travels, and nothing is rounded: the result is its selection without zeros. */
 static int run_alone(tw__job *job, const space *w) {
+    const tw__list_calls *calls = job->lists.calls;
+    int64_t others = 0, zeros = 0;
     job->left = job->result = job->own;
-    if (!has_zeros(job))
+    if (may_have_zeros(job))
+        TW_TRY(calls->count(job->lists.context, &job->own, 0, &others, &zeros));
+    if (zeros == 0)
         return TW_OK;
     job->result.at = w->result;
-    return job->lists.calls->take(job->lists.context, &job->own, (tw__edge){0, 0}, w->result, NULL,
-                                  &job->result.count);
+    return calls->take(job->lists.context, &job->own, (tw__edge){0, 0}, w->result, NULL,
+                       &job->result.count);
 }
 
 static int run(tw__job *job) {

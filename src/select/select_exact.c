@@ -10,8 +10,8 @@
  *
  * Foreseen is the rank of the guess times the growth of the step before, since under error feedback
  * magnitudes grow steadily, and many times over in the first steps of AdamW. Growth is believed step by
- * step, 1.5 times as much in each: if it ended at once, too few would pass. Where magnitudes grow by 5 %
- * a step, a growth of 1.25 at most made it 3.2k candidates at density 0.001, where these are 1.3k. */
+ * step, 1.5 times as much in each: if it ended at once, too few would pass. With magnitudes that grow by
+ * 5 % a step, density 0.001: 1.3k candidates; if growth is limited to 1.25, 3.2k. */
 #include "select/methods.h"
 
 #include <math.h>

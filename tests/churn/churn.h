@@ -163,8 +163,7 @@ typedef struct times {
 typedef struct job_counts {
     int kills[WAYS], back, leaves, joins, refused, late, doubts, jobs, violations;
     long long steps;
-    double
-        longest_poll; /* seconds from one job_poll to the next: whether the machine stood still */
+    double longest_poll; /* seconds from one job_poll to the next */
     times closed,
         stopped; /* seconds from a kill to the end of the next step without that process */
 } job_counts;

@@ -172,7 +172,7 @@ __device__ inline uint32_t extrapolate(const Step &s, const Seen &v, float want)
     if (chosen == 0.0f)
         return 1;
     if (v.rescans > 0) /* redsync wants 2k: its last chosen may be above the guess */
-        return as_threshold(below_edge(s, fminf(edge, end)));
+        return as_threshold(0.8f * fminf(edge, end));
     if (total >= want)
         return as_threshold(below_edge(s, edge));
     if (total > 1.1f * chosen && edge > 1.001f * end)

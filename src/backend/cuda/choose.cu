@@ -72,16 +72,16 @@ __device__ void gather(const Step &s, const Stretch &mine, const Window &window)
 
 /* Where a rank lies among the candidates, and the bin itself. */
 struct Found {
-    Window window;
+    uint32_t bin;
+    Window window; /* the bin's magnitudes */
     uint32_t greater, within;
 };
 
-/* Within a window, all of whose bins have an end; the window in the result has those of its bin. */
 __device__ Found find_in(const Window &w, const Scanned &counts, uint32_t rank) {
     Place place = locate(counts, rank);
     Window bin = {w.low + (place.bin << w.shift), w.shift - min(w.shift, BITS_OF_BINS),
                   1u << w.shift};
-    return Found{bin, place.greater, place.within};
+    return Found{place.bin, bin, place.greater, place.within};
 }
 
 __device__ Scanned count_staged_in(const Step &s, const Window &w, const Stretch &mine,
@@ -92,9 +92,9 @@ __device__ Scanned count_staged_in(const Step &s, const Window &w, const Stretch
     return scan(s.scratch->histogram[histogram]);
 }
 
-/* The k largest. Returns how many histograms were written; 0, with nothing done, where that does not go
- * straight: on all blocks alike. Under error feedback entries gather just below the k-th largest. One
- * bin may then hold too many, and is counted once more. */
+/* The k largest. Returns how many histograms are to be cleared; 0 where it does not go straight, on all
+ * blocks alike: then nothing is chosen yet. Under error feedback entries gather just below the k-th
+ * largest. One bin may then hold too many, and is counted once more. */
 template <int METHOD>
 __device__ int choose_best(const Step &s, const Learned &learned, const Stretch &mine,
                            uint32_t first_element) {
@@ -105,7 +105,7 @@ __device__ int choose_best(const Step &s, const Learned &learned, const Stretch 
     if (crowded || counts.total < k)
         return 0;
     Found found = find_in(all, counts, k);
-    if (found.window.low == near + ((BINS - 1) << all.shift)) /* the last bin, which is open */
+    if (found.bin == BINS - 1) /* which is open */
         return 0;
     bool steep = found.within > GATHERED;
     if (steep) {
@@ -132,7 +132,7 @@ __device__ int choose_best(const Step &s, const Learned &learned, const Stretch 
     write_staged(s, mine, cut, before);
     if (team().block == 0)
         conclude<METHOD>(s, learned, Seen{counts, near, 0, k, cut.bits}, cut, true);
-    return steep ? HISTOGRAMS : 1;
+    return steep ? OF_A_BIN + 1 : 1;
 }
 
 /* All candidates, which are those from the threshold in use on. False as above. A block that could
@@ -200,14 +200,14 @@ template <int METHOD> __device__ __forceinline__ void choose_from(const Step &s,
     if (!is_staged && threadIdx.x == 0)
         s.scratch->crowded = 1;
     Stretch mine = stretch_of_warp(learned, tiles, is_staged, staged, shared, val);
-    int written = 0; /* histograms */
+    int used = 0; /* histograms */
     if (METHOD == EXACT || (METHOD == REUSE && reuse_due(s, learned, s.k_changed)))
-        written = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);
+        used = choose_best<METHOD>(s, learned, mine, tiles.first * TILE);
     else if (METHOD == REUSE)
-        written = choose_reused(s, learned, mine, is_staged, staged);
-    if (written == 0)
+        used = choose_reused(s, learned, mine, is_staged, staged);
+    if (used == 0)
         choose_any<METHOD>(s, mine);
-    clear(s.scratch, written > 0 ? written : HISTOGRAMS);
+    clear(s.scratch, used > 0 ? used : HISTOGRAMS);
 }
 
 template <int METHOD>

@@ -340,7 +340,7 @@ template <int METHOD> __device__ Cut choose_cut(View &v, bool *exactly, Placemen
     return *exactly ? cut_best(v, (uint32_t)v.s.k, p) : cut;
 }
 
-/* All threads of the team call; histograms from the second on are free. */
+/* All threads of the team call; histograms from the second on are free, but for OF_A_BIN. */
 template <int METHOD> __device__ __noinline__ void choose_any(const Step &s, const Stretch &mine) {
     uint32_t near = s.learned->guess;
     View v = {s, mine, near, near, 0};

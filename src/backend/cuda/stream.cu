@@ -151,8 +151,8 @@ static int look_at(cudaError_t state, const char *doing) {
 }
 
 /* Until the stream ends, or `on` does not return TW_OK; `begun` is 0 in the first of its calls. What
- * the caller's stream computes first may take long: sleeping is for then. From the begin of a batch on
- * the end is near. */
+ * the caller's stream computes first may take long, and only then does it pay to sleep. Once the GPU has
+ * come to the begin of the last batch, the end is near. */
 template <typename On> static int await_while(tw__stream *s, const On &on) {
     int64_t begun = 0, near = 0;
     Guard guard(s->ordinal);
