@@ -238,11 +238,11 @@ int tw__agree_params(tw_group *g) {
     size_t nranks = (size_t)g->nranks, width = (size_t)g->ntensors * TENSOR_FIELDS;
     int64_t *group = calloc(nranks * GROUP_FIELDS, sizeof *group);
     int64_t *tensors = calloc(nranks * width, sizeof *tensors);
-    int error = TW_OK;
-    if (group == NULL || tensors == NULL)
+    int has_memory = group != NULL && tensors != NULL, error = TW_OK;
+    if (!has_memory)
         error = tw__fail(TW_ERR_MEMORY, "no memory to compare parameters of %d ranks", g->nranks);
     error = tw__agree_error(g, error);
-    if (error == TW_OK)
+    if (error == TW_OK && has_memory)
         error = compare_all(g, group, tensors);
     free(group);
     free(tensors);
