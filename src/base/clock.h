@@ -21,7 +21,7 @@ static inline double tw__seconds(void) {
 }
 
 /* Between two looks at something that cannot be slept for. waited: ns since the first look. Most such
- * waits last microseconds, a pass over 133 million elements on a GPU one millisecond; a longer one shall
+ * waits last microseconds, a pass of a device over 133 million elements a millisecond; a longer one shall
  * not keep a core busy. */
 static inline void tw__relax(int64_t waited) {
     const struct timespec moment = {0, 25000};

@@ -214,7 +214,7 @@ static int gather_pieces(tw__job *job, space *w) {
 
 /* ---- run */
 
-/* A GPU tells the smallest magnitude of a selection; 0 where it was not told. */
+/* A device tells the smallest magnitude of a selection; 0 where it was not told. */
 static int may_have_zeros(const tw__job *job) {
     for (int i = 0; i < job->shape.nsegments; i++) {
         const tw_select_info *info = &job->segments[i].selector->info;
