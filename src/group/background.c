@@ -4,7 +4,8 @@
  * after round, so that all ranks exchange the same tensors in the same order however their
  * gradients come in. A bucket is launched when it is complete and the ones before it were; waiting
  * for a tensor launches what was started so far, up to its bucket. A thread, started when it is
- * first needed, runs what was launched.
+ * first needed, runs what was launched. A caller that waits runs it itself if the thread has not
+ * begun: to wake a thread, and to be woken by it, takes longer than many a step.
  *
  *   caller   start 0  start 2  start 1  wait TW_ALL         buckets {0, 1}, {2}
  *   cursor      0        0      0 -> 1 -> 0                 {0, 1} is launched, then {2}
@@ -79,6 +80,7 @@ static void run_launch(tw_group *g, int64_t launch) {
         return;
     fesetenv(&queued->environment);
     pthread_mutex_unlock(&g->worker.mutex);
+    tw__transport_skip_computing(g->transport);
     int error = g->broken;
     if (error == TW_OK)
         error = tw__allreduce_run(g, g->members, count);
@@ -91,6 +93,19 @@ static void run_launch(tw_group *g, int64_t launch) {
         assert(!t->open || g->elastic.in_doubt);
         finish(t, error, failure);
     }
+}
+
+static int has_work(const tw__worker_thread *w) {
+    return !w->busy && w->done < w->launched;
+}
+
+static void run_next(tw_group *g) {
+    tw__worker_thread *w = &g->worker;
+    assert(has_work(w));
+    w->busy = 1;
+    run_launch(g, w->done++);
+    w->busy = 0;
+    pthread_cond_broadcast(&w->changed);
 }
 
 /* A device is waited for by short sleeps, to which Linux adds up to 50 us if it is not told. */
@@ -107,12 +122,11 @@ static void *worker_main(void *group) {
     g->backend->stream_adopt(g->stream);
     pthread_mutex_lock(&w->mutex);
     for (;;) {
-        while (w->done == w->launched && !w->ending)
+        while (!has_work(w) && !w->ending)
             pthread_cond_wait(&w->changed, &w->mutex);
         if (w->ending)
             break;
-        run_launch(g, w->done++);
-        pthread_cond_broadcast(&w->changed);
+        run_next(g);
     }
     pthread_mutex_unlock(&w->mutex);
     return NULL;
@@ -240,14 +254,20 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
     return tw_allreduce_start_pieces(g, tensor, &grad, out != NULL ? &out : NULL, 1);
 }
 
-/* Waits for one tensor that was started. */
+/* Waits for one tensor that was started, by running launches or for the thread that runs one. */
 static int wait_one(tw_group *g, int tensor) {
     tw__tensor *t = &g->tensors[tensor];
+    fenv_t own;
     assert(t->progress != TW__IDLE);
     if (t->progress == TW__STARTED)
         launch_up_to(g, t->bucket);
+    fegetenv(&own);
     while (t->progress != TW__FINISHED)
-        pthread_cond_wait(&g->worker.changed, &g->worker.mutex);
+        if (has_work(&g->worker))
+            run_next(g);
+        else
+            pthread_cond_wait(&g->worker.changed, &g->worker.mutex);
+    fesetenv(&own);
     t->progress = TW__IDLE;
     return tell_status(g, t);
 }

@@ -89,7 +89,7 @@ typedef struct tw__bucket {
 /* Those of a bucket that were started when it was its turn. */
 typedef struct tw__launch {
     int bucket;
-    fenv_t environment; /* of the caller: the thread computes in it */
+    fenv_t environment; /* of the caller: the step is computed in it */
 } tw__launch;
 
 /* Why a launch failed, until all its tensors were waited for. Where more than these fail, the others
@@ -102,7 +102,7 @@ typedef struct tw__failure {
 
 #define TW__LEAST_BUCKET ((double)(64 << 10)) /* elements, when the group chooses */
 
-/* The thread that runs buckets, and what it shares with the caller: under the mutex. */
+/* The thread that runs launches, and what it shares with the caller: under the mutex. */
 typedef struct tw__worker_thread {
     pthread_t thread;
     int running;
@@ -112,7 +112,8 @@ typedef struct tw__worker_thread {
     tw__launch *queue;     /* [ntensors]: launch i is at i % ntensors */
     tw__failure *failures; /* [TW__FAILURES] */
     int64_t launched;      /* launches so far */
-    int64_t done;          /* of these, begun by the thread */
+    int64_t done;          /* of these, begun */
+    int busy;              /* one of them is run, by the thread or by a caller that waits */
     int cursor;            /* the next bucket to launch */
 } tw__worker_thread;
 

@@ -7,7 +7,9 @@
  *     test_buckets [FILTER]      "test_small*" is the part for ThreadSanitizer
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "workload.h"
 
@@ -363,6 +365,55 @@ static void test_mixed_with_foreground(void **state) {
     comparison_close(&c);
 }
 
+/* ---- Who runs a step ------------------------------------------------------------------------- */
+
+static double cpu_seconds(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+/* CPU time of this thread in a step of n elements. */
+static double cpu_of_step(tw_group *group, int background, const float *grad, float *out) {
+    const double begin = cpu_seconds();
+    if (background) {
+        check_ok(tw_allreduce_start(group, 0, grad, out));
+        check_ok(tw_allreduce_wait(group, 0));
+    } else {
+        check_ok(tw_allreduce(group, 0, grad, out));
+    }
+    return cpu_seconds() - begin;
+}
+
+/* A wait right after the start finds the other thread asleep, in most steps. */
+static void test_waiter_runs_steps(void **state) {
+    (void)state;
+    enum { N = 1 << 18, STEPS = 100 };
+    tw_transport *transport;
+    tw_group *group;
+    tw_group_params params = workload_params("topka", 0);
+    float *grad = check_alloc(N, sizeof *grad), *out = check_alloc(N, sizeof *out);
+    oracle_fill(grad, N, DATA_GAUSS, 7);
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_open(group));
+    double called = cpu_of_step(group, 0, grad, out), most = 0.0;
+    for (int step = 0; step < STEPS; step++) {
+        const double called_now = cpu_of_step(group, 0, grad, out);
+        const double waited = cpu_of_step(group, 1, grad, out);
+        called = called_now < called ? called_now : called;
+        most = waited > most ? waited : most;
+    }
+    print_message("CPU time of a call %.0f us, of start and wait up to %.0f us\n", 1e6 * called,
+                  1e6 * most);
+    assert_true(most > 0.8 * called);
+    tw_group_free(group);
+    tw_transport_free(transport);
+    free(grad);
+    free(out);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
@@ -376,6 +427,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_waits),
         cmocka_unit_test(test_some_of_them),
         cmocka_unit_test(test_mixed_with_foreground),
+        cmocka_unit_test(test_waiter_runs_steps),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -64,7 +64,9 @@ static void rounded_by_group(int background, const float *grad, float *residual)
     for (int step = 0; step < 4; step++) {
         if (background) {
             check_ok(tw_allreduce_start(group, 0, grad + step, out));
+            fesetround(FE_TOWARDZERO); /* the one of tw_allreduce_start counts */
             check_ok(tw_allreduce_wait(group, 0));
+            check_int("rounding mode after the wait", fegetround(), FE_TOWARDZERO);
         } else {
             check_ok(tw_allreduce(group, 0, grad + step, out));
         }
