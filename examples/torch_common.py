@@ -41,6 +41,8 @@ def parser(description, **defaults):
     p.add_argument("--data", required=True, help="data set; the file says which forms it takes")
     p.add_argument("--scheme", default="oktopk", help="dense: plain DDP; else one of thinwire's")
     p.add_argument("--density", type=float, default=0.01, help="k/n")
+    p.add_argument("--per-rank", action="store_true",
+                   help="density says the bytes: those of topka at this density")
     p.add_argument("--density-warmup", type=int, metavar="STEPS",
                    help="in which density falls to it (default 0; thinwire: a fifth of the run)")
     p.add_argument("--density-schedule", choices=("exponential", "linear", "cosine"),
@@ -156,7 +158,11 @@ def compress(args, model):
                              warmup_steps=args.density_warmup, warmup_density=args.warmup_density,
                              warmup=args.density_schedule,
                              momentum=args.momentum if args.momentum_correction else 0.0,
-                             wire=args.wire, whole_model=args.whole_model)
+                             wire=args.wire, whole_model=args.whole_model, count=count_of(args))
+
+
+def count_of(args):
+    return "per_rank" if args.per_rank else "of_scheme"
 
 
 def make_optimizer(args, model, steps):
@@ -170,7 +176,8 @@ def make_optimizer(args, model, steps):
                               model=model, scheme=args.scheme, density=args.density, steps=steps,
                               warmup_steps=args.density_warmup, whole_model=args.whole_model,
                               warmup=args.density_schedule,
-                              warmup_density=args.warmup_density, seed=args.seed, **wire)
+                              warmup_density=args.warmup_density, seed=args.seed,
+                              count=count_of(args), **wire)
     if args.optimizer == "adamw":
         fused = {"fused": True} if parameters[0].is_cuda and hasattr(torch, "compile") else {}
         return torch.optim.AdamW(parameters, args.lr, args.betas, weight_decay=args.weight_decay,
@@ -446,6 +453,7 @@ class Loop:
         self.log.write("run", version=VERSION, name=args.name or args.scheme, model=self.task.name,
                        parameters=self.parameters, data=self.task.data_name, scheme=args.scheme,
                        density=1.0 if args.scheme == "dense" else args.density,
+                       count=count_of(args),
                        nranks=nranks_of(args), accumulate=args.accumulate,
                        transport=args.backend, batch=args.batch,
                        steps=self.steps, epochs=self.steps // self.task.steps_per_epoch,

@@ -392,6 +392,7 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     scheme          one of thinwire.schemes()
     density, or k   fraction, or number, of the model's values that a rank selects in a step; 0.01.
                     density may be a function of the step
+    count           "of_scheme", or "per_rank": density says the bytes, those that topka sends
     steps           of the whole run: density falls to its value during the first fifth
     warmup_steps    says that directly; warmup_density (0.25) is where it begins, warmup how it
                     falls: "exponential", "linear" or "cosine"

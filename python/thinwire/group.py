@@ -13,6 +13,7 @@ from .library import check, lib
 
 _RESULTS = {"mean": 0, "sum": 1, "mean_of_senders": 2}
 _GLOBALS = {"exact": 0, "reuse": 1}
+_COUNTS = {"of_scheme": 0, "per_rank": 1}
 _MEMBERSHIPS = {"fixed": 0, "elastic": 1}
 _ON = {True: 0, False: 1}
 _CHOICES = {"feedback": _ON, "before": {"nothing": 0, "adamw": 1},
@@ -20,8 +21,8 @@ _CHOICES = {"feedback": _ON, "before": {"nothing": 0, "adamw": 1},
 _BYTES = {library.F32: 4, library.F16: 2, library.BF16: 2}
 _SELECT_OPTIONS = ("select", *(name for name, _ in library.SelectParams._fields_
                                if name not in ("method", "reserved")))
-OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "checksum", "timeout", "bucket",
-           "membership", *_SELECT_OPTIONS)
+OPTIONS = ("scheme", "exchange", "wire", "result", "global_", "count", "checksum", "timeout",
+           "bucket", "membership", *_SELECT_OPTIONS)
 
 
 def _choice(field, value, choices):
@@ -61,14 +62,15 @@ def _set_select(params, options, accepted=_SELECT_OPTIONS):
 
 
 def group_params(scheme="oktopk", density=0.0, *, exchange=None, wire=None, result="mean",
-                 global_="exact", checksum=True, timeout=0.0, bucket=0, membership="fixed",
-                 **select):
+                 global_="exact", count="of_scheme", checksum=True, timeout=0.0, bucket=0,
+                 membership="fixed", **select):
     """tw_group_params from keywords."""
     params = library.GroupParams()
     params.scheme = _text("scheme", scheme)
     params.exchange, params.wire = _text("exchange", exchange), _text("wire", wire)
     params.result = _choice("result", result, _RESULTS)
     params.global_ = _choice("global_", global_, _GLOBALS)
+    params.count = _choice("count", count, _COUNTS)
     params.checksum = _choice("checksum", checksum, _ON)
     params.membership = _choice("membership", membership, _MEMBERSHIPS)
     _set_number(params, "timeout", timeout)

@@ -15,6 +15,7 @@ class _Common(TypedDict, total=False):
     """compress() says what each one does."""
 
     k: int
+    count: str
     steps: int
     warmup: str
     warmup_steps: int
@@ -68,10 +69,10 @@ class Options(CompressOptions, OptimizerOptions, total=False):
     scheme: str
 
 
-_DEFAULTS = {"scheme": "oktopk", "k": 0, "warmup": "exponential", "result": "mean",
-             "global_": "exact", "checksum": True, "on_loss": "raise", "momentum": 0.0,
-             "clip_norm": 0.0, "feedback": True, "bucket": 0, "threads": 0, "seed": 0,
-             "reuse_period": 0, "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0,
+_DEFAULTS = {"scheme": "oktopk", "k": 0, "count": "of_scheme", "warmup": "exponential",
+             "result": "mean", "global_": "exact", "checksum": True, "on_loss": "raise",
+             "momentum": 0.0, "clip_norm": 0.0, "feedback": True, "bucket": 0, "threads": 0,
+             "seed": 0, "reuse_period": 0, "reuse_low": 0.0, "reuse_high": 0.0, "reuse_nudge": 0.0,
              "gaussian_rounds": 0, "dgc_sample": 0.0, "decay": 0.0}
 
 

@@ -114,6 +114,20 @@ def test_parameters_reach_the_library():
         refused(thinwire.Error, field, density=0.1, **{field: value})
 
 
+def test_equal_bytes():
+    """With count="per_rank" oktopk applies (P-1)/3 times as many values."""
+    def play(rank, transport):
+        ks = []
+        for scheme in ("topka", "oktopk"):
+            group = open_group(transport, scheme=scheme, count="per_rank")
+            group.allreduce(0, gradient(rank, 0))
+            ks.append(group.info(0).k)
+            group.close()
+        return ks
+    assert together(play, 7) == [[40, 80]] * 7
+    refused(ValueError, "count: 'each'; accepted is 'of_scheme', 'per_rank'", count="each")
+
+
 def test_options_of_a_tensor():
     """A tensor's options replace the group's; they have the same names."""
     group = thinwire.Group(thinwire.alone(), scheme="topka", density=0.1)
@@ -172,7 +186,7 @@ def test_names():
 
 if __name__ == "__main__":
     for test in (test_nothing_is_lost, test_background_and_state,
-                 test_parameters_reach_the_library, test_options_of_a_tensor, test_sizes,
-                 test_names):
+                 test_parameters_reach_the_library, test_equal_bytes, test_options_of_a_tensor,
+                 test_sizes, test_names):
         test()
         print("ok", test.__name__, flush=True)
