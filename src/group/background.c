@@ -158,30 +158,38 @@ static int begin_thread(tw_group *g) {
     return TW_OK;
 }
 
+/* Whether a tensor of first .. end - 1 has come so far. */
+static int has_progress(tw_group *g, int first, int end, tw__progress least, tw__progress most) {
+    int found = 0;
+    pthread_mutex_lock(&g->worker.mutex);
+    for (int t = first; t < end && !found; t++)
+        found = g->tensors[t].progress >= least && g->tensors[t].progress <= most;
+    pthread_mutex_unlock(&g->worker.mutex);
+    return found;
+}
+
 void tw__background_end(tw_group *g) {
     tw__worker_thread *w = &g->worker;
     if (!w->running)
         return;
-    if (tw__background_busy(g, TW_ALL))
+    if (has_progress(g, 0, g->ntensors, TW__STARTED, TW__FINISHED))
         tw__transport_interrupt(g->transport); /* a step that waits for others ends at once */
     pthread_mutex_lock(&w->mutex);
     w->ending = 1;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
+    if (has_progress(g, 0, g->ntensors, TW__LAUNCHED, TW__LAUNCHED) &&
+        !tw__transport_has_failed(g->transport)) /* others may wait for a step that nobody begins */
+        tw__transport_abort(g->transport,
+                            tw__fail(TW_ERR_STATE, "the group was freed while tensors "
+                                                   "were under way"));
     forget_thread(w);
 }
 
 int tw__background_busy(tw_group *g, int tensor) {
-    if (!g->worker.running)
-        return 0;
     int first = tensor == TW_ALL ? 0 : tensor, end = tensor == TW_ALL ? g->ntensors : tensor + 1;
-    int busy = 0;
-    pthread_mutex_lock(&g->worker.mutex);
-    for (int t = first; t < end && !busy; t++)
-        busy = g->tensors[t].progress != TW__IDLE;
-    pthread_mutex_unlock(&g->worker.mutex);
-    return busy;
+    return g->worker.running && has_progress(g, first, end, TW__STARTED, TW__FINISHED);
 }
 
 /* ---- launching */
@@ -254,20 +262,28 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
     return tw_allreduce_start_pieces(g, tensor, &grad, out != NULL ? &out : NULL, 1);
 }
 
+/* Runs the next launch in the caller's thread, whose environment and last error stay as they were. */
+static void run_as_caller(tw_group *g) {
+    char text[TW__TEXT];
+    fenv_t own;
+    fegetenv(&own);
+    snprintf(text, sizeof text, "%s", tw_last_error());
+    run_next(g);
+    tw__fail(TW_OK, "%s", text);
+    fesetenv(&own);
+}
+
 /* Waits for one tensor that was started, by running launches or for the thread that runs one. */
 static int wait_one(tw_group *g, int tensor) {
     tw__tensor *t = &g->tensors[tensor];
-    fenv_t own;
     assert(t->progress != TW__IDLE);
     if (t->progress == TW__STARTED)
         launch_up_to(g, t->bucket);
-    fegetenv(&own);
     while (t->progress != TW__FINISHED)
         if (has_work(&g->worker))
-            run_next(g);
+            run_as_caller(g);
         else
             pthread_cond_wait(&g->worker.changed, &g->worker.mutex);
-    fesetenv(&own);
     t->progress = TW__IDLE;
     return tell_status(g, t);
 }

@@ -530,6 +530,9 @@ int tw_group_get_residual(tw_group *g, int tensor, float *residual) {
     TW_REQUIRE(g, "group");
     TW_REQUIRE(residual, "residual");
     TW_TRY(tw__group_check_idle(g, tensor));
+    if (tw__background_busy(g, TW_ALL)) /* an elastic group's step may read all residuals */
+        return tw__fail(TW_ERR_STATE, "tensors are under way; end them with tw_allreduce_wait "
+                                      "before tw_group_get_residual");
     TW_TRY(tw__group_check_settled(g));
     if (g->tensors[tensor].selector != NULL)
         return tw_selector_get_residual(g->tensors[tensor].selector, residual);

@@ -78,8 +78,11 @@ static int pass_vector(tw_group *g, tw__tensor *t, tw__vector kind, float *at, v
     tw__handover *h = context;
     for (int64_t first = 0; first < t->n; first += PART) {
         int64_t count = t->n - first < PART ? t->n - first : PART;
-        if (h->heir >= 0)
-            TW_TRY(t->backend->get(t->selector->state, kind, first, count, h->buffer));
+        int error = h->heir < 0
+                        ? TW_OK
+                        : t->backend->get(t->selector->state, kind, first, count, h->buffer);
+        if (error != TW_OK) /* the heir waits for it */
+            return tw__transport_abort(g->transport, error);
         TW_TRY(run_round(g, h, sizeof(float) * (size_t)count));
         if (at != NULL)
             h->kernels->add(at + first, h->buffer, count);

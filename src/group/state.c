@@ -218,6 +218,7 @@ static int reset_tensor(tw_group *g, int tensor, int64_t steps, uint32_t thresho
     t->steps = steps;
     t->threshold = threshold;
     t->has_result = 0;
+    t->completed = 0; /* a step before what is loaded is not repeated */
     if (g->automatic)
         g->tuners[tensor].count = 0; /* begin anew */
     t->info = (tw_step_info){.step = steps};

@@ -249,7 +249,7 @@ static int check_tensor(tw__tensor *t, const tw__state_head *head, const char *d
     int64_t many = (int64_t)(tw__state_data_bytes(head) / sizeof(float));
     if (!tw__state_possible(head->steps, head->global_threshold) || !learned_possible(head) ||
         head->last_k < 0 || head->last_k > t->n || head->moment_steps < 0 ||
-        head->moment_steps > head->steps ||
+        head->moment_steps > MOST_STEPS || /* other steps, after tw_group_load_residuals */
         i->kernels->count((const void *)data, many, TW__INFINITY_BITS) > 0 ||
         (head->moments == 2 && holds_negative(data + 2 * tw__state_vector_bytes(t->n), t->n)))
         return damaged(i->state, "holds numbers that cannot be");

@@ -8,6 +8,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -226,6 +227,42 @@ static void test_many_failures(void **state) {
     tw_transport_free(transport);
 }
 
+/* A wait that succeeds leaves the last error as it was, also if it runs another bucket that fails; and
+ * residuals cannot be read while any tensor is under way. */
+static void test_errors_of_others(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    tw_transport *transport;
+    tw_group *group;
+    tw_group_params params = ranks_params("allgather", 100);
+    float *bad = check_alloc(N, sizeof *bad), *good = check_alloc(N, sizeof *good);
+    float *residual = check_alloc(N, sizeof *residual);
+    bad[5] = NAN;
+    params.bucket = 1;
+    check_ok(tw_transport_self(&transport));
+    check_ok(tw_group_create(&group, transport, &params));
+    for (int t = 0; t < 2; t++)
+        check_ok(tw_group_add(group, N, NULL, NULL));
+    check_ok(tw_group_open(group));
+    for (int step = 0; step < 20; step++) {
+        check_error(tw_group_info(group, 99, NULL), TW_ERR_NULL);
+        check_ok(tw_allreduce_start(group, 0, bad, NULL));
+        check_ok(tw_allreduce_start(group, 1, good, NULL));
+        check_ok(tw_allreduce_wait(group, 1));
+        check_contains(tw_last_error(), "info: is NULL");
+        check_error(tw_group_get_residual(group, 1, residual), TW_ERR_STATE);
+        check_contains(tw_last_error(), "under way");
+        check_error(tw_allreduce_wait(group, 0), TW_ERR_NUMBER);
+        check_contains(tw_last_error(), "tensor 0");
+        check_ok(tw_group_get_residual(group, 1, residual));
+    }
+    tw_group_free(group);
+    tw_transport_free(transport);
+    free(bad);
+    free(good);
+    free(residual);
+}
+
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
 static int start_and_free(ranks *r, int rank, void *context) {
@@ -254,6 +291,35 @@ static void test_free_in_flight(void **state) {
         ranks_ok(&c.tried.r);
         check_between("seconds until all are free", time(NULL) - begin, 0, 5);
         comparison_close(&c);
+    }
+}
+
+static int free_or_step(ranks *r, int rank, void *context) {
+    static const float grad[100];
+    static float out[2][100];
+    (void)context;
+    int error = rank == 0 ? tw_allreduce_start(r->groups[0], 0, grad, out[0])
+                          : tw_allreduce(r->groups[1], 0, grad, out[1]);
+    if (rank == 0) {
+        tw_group_free(r->groups[0]);
+        r->groups[0] = NULL;
+    }
+    return error == TW_ERR_STATE ? TW_OK : error; /* the step may have ended before */
+}
+
+/* Freed with a step that was launched: the other rank does not wait for its timeout, 300 s. */
+static void test_free_launched(void **state) {
+    (void)state;
+    const int64_t n = 100;
+    const tw_group_params params = workload_params("topka", 0);
+    for (int round = 0; round < 50; round++) {
+        ranks r;
+        ranks_open(&r, 2, &params, &n, 1);
+        const time_t begin = time(NULL);
+        ranks_run(&r, free_or_step, NULL);
+        ranks_ok(&r);
+        check_between("seconds until the other knows", time(NULL) - begin, 0, 5);
+        ranks_close(&r);
     }
 }
 
@@ -398,7 +464,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_null_gradient),
         cmocka_unit_test(test_two_launches),
         cmocka_unit_test(test_many_failures),
+        cmocka_unit_test(test_errors_of_others),
         cmocka_unit_test(test_free_in_flight),
+        cmocka_unit_test(test_free_launched),
         cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
         cmocka_unit_test(test_buckets_after_a_break),

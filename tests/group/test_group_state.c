@@ -313,6 +313,28 @@ static void test_missing_states(void **state) {
     load_without_rank_2(2);
 }
 
+/* Moments of more steps than the group has made: what is saved after that can be loaded. */
+static void test_residuals_of_a_longer_run(void **state) {
+    (void)state;
+    ranks old, fresh;
+    tw_group_params params = state_params("topka");
+    params.select.before = TW_BEFORE_ADAMW;
+    ranks_open(&old, 1, &params, state_sizes, STATE_TENSORS);
+    state_steps(&old, 0, 5);
+    state_save_all(&old, "longer");
+    ranks_open(&fresh, 1, &params, state_sizes, STATE_TENSORS);
+    check_ok(tw_group_load_residuals(fresh.groups[0], state_path("longer", 0)));
+    state_steps(&fresh, 5, 6);
+    state_save_all(&fresh, "shorter");
+    check_ok(tw_group_load_residuals(old.groups[0], state_path("shorter", 0)));
+    state_load_all(&old, "shorter");
+    ranks_ok(&old);
+    check_steps(&old, 1);
+    state_same_residuals(&fresh, &old);
+    ranks_close(&old);
+    ranks_close(&fresh);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_states),
@@ -322,6 +344,7 @@ int main(void) {
         cmocka_unit_test(test_other_ranks),
         cmocka_unit_test(test_files_permuted),
         cmocka_unit_test(test_moments_on_other_ranks),
+        cmocka_unit_test(test_residuals_of_a_longer_run),
     };
     return cmocka_run_group_tests(tests, state_begin, state_end);
 }

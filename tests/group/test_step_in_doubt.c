@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "elastic_job.h"
+#include "group_state.h"
 
 /* ---- a step that some have completed */
 
@@ -298,13 +299,62 @@ static void test_half_completed(void **state) {
     job_close(&j);
 }
 
+/* ---- a step that was completed late, and is not repeated because an older state is loaded */
+
+static const char *saved[3];
+
+/* Saves, steps, and goes back to what was saved instead of repeating the step. The last rank is lost. */
+static int go_back(ranks *r, int rank, void *context) {
+    job *j = context;
+    tw_group *g = r->groups[rank];
+    int error = tw_group_save(g, saved[rank]);
+    if (error != TW_OK)
+        return error;
+    error = tw_allreduce(g, 0, j->grads[rank], j->outs[rank]);
+    if (rank == r->nranks - 1) {
+        nap(0.02);
+        lose_rank(j, rank);
+        return error;
+    }
+    if (!is_broken(error))
+        return TW_ERR_DAMAGED;
+    error = shrink_rank(j, g, rank);
+    if (error == TW_OK)
+        error = tw_group_load_some(g, &saved[rank], 1, NULL);
+    memset(j->outs[rank], 0, N * sizeof(float));
+    return error == TW_OK ? tw_allreduce(g, 0, j->grads[rank], j->outs[rank]) : error;
+}
+
+static void test_load_after_doubt(void **state) {
+    (void)state;
+    static job j;
+    const int64_t n = N;
+    const tw_group_params params = elastic_params("allgather");
+    for (int rank = 0; rank < 3; rank++)
+        saved[rank] = state_path("doubt", rank);
+    job_open(&j, 3, &params, &n, 1);
+    job_step(&j);
+    cut_off(&j, 2, 0, 2, cut_send);
+    rows_fill(j.grads, 3, N, DATA_SUMMABLE, 1);
+    ranks_run(&j.r, go_back, &j);
+    ranks_ok(&j.r);
+    for (int rank = 0; rank < 2; rank++) {
+        tw_step_info info;
+        check_int("completed", j.members[rank].completed, 1);
+        check_ok(tw_group_info(j.r.groups[rank], 0, &info));
+        check_int("steps", info.step, 2);
+        check_true(info.applied > 0);
+        check_bits("out", j.outs[rank], j.outs[0], N);
+    }
+    job_close(&j);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubt),
-        cmocka_unit_test(test_background),
-        cmocka_unit_test(test_doubt_of_buckets),
+        cmocka_unit_test(test_load_after_doubt), cmocka_unit_test(test_doubt),
+        cmocka_unit_test(test_background),       cmocka_unit_test(test_doubt_of_buckets),
         cmocka_unit_test(test_half_completed),
     };
     elastic_begin(argc, argv);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, state_begin, state_end);
 }
