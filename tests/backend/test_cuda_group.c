@@ -173,13 +173,86 @@ static void test_state(void **state) {
     run_state(TW_BEFORE_ADAMW);
 }
 
+/* ---- residuals and guesses that are replaced while what the last step sent has yet to leave */
+
+static int load_residuals(ranks *r, int rank, void *context) {
+    char path[64];
+    snprintf(path, sizeof path, "%s.%d", (char *)context, rank);
+    return tw_group_load_residuals(r->groups[rank], path);
+}
+
+static void test_residuals_alone(void **state) {
+    (void)state;
+    char name[NAME];
+    make_name(name);
+    tw_group_params params = params_of("topka", 0.05);
+    pair p;
+    pair_open_one(&p, 2, 4001, &params, DIRECT);
+    for (int step = 0; step < 6; step++) {
+        check_scene("residuals alone, step=%d", step);
+        rows_fill(p.grads, 2, 4001, DATA_GAUSS, step);
+        pair_step(&p, reduce_one, TW_OK);
+        if (step == 1)
+            ranks_run(&p.cpu, save, name);
+        ranks_ok(&p.cpu);
+        if (step == 3) {
+            ranks_run(&p.cpu, load_residuals, name);
+            ranks_ok(&p.cpu);
+            ranks_run(&p.cuda, load_residuals, name);
+            ranks_ok(&p.cuda);
+        }
+    }
+    compare_residuals(&p);
+    pair_close(&p);
+    clear_files(name, 2);
+}
+
+static int last_leaves(ranks *r, int rank, void *context) {
+    (void)context;
+    if (rank < r->nranks - 1)
+        return tw_group_grow(r->groups[rank], NULL);
+    int error = tw_group_leave(r->groups[rank], 0);
+    tw_group_free(r->groups[rank]);
+    r->groups[rank] = NULL;
+    return error;
+}
+
+static void set_ranks(pair *p, int nranks) {
+    p->nranks = p->cpu.nranks = p->cuda.nranks = nranks;
+}
+
+/* Rank 0 inherits. Rank 1 begins with new guesses, and with the residual that it had. */
+static void test_rank_leaves(void **state) {
+    (void)state;
+    tw_group_params params = params_of("topka", 0.05);
+    params.membership = TW_MEMBERSHIP_ELASTIC;
+    pair p;
+    pair_open_one(&p, 3, 4001, &params, STAGED);
+    for (int step = 0; step < 6; step++) {
+        check_scene("the last rank leaves after step 2, step=%d", step);
+        rows_fill(p.grads, p.nranks, 4001, DATA_GAUSS, step);
+        pair_step(&p, reduce_one, TW_OK);
+        if (step == 2) {
+            ranks_run(&p.cpu, last_leaves, NULL);
+            ranks_ok(&p.cpu);
+            ranks_run(&p.cuda, last_leaves, NULL);
+            ranks_ok(&p.cuda);
+            set_ranks(&p, 2);
+        }
+    }
+    compare_residuals(&p);
+    set_ranks(&p, 3);
+    pair_close(&p);
+}
+
 int main(int argc, char **argv) {
     if (gpu_missing())
         return 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_schemes),   cmocka_unit_test(test_options),
         cmocka_unit_test(test_long_lists),    cmocka_unit_test(test_state),
-        cmocka_unit_test(test_states_of_two),
+        cmocka_unit_test(test_states_of_two), cmocka_unit_test(test_residuals_alone),
+        cmocka_unit_test(test_rank_leaves),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

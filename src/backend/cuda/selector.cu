@@ -227,19 +227,26 @@ static int copy(tw__cuda_selector *d, float *to, const float *from, int64_t coun
     return await_state(d);
 }
 
+/* Entries that the last step has sent leave the residual now, and not in the next step's pass. */
+static int settle(tw__cuda_selector *d) {
+    return failure(launch_settle(d->residual[d->now], d->step.n, d->learned[d->now], d->stream),
+                   "settling a residual");
+}
+
 int tw__cuda_get(void *state, tw__vector which, int64_t first, int64_t count, float *to) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
     TW_TRY(await_state(d));                  /* to copy would wait without a deadline */
     if (which == TW__RESIDUAL && first == 0) /* once for all pieces of it */
-        TW_TRY(failure(launch_settle(d->residual[d->now], d->step.n, d->learned[d->now], d->stream),
-                       "settling a residual"));
+        TW_TRY(settle(d));
     return copy(d, to, vector_of(d, which) + first, count, cudaMemcpyDeviceToHost);
 }
 
 int tw__cuda_set(void *state, tw__vector which, const float *from) {
     tw__cuda_selector *d = selector_of(state);
     Guard guard(d->params.ordinal);
+    if (which == TW__RESIDUAL) /* or what replaces entries that were sent would leave with them */
+        TW_TRY(settle(d));
     return copy(d, vector_of(d, which), from, d->step.n, cudaMemcpyHostToDevice);
 }
 
@@ -282,6 +289,9 @@ int tw__cuda_set_learned(void *state, const tw__learned *learned) {
     to.threshold = learned->threshold;
     to.age = learned->age;
     d->cold = true;
+    if (d->residual[d->now] !=
+        nullptr) /* what was sent is written down in what is overwritten here */
+        TW_TRY(settle(d));
     TW_TRY(failure(
         cudaMemcpyAsync(d->learned[d->now], &to, sizeof to, cudaMemcpyHostToDevice, d->stream),
         "writing thresholds"));
