@@ -15,6 +15,7 @@
 #include "help.h"
 
 #define TEXT_SIZE 512
+#define NAME_MOST 32 /* letters of an option's name */
 
 /* Around the limits or the choices of an option. */
 static const struct {
@@ -50,12 +51,61 @@ static int refuse_value(const option_set *set, const cli_option *option, const c
                        accepted);
 }
 
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* How many letters to insert, remove or replace until typed[length] is name. */
+static int count_edits(const char *typed, int length, const char *name) {
+    int edits[NAME_MOST + 1]; /* from what was typed so far to the first j letters of name */
+    int letters = (int)strlen(name);
+    if (letters > NAME_MOST)
+        return letters;
+    for (int j = 0; j <= letters; j++)
+        edits[j] = j;
+    for (int i = 1; i <= length; i++) {
+        int diagonal = edits[0];
+        edits[0] = i;
+        for (int j = 1; j <= letters; j++) {
+            int replaced = diagonal + (typed[i - 1] != name[j - 1]);
+            diagonal = edits[j];
+            edits[j] = least(replaced, 1 + least(edits[j], edits[j - 1]));
+        }
+    }
+    return edits[letters];
+}
+
+/* The option whose name is nearest to typed[length], NULL if none is near: an edit for every three
+ * letters. */
+static const cli_option *find_near(const option_set *set, const char *typed, int length) {
+    const cli_option *near = NULL;
+    int fewest = length / 3 + 1;
+    for (int i = 0; i < set->noptions && length <= NAME_MOST; i++) {
+        int edits = count_edits(typed, length, set->options[i].name);
+        if (edits < fewest) {
+            fewest = edits;
+            near = &set->options[i];
+        }
+    }
+    return near;
+}
+
 static int refuse_unknown(const option_set *set, const char *argument) {
-    char names[TEXT_SIZE] = "";
-    for (int i = 0; i < set->noptions; i++)
-        text_append(names, TEXT_SIZE, " --%s", set->options[i].name);
-    return error_usage("%s: unknown option '%s'; accepted:%s --help", set->command, argument,
-                       names);
+    const char *command = set->command;
+    if (argument[0] != '-')
+        return error_usage("%s: '%s' is not an option, and nothing else is accepted; `thinwire %s "
+                           "--help` lists the options",
+                           command, argument, command);
+    const char *name = argument + strspn(argument, "-");
+    int length = (int)strcspn(name, "=");
+    const cli_option *near = find_near(set, name, length);
+    int dashes = (int)(name - argument);
+    if (near == NULL)
+        return error_usage("%s: unknown option '%.*s'; `thinwire %s --help` lists the options",
+                           command, dashes + length, argument, command);
+    return error_usage("%s: unknown option '%.*s'; did you mean '--%s'? `thinwire %s --help` lists "
+                       "the options",
+                       command, dashes + length, argument, near->name, command);
 }
 
 /* strtod and strtoll skip blanks and read "nan"; a number here starts like one. */

@@ -112,7 +112,9 @@ for setting in THINWIRE_KERNELS=nonsense THINWIRE_THREADS=many; do
     says err "${setting%%=*}"
 done
 refuses "accepted" nonsense
-refuses "--method" bench select --nonsense
+refuses "unknown option '--nonsense'; \`thinwire bench select --help\` lists the options" bench select --nonsense
+refuses "unknown option '--methd'; did you mean '--method'? \`thinwire bench select --help\`" bench select --methd=exact
+refuses "did you mean '--n'" bench select -n 5
 refuses "exact" bench select --method sorted
 refuses "--n" bench select --n 0
 refuses "--n" bench select --n -5
@@ -139,8 +141,7 @@ refuses "--steps" bench select --steps 0
 refuses "gauss" bounds --data noise
 refuses "--points" bounds --points 0
 refuses "file" bounds --file "$dir/missing" --data gauss
-refuses "extra" bench select extra
-refuses "--scheme" bench allreduce --nonsense
+refuses "'extra' is not an option" bench select extra
 refuses "oktopk" bench allreduce --scheme oktop
 refuses "gtopk" bench allreduce --exchange ring
 refuses "exact" bench allreduce --select sorted

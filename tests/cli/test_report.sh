@@ -148,7 +148,7 @@ if grep -q "lacks JSON" "$dir/err"; then
 fi
 rm -f "$dir/page.html"
 refused 2 "RUN" report --out "$dir/page.html"
-refused 2 "--title" report "$dir/dense.jsonl" --nonsense
+refused 2 "report --help" report "$dir/dense.jsonl" --nonsense
 refused 2 "--out" report "$dir/dense.jsonl" --out
 refused 2 "one of the logs" report "$dir/dense.jsonl" --out "$dir/dense.jsonl"
 refused 2 "one of the logs" report "$dir/dense.jsonl" --curves "$dir/dense.jsonl"
