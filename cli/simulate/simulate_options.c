@@ -50,22 +50,27 @@ typedef struct unit {
     double factor;
 } unit;
 
-static const unit times[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {0}};
-static const unit rates[] = {{"", 1},       {"bit", 1},    {"Kbit", 1e3},  {"kbit", 1e3},
-                             {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}, {0}};
+static const unit times[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {0}};
+static const unit rates[] = {
+    {"bit", 1}, {"Kbit", 1e3}, {"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}, {0}};
 
-/* A number with a unit: the range that is accepted, in words too, and the factor to tw_network's. */
+/* A number with a unit: the range that is accepted, in words too, and the factor to tw_network's. 0
+ * needs no unit. */
 typedef struct quantity {
     const unit *units;
     double low, high, factor;
-    const char *accepted;
+    const char *accepted, *examples;
 } quantity;
 
-static const quantity seconds = {times, 0, 100, 1,
-                                 "a time from 0 to 100 s, as 50us, 0.4ms or 2e-5 (seconds)"};
+static const quantity seconds = {
+    times, 0, 100, 1, "a time from 0 to 100 s, as 50us, 0.4ms or 2e-5s", "50us or 0.4ms"};
 static const quantity bits = {
-    rates, 1e3, 1e15, 0.125,
-    "a rate from 1Kbit to 1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10"};
+    rates,
+    1e3,
+    1e15,
+    0.125,
+    "a rate from 1Kbit to 1000Tbit per second, as 1Gbit, 100Mbit or 2.5e10bit",
+    "100Mbit or 1Gbit"};
 
 /* A plain number followed by one of the units, nothing else around. text NULL: the option is not
  * given. */
@@ -77,11 +82,14 @@ static int read_quantity(const quantity *of, const char *option, const char *tex
     bool plain = text[0] != '\0' && strchr("0123456789.", text[0]) != NULL; /* no sign, nan, inf */
     for (int i = 0; plain && of->units[i].name != NULL; i++) {
         double scaled = number * of->units[i].factor;
-        if (strcmp(end, of->units[i].name) == 0 && scaled >= of->low && scaled <= of->high) {
+        bool named = strcmp(end, of->units[i].name) == 0 || (number == 0.0 && *end == '\0');
+        if (named && scaled >= of->low && scaled <= of->high) {
             *value = scaled * of->factor;
             return STATUS_OK;
         }
     }
+    if (plain && number > 0.0 && *end == '\0')
+        return error_usage("simulate: --%s '%s': give a unit, as %s", option, text, of->examples);
     return error_usage("simulate: --%s '%s' is not accepted; give %s", option, text, of->accepted);
 }
 

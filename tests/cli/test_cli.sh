@@ -338,6 +338,8 @@ refuses "--bandwidth" simulate --latency 5us
 refuses "1Gbit" simulate --latency 5us --bandwidth 0
 refuses "50us" simulate --latency -1us --bandwidth 1Gbit
 refuses "50us" simulate --overhead fast
+refuses "--latency '50': give a unit, as 50us or 0.4ms" simulate --latency 50 --bandwidth 1Gbit
+refuses "--bandwidth '1e9': give a unit, as 100Mbit or 1Gbit" simulate --latency 50us --bandwidth 1e9
 refuses "from 0 to" simulate --computing -1
 refuses "not both" simulate --network wan --latency 1us --bandwidth 1Gbit
 refuses "RANK:FACTOR" simulate --straggler 3
