@@ -34,12 +34,12 @@ static const char help_summary[] =
 
 static const char help_notes[] =
     "wire is the payload that the busiest rank sent in its worst step, bound the most that the "
-    "papers give for its exchange: only for oktopk is it a promise. Selections by threshold may "
-    "take more than k, dsa and dense have it for shares that come out even. auto is timed once it "
-    "has chosen, and says below the table what. With --verify every step is checked element by "
-    "element: result and residuals must add up to gradients and earlier residuals exactly, and be "
-    "the same on all ranks; with --wire q8, q4 and q2 up to the rounding of remainders. JSON: one "
-    "object per row; bytes are the worst over ranks and all "
+    "papers give for its exchange: only for oktopk is it a promise. The others assume k entries "
+    "from each rank, of which selections by threshold may take more, and for dsa and dense shares "
+    "of equal size. auto is timed once it has chosen, and says below the table what. With --verify "
+    "every step is checked element by element: result and residuals must add up to gradients and "
+    "earlier residuals exactly, and be the same on all ranks; with --wire q8, q4 and q2 up to the "
+    "rounding of remainders. JSON: one object per row; bytes are the worst over ranks and all "
     "steps, times as in the table, hash covers all results. Memory: about 20 n bytes per rank, 30 "
     "n with --verify. On a GPU: all ranks share the first one; gradients are copied there and "
     "results fetched outside of the times; butterfly, twolevel, fulltopk and auto go through the "

@@ -56,7 +56,7 @@ static int parse(report_settings *settings, int argc, char **argv) {
         OPTION_TEXT("accuracy", "FILE", &settings->files[ACCURACY],
                     "the same of the accuracy on the test data"),
         OPTION_CHOICE("axis", "AXIS", &settings->axis, axis_name,
-                      "of --curves and --accuracy (default step)"),
+                      "horizontal axis of --curves and --accuracy (default step)."),
         OPTION_TEXT("contraction", "FILE", &settings->files[CONTRACTION],
                     "the same of what the k largest catch of the squared norm, and both bounds"),
         OPTION_TEXT("histograms", "FILE", &settings->files[HISTOGRAMS],
