@@ -16,7 +16,7 @@ static const struct {
     {TW_ERR_K, "choose --k between 1 and n"},
     {TW_ERR_DENSITY, "choose --density above 0 and at most 1"},
     {TW_ERR_NAME, "`thinwire info` lists methods and kernels; check THINWIRE_KERNELS too"},
-    {TW_ERR_PARAM, "`thinwire info` says what this build accepts"},
+    {TW_ERR_PARAM, NULL}, /* the cause says what is accepted */
     {TW_ERR_NUMBER, "try --type f32, a --drift nearer to 1, or other data"},
     {TW_ERR_MEMORY, "try a smaller --n or a smaller --density"},
     {TW_ERR_TRANSPORT, "see what the network's own messages say"},
@@ -68,6 +68,7 @@ int error_check(const char *doing, int error) {
     const char *hint = "this looks like a bug in thinwire: please report the command line";
     for (int i = 0; i < COUNT_OF(hints); i++)
         hint = hints[i].error == error ? hints[i].text : hint;
-    return error_report("%s: %s (hint: %s)", doing, cause[0] != '\0' ? cause : tw_error_text(error),
-                        hint);
+    cause = cause[0] != '\0' ? cause : tw_error_text(error);
+    return hint == NULL ? error_report("%s: %s", doing, cause)
+                        : error_report("%s: %s (hint: %s)", doing, cause, hint);
 }

@@ -1,8 +1,10 @@
 /* job_tcp.c - a job of processes that meet over TCP, each of them one rank
  *
  * Nobody started them together, so each prints its own error and ends alone. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "job.h"
 
@@ -15,17 +17,29 @@ static int read_secret(const char *path, char *secret, size_t *bytes) {
     if (path == NULL)
         return STATUS_OK;
     if (file == NULL)
-        return error_report("--secret-file %s cannot be read", path);
+        return error_report("--secret-file %s cannot be read: %s", path, strerror(errno));
     *bytes = fread(secret, 1, SECRET_MAX + 1, file);
-    bool failed = ferror(file) != 0;
+    int cause = ferror(file) != 0 ? errno : 0;
     (void)fclose(file);
+    if (cause != 0)
+        return error_report("--secret-file %s cannot be read: %s", path, strerror(cause));
     if (*bytes > 0 && secret[*bytes - 1] == '\n')
         --*bytes;
-    if (failed || *bytes == 0 || *bytes > SECRET_MAX)
+    if (*bytes == 0 || *bytes > SECRET_MAX)
         return error_report("--secret-file %s: accepted are 1 to %d bytes; for instance from "
                             "'openssl rand -hex 32'",
                             path, SECRET_MAX);
     return STATUS_OK;
+}
+
+/* As error_check. A rank that finds nobody may have the wrong address. */
+static int check_meeting(const char *doing, int error) {
+    if (error != TW_ERR_TIMEOUT)
+        return error_check(doing, error);
+    return error_report(
+        "%s: %s (hint: see that all ranks run, and that --meet names a host that all "
+        "can reach; or give a longer --timeout)",
+        doing, tw_last_error());
 }
 
 /* Waits until the ranks of the job look for newcomers. */
@@ -33,7 +47,7 @@ static int join(job_rank *self, const tw_tcp_params *params) {
     int error = tw_transport_join(&self->transport, params);
     if (error == TW_OK)
         (void)tw_transport_info(self->transport, NULL, &self->rank, &self->nranks, NULL);
-    return error_check("joining the job", error);
+    return check_meeting("joining the job", error);
 }
 
 static int connect_rank(job_rank *self, const job_handle *job) {
@@ -53,7 +67,7 @@ static int connect_rank(job_rank *self, const job_handle *job) {
     params.job = "gather";
     if (error == TW_OK && !job->tcp->elastic)
         error = tw_transport_tcp(&self->gather_transport, &params);
-    return error_check("connecting the ranks", error);
+    return check_meeting("connecting the ranks", error);
 }
 
 int job_tcp_run(const job_handle *job, job_work work, void *context) {

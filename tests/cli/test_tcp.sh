@@ -61,9 +61,15 @@ refused 1 "within 0.2 s from rank 1" bench allreduce --meet "127.0.0.1:$((port +
 export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1
 refused 2 "accepted are 0 .. 1" bench allreduce --meet localhost:1 --ranks 2 --rank 2
 unset OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK
-refused 1 "cannot be read" bench allreduce --meet localhost:1 --ranks 2 --rank 0 --secret-file "$dir/none"
+refused 1 "none cannot be read: No such file or directory" bench allreduce --meet localhost:1 --ranks 2 --rank 0 --secret-file "$dir/none"
+refused 1 "cannot be read: Is a directory" bench allreduce --meet localhost:1 --ranks 2 --rank 0 --secret-file "$dir"
 : >"$dir/empty"
 refused 1 "accepted are 1 to 4096 bytes" bench allreduce --meet localhost:1 --ranks 2 --rank 0 \
     --secret-file "$dir/empty"
-refused 1 "accepted is host:port" bench allreduce --meet nowhere --ranks 2 --rank 0
+for place in nowhere localhost:99999; do
+    refused 1 "'$place'; accepted is host:port" bench allreduce --meet $place --ranks 2 --rank 0
+    ! grep -q "hint:" "$dir/err" || fail "$place: a hint that says nothing of it"
+done
+refused 1 "hint: see that all ranks run, and that --meet names a host" bench allreduce --meet \
+    no-such-host.invalid:5000 --ranks 2 --rank 1 --timeout 0.5
 finish
