@@ -60,7 +60,7 @@ static int open_metrics(worker *w, tw_transport *transport) {
         error = tw_group_add(w->metrics, w->model->nstate, NULL, NULL);
     if (error == TW_OK)
         error = tw_group_open(w->metrics);
-    return worker_check(w, "opening the second group", error);
+    return worker_check(w, "preparing to add up the losses of all workers", error);
 }
 
 int worker_allreduce_sums(worker *w) {

@@ -28,6 +28,8 @@ static const char help_examples[] =
     "  thinwire train --elastic --meet node1:7000 --secret-file key --ranks 4 --rank 0\n"
     "  thinwire train --elastic --meet node1:7000 --secret-file key --ranks 4 --join\n";
 
+#define UNSET (-1.0) /* an option that takes no negative number, before it is given */
+
 /* In the order of tw_warmup. */
 static const char *density_schedule_name(int position) {
     static const char *const names[] = {"exponential", "linear", "cosine"};
@@ -61,10 +63,10 @@ static int parse(train_settings *s, int argc, char **argv) {
             "density is what each worker may send, as in topka: oktopk then applies (P-1)/3 "
             "times as many entries with no more bytes"),
         OPTION_INTEGER("density-warmup", "N", &s->density_warmup, 0, 1e9,
-                       "steps in which density falls from 0.25 to it (default 0)"),
+                       "first steps, in which density falls from 0.25 to --density (default 0)"),
         OPTION_CHOICE("density-schedule", "NAME", &s->density_schedule, density_schedule_name,
                       "how density falls (default exponential)."),
-        OPTION_INTEGER("ranks", "N", &s->ranks, 1, 1e9, "workers as threads (default 4)"),
+        OPTION_INTEGER("ranks", "N", &s->ranks, 1, JOB_RANKS_MAX, "workers as threads (default 4)"),
         JOB_TCP_OPTIONS(&s->tcp),
         OPTION_FLAG(
             "elastic", &s->tcp.elastic,
@@ -131,7 +133,8 @@ static int parse(train_settings *s, int argc, char **argv) {
         OPTION_CHOICE("checksum", "HOW", &s->checksum, names_checksum,
                       "of messages between processes, under mpirun (default on)."),
         OPTION_TEXT("checkpoint", "DIR", &s->checkpoints,
-                    "save there, the two newest are kept; no other run's may lie there"),
+                    "write checkpoints to DIR and keep the newest two; DIR must not hold those of "
+                    "another run"),
         OPTION_INTEGER("every", "N", &s->checkpoint_every, 1, 1e9,
                        "steps between checkpoints (default 100)"),
         OPTION_FLAG("resume", &s->resume,
@@ -142,6 +145,10 @@ static int parse(train_settings *s, int argc, char **argv) {
     };
     return OPTIONS_PARSE(options, argc, argv, .command = "train", .summary = help_summary,
                          .notes = help_notes, .examples = help_examples);
+}
+
+static bool is_step(const train_settings *s) {
+    return strcmp(schedule_name(s->schedule), "step") == 0;
 }
 
 static int check_elastic(const train_settings *s) {
@@ -167,6 +174,30 @@ static int check_elastic(const train_settings *s) {
     return STATUS_OK;
 }
 
+/* Options that would do nothing. Those that were not given are negative, or 0: see UNSET. */
+static int check_idle(const train_settings *s) {
+    const struct {
+        const char *name, *needs;
+        bool given, used;
+    } options[] = {
+        {"outer-lr", "--local-steps H", s->outer_rate >= 0.0, s->local_steps > 0},
+        {"outer-momentum", "--local-steps H", s->outer_momentum >= 0.0, s->local_steps > 0},
+        {"decay", "--local-steps H", s->decay >= 0.0, s->local_steps > 0},
+        {"delayed", "--local-steps H", s->delayed, s->local_steps > 0},
+        {"every", "--checkpoint DIR", s->checkpoint_every > 0, s->checkpoints != NULL},
+        {"drop-every", "--schedule step", s->drop_every > 0, is_step(s)},
+        {"drop-factor", "--schedule step", s->drop_factor >= 0.0, is_step(s)},
+        {"momentum", "--optimizer sgd, or --momentum-correction", s->momentum >= 0.0,
+         s->correct_momentum || strcmp(train_optimizer(s), "sgd") == 0},
+    };
+    for (int i = 0; i < COUNT_OF(options); i++)
+        if (options[i].given && !options[i].used)
+            return error_usage("train: --%s needs %s", options[i].name, options[i].needs);
+    if (s->result >= 0 && s->local_steps == 0)
+        return error_usage("train: --result needs --local-steps H; a step takes the mean");
+    return STATUS_OK;
+}
+
 static int check(const train_settings *s) {
     if (s->epochs > 0 && s->steps > 0)
         return error_usage("train: give --epochs or --steps, not both");
@@ -188,10 +219,7 @@ static int check(const train_settings *s) {
     if (s->local_steps > 0 && s->checkpoints != NULL)
         return error_usage("train: --checkpoint saves one optimiser for all workers, and with "
                            "--local-steps each has its own; leave it out");
-    if (s->delayed && s->local_steps == 0)
-        return error_usage("train: --delayed needs --local-steps H");
-    if (s->result >= 0 && s->local_steps == 0)
-        return error_usage("train: --result needs --local-steps H; a step takes the mean");
+    TW_TRY(check_idle(s));
     TW_TRY(check_elastic(s));
     if (s->resume && s->checkpoints == NULL)
         return error_usage("train: --resume needs --checkpoint DIR, to know from where");
@@ -233,14 +261,30 @@ static int run_job(const job_handle *job, void *context) {
     return STATUS_OK;
 }
 
+static void settle(double *option, double otherwise) {
+    *option = *option < 0.0 ? otherwise : *option;
+}
+
+static void settle_unset(train_settings *s) {
+    static const train_settings defaults = TRAIN_SETTINGS_INIT;
+    settle(&s->momentum, defaults.momentum);
+    settle(&s->drop_factor, defaults.drop_factor);
+    settle(&s->outer_rate, defaults.outer_rate);
+    settle(&s->outer_momentum, defaults.outer_momentum);
+    settle(&s->decay, defaults.decay);
+    s->checkpoint_every = s->checkpoint_every > 0 ? s->checkpoint_every : 100;
+}
+
 int command_train(int argc, char **argv) {
     train_settings settings = TRAIN_SETTINGS_INIT;
     settings.scheme = names_find_scheme("oktopk");
-    settings.checkpoint_every = 100;
+    settings.momentum = settings.drop_factor = UNSET;
+    settings.outer_rate = settings.outer_momentum = settings.decay = UNSET;
     job_silence_others(argc, argv);
     int status = parse(&settings, argc, argv);
     settings.tcp.timeout = settings.timeout;
     if (status == STATUS_OK)
         status = check(&settings);
+    settle_unset(&settings);
     return job_execute(status, settings.ranks, 4, &settings.tcp, run_job, &settings);
 }

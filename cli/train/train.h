@@ -76,6 +76,9 @@ typedef struct train_outcome {
 /* Run on the ranks of the job. Prints failures. Returns a status. */
 int train_execute(const train_settings *settings, const job_handle *job, train_outcome *outcome);
 
+/* The optimiser that is given, or the model's usual one. */
+const char *train_optimizer(const train_settings *settings);
+
 /* Names of models by position, NULL past the last one. */
 const char *train_model_name(int position);
 

@@ -32,6 +32,11 @@ static const struct {
     [MODEL_MASKED] = {BATCH_MASKED, 16, "adamw", 1e-3},
 };
 
+const char *train_optimizer(const train_settings *s) {
+    const model_kind *kind = model_kind_named(train_model_name(s->model));
+    return s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual_for[kind->input].optimizer;
+}
+
 static int64_t first_of(int64_t given, int64_t otherwise) {
     return given > 0 ? given : otherwise;
 }
@@ -120,8 +125,7 @@ static void leave_on_termination(void) {
 
 static int settle(const train_settings *s, const dataset *data, int nranks, trainer_spec *spec) {
     const model_kind *kind = model_kind_named(train_model_name(s->model));
-    const char *rule =
-        s->optimizer >= 0 ? optimizer_name(s->optimizer) : usual_for[kind->input].optimizer;
+    const char *rule = train_optimizer(s);
     int batch = (int)first_of(s->batch, usual_for[kind->input].batch);
     int length = kind->input == MODEL_IMAGES ? 0 : (int)first_of(s->length, 32);
     *spec =
@@ -163,6 +167,15 @@ static int settle(const train_settings *s, const dataset *data, int nranks, trai
     return count_steps(s, data, spec, nranks);
 }
 
+/* What to give as --data. */
+static const char text_data[] =
+    "FILE, a text, or --data DIRECTORY with train.txt and test.txt, as WikiText-2 has them";
+
+static const char *image_data(const model_kind *kind) {
+    return kind->channels == 3 ? "DIRECTORY with the binary batches of CIFAR-10"
+                               : "fashion-mnist, or --data DIRECTORY with IDX files";
+}
+
 static int open_data(const train_settings *s, dataset **data) {
     const model_kind *kind = model_kind_named(train_model_name(s->model));
     dataset_options options = {.train_limit = s->limit,
@@ -174,15 +187,14 @@ static int open_data(const train_settings *s, dataset **data) {
     const dataset_info *info = dataset_get_info(*data);
     bool images = info->kind == DATASET_IMAGES;
     if (images != (kind->input == MODEL_IMAGES)) {
-        return error_report("model %s learns from %s, but '%s' holds %s; give other --data",
+        return error_report("model %s learns from %s, but '%s' holds %s; give --data %s",
                             kind->name, images ? "text" : "images", s->data,
-                            images ? "images" : "text");
+                            images ? "images" : "text", images ? text_data : image_data(kind));
     }
     if (!trainer_fits(kind, info)) {
-        return error_report(
-            "model %s takes images of %dx%dx%d, '%s' has %dx%dx%d; give other --data", kind->name,
-            kind->height, kind->width, kind->channels, s->data, info->height, info->width,
-            info->channels);
+        return error_report("model %s takes images of %dx%dx%d, '%s' has %dx%dx%d; give --data %s",
+                            kind->name, kind->height, kind->width, kind->channels, s->data,
+                            info->height, info->width, info->channels, image_data(kind));
     }
     return STATUS_OK;
 }

@@ -278,23 +278,23 @@ grep -q "is of a run with another model, optimiser or seed" "$dir/err" || fail "
 [ $status -eq 1 ] || fail "another seed: status $status"
 
 # ---- AdamW goes on too, and three ranks' checkpoint goes on with two: the same each time
-adamw="--scheme topka --optimizer adamw --lr 0.002 --every 10"
+adamw="--scheme topka --optimizer adamw --lr 0.002"
 # shellcheck disable=SC2086
 trains $adamw --ranks 3 --steps 20
 whole=$(hash)
 # shellcheck disable=SC2086
-trains $adamw --ranks 3 --steps 10 --checkpoint "$dir/adamw"
+trains $adamw --ranks 3 --steps 10 --checkpoint "$dir/adamw" --every 10
 cp -R "$dir/adamw" "$dir/again"
 for copy in adamw again; do
     # shellcheck disable=SC2086
-    trains $adamw --ranks 2 --steps 20 --checkpoint "$dir/$copy" --resume
+    trains $adamw --ranks 2 --steps 20 --checkpoint "$dir/$copy" --every 10 --resume
     grep -q "resumed at step 10" "$dir/err" || fail "three ranks' by two: not resumed"
     hash
 done >"$dir/hashes"
 same "three ranks' checkpoint by two" "$(sed -n 1p "$dir/hashes")" "$(sed -n 2p "$dir/hashes")"
 rm -r "$dir/adamw/step-000000020"
 # shellcheck disable=SC2086
-trains $adamw --ranks 3 --steps 20 --checkpoint "$dir/adamw" --resume
+trains $adamw --ranks 3 --steps 20 --checkpoint "$dir/adamw" --every 10 --resume
 same "AdamW, resumed" "$whole" "$(hash)"
 
 # ---- another run's checkpoints are not mixed with this one's, nor is its log written over
@@ -351,8 +351,8 @@ fails 1 "lower learning rate" --steps 200 --ranks 2 --lr 1000 --momentum 0.99
 fails 1 "no-such-place" --data "$dir/no-such-place"
 : >"$dir/empty.txt"
 fails 1 "empty.txt" --model lstm --data "$dir/empty.txt"
-fails 1 "images" --model lstm --steps 2
-fails 1 "32x32" --model vgg16 --steps 2
+fails 1 "holds images; give --data FILE" --model lstm --steps 2
+fails 1 "32x32.*give --data DIRECTORY with the binary batches of CIFAR-10" --model vgg16 --steps 2
 fails 1 "28x28x1.* has 28x20x1" --data "$dir/narrow" --steps 2
 fails 1 "no-such-folder" --steps 2 --log "$dir/no-such-folder/log"
 fails 1 "no-such-folder" --steps 2 --trace "$dir/no-such-folder/trace"
@@ -360,7 +360,22 @@ fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 1
 fails 1 "directory" --steps 2 --checkpoint "$dir/empty.txt" --every 100
 fails 2 "sparse scheme" --scheme dense --momentum-correction
 fails 2 "--snapshots" --local-steps 5 --snapshots 5
-fails 2 "--delayed needs --local-steps" --delayed
+for option in "--outer-lr 1" "--outer-momentum 0" "--decay 0.95" --delayed; do
+    # shellcheck disable=SC2086
+    fails 2 "${option%% *} needs --local-steps H" $option
+done
+fails 2 "--every needs --checkpoint" --every 100
+for option in "--drop-every 5" "--drop-factor 0.1"; do
+    # shellcheck disable=SC2086
+    fails 2 "${option%% *} needs --schedule step" $option
+    # shellcheck disable=SC2086
+    fails 2 "${option%% *} needs --schedule step" $option --schedule cosine
+done
+fails 2 "--momentum needs --optimizer sgd" --optimizer adamw --momentum 0.9
+fails 2 "--momentum needs --optimizer sgd" --model lstm --momentum 0.9
+trains --steps 2 --schedule step --drop-every 1 --drop-factor 0.5
+trains --steps 2 --optimizer adamw --momentum-correction --momentum 0.5
+fails 2 "from 1 to 1024" --ranks 1025
 fails 2 "--checkpoint" --local-steps 5 --checkpoint "$dir/none"
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
 fails 2 "needs a fixed scheme" --scheme auto --per-rank
