@@ -1,5 +1,5 @@
 #!/bin/sh
-# What scripts/netlab says and refuses, and, where it can, a small laboratory: sh test_netlab.sh scripts/netlab
+# What scripts/netlab and others say and refuse, and, where it can, a small laboratory: sh test_netlab.sh scripts/netlab
 #
 # The laboratory needs root, shaped links, Open MPI and bench/links (make netlab builds it).
 . "$(dirname "$0")/shell.sh"
@@ -25,6 +25,13 @@ refused 2 "3 to 64" --hosts many cnn
 refused 2 "not a number" --steps few cnn
 refused 2 "not a number" --curve many rounds text
 refused 2 "is not one of dense,topka,oktopk-bf16,auto" --runs nonsense cnn
+for script in elastic experiments fuzz verify-exchange; do # its usage, and nothing runs
+    thinwire=$root/scripts/$script
+    succeeds --help
+    grep -q "scripts/$script" "$dir/out" || fail "$script --help: no usage"
+done
+thinwire=$root/scripts/elastic
+refused 2 "not a seed" --fast
 thinwire=$lab
 if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
     if setpriv --reuid 65534 --clear-groups test -x "$thinwire"; then
