@@ -5,9 +5,10 @@
  *
  *     mpicc train.c $(pkg-config --cflags --libs thinwire_mpi) -o train
  *
- * Threads. tw_allreduce makes its MPI calls in the calling thread. tw_allreduce_start makes them in
- * a thread of the library: initialise MPI with MPI_THREAD_MULTIPLE. MPI_THREAD_SERIALIZED is enough
- * if the program makes no MPI call until the last started tensor has been waited for.
+ * Threads. tw_allreduce makes its MPI calls in the calling thread. Steps that tw_allreduce_start has
+ * started are made in a thread of the library, or in the thread that calls tw_allreduce_wait:
+ * initialise MPI with MPI_THREAD_MULTIPLE. MPI_THREAD_SERIALIZED is enough if the program makes no
+ * MPI call until the last started tensor has been waited for.
  *
  * Errors. MPI errors are returned, not fatal. MPICH reports some errors to MPI_COMM_WORLD, whatever
  * the communicator. To have these returned too, set MPI_ERRORS_RETURN on MPI_COMM_WORLD.
