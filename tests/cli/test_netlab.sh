@@ -25,7 +25,7 @@ refused 2 "3 to 64" --hosts many cnn
 refused 2 "not a number" --steps few cnn
 refused 2 "not a number" --curve many rounds text
 refused 2 "is not one of dense,topka,oktopk-bf16,auto" --runs nonsense cnn
-for script in elastic experiments fuzz verify-exchange; do # its usage, and nothing runs
+for script in abi elastic experiments fuzz verify-exchange; do # its usage, and nothing runs
     thinwire=$root/scripts/$script
     succeeds --help
     grep -q "scripts/$script" "$dir/out" || fail "$script --help: no usage"
