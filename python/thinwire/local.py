@@ -19,6 +19,7 @@ import contextlib
 import functools
 import math
 import struct
+import types
 import warnings
 import weakref
 from numbers import Integral, Real
@@ -363,16 +364,29 @@ class LocalSteps:
     # ---- inner steps
 
     def _wrap(self):
-        """Counts the optimizer's steps; torch 1 has no hooks for that."""
+        """Counts the optimizer's steps; torch 1 has no hooks for that. A bound method: schedulers
+        that are made later replace it again, and look for the optimizer in it."""
         step = self.optimizer.step
 
         @functools.wraps(step)
-        def counted(*arguments, **keywords):
+        def counted(_, *arguments, **keywords):
+            if self._closed:        # a scheduler's step() still calls this one
+                return step(*arguments, **keywords)
             self._before_step()
             result = step(*arguments, **keywords)
             self._after_step()
             return result
-        self._step, self.optimizer.step = step, counted
+        self._closed, self._replaced = False, vars(self.optimizer).get("step")
+        self._step = self.optimizer.step = types.MethodType(counted, self.optimizer)
+
+    def _unwrap(self):
+        """The optimizer's own step(), or that of a scheduler which was made before."""
+        self._closed = True
+        if vars(self.optimizer).get("step") is not self._step:
+            return
+        del self.optimizer.step
+        if self._replaced is not None:
+            self.optimizer.step = self._replaced
 
     def _before_step(self):
         if self.count > 0:
@@ -625,7 +639,7 @@ class LocalSteps:
 
     def close(self):
         """Frees everything now, and leaves the optimizer as it was."""
-        self.optimizer.step = self._step
+        self._unwrap()
         if self.engine is not None:
             self.engine.close()
 

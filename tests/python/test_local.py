@@ -329,6 +329,46 @@ def test_lost_worker_is_named():
     run(loses, 3, "stays away")
 
 
+# ---- schedulers
+
+def scheduled(network, optimizer, schedulers, steps):
+    for step in range(steps):
+        train(network, optimizer, 0, [step])
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+def test_schedulers():
+    """Two before LocalSteps and two after it; and what close() leaves behind."""
+    for before, after in ((2, 0), (0, 2), (1, 1)):
+        network = model()
+        optimizer, other = sgd(network), sgd(model())
+        schedulers, others = ([torch.optim.lr_scheduler.StepLR(one, 2, 0.5)
+                               for _ in range(before)] for one in (optimizer, other))
+        own = vars(optimizer).get("step")
+        local = thinwire.LocalSteps(network, optimizer, EVERY)
+        schedulers += [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for _ in range(after)]
+        others += [torch.optim.lr_scheduler.StepLR(other, 2, 0.5) for _ in range(after)]
+        scheduled(network, optimizer, schedulers, 2 * EVERY)
+        scheduled(model(), other, others, 2 * EVERY)
+        assert (local.rounds, local.inner_steps) == (2, 2 * EVERY)
+        assert optimizer.param_groups[0]["lr"] == other.param_groups[0]["lr"] < 0.1
+        local.close()
+        local.close()
+        assert after or vars(optimizer).get("step") is own
+        scheduled(network, optimizer, schedulers, 1)
+        assert local.inner_steps == 2 * EVERY
+
+
+def test_closed():
+    """The optimizer is as it was: another exchange can have it."""
+    network = model()
+    optimizer = sgd(network)
+    thinwire.LocalSteps(network, optimizer, EVERY).close()
+    assert "step" not in vars(optimizer)
+    train(network, thinwire.DistributedOptimizer(optimizer), 0, range(2))
+
+
 # ---- refusals
 
 def opened(network, **options):
@@ -456,6 +496,6 @@ if __name__ == "__main__":
           test_default_of_all_schemes, test_residual_decays,
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_other_result_is_refused, test_state_that_one_worker_refuses,
-          test_lost_worker_is_named,
+          test_lost_worker_is_named, test_schedulers, test_closed,
           test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
           test_other_outer_rates, test_skipped_steps, test_bad_numbers])
