@@ -34,6 +34,7 @@ from .engine import Engine
 from .errors import (BY_CODE, Error, ExcludedError, MismatchError, ParamError, StateError,
                      TransportError)
 from .group import tcp
+from .optimizer import held
 from .options import shown
 from .parameters import broadcast_parameters, check_whole
 from .process_group import ranks_of
@@ -180,7 +181,11 @@ class LocalSteps:
             check_whole(name, one)
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
+        self._exchanged = set(map(id, self.parameters))
+        self._frozen = {id(one): name for name, one in model.named_parameters()
+                        if not one.requires_grad}
         self.optimizer, self.every, self.delayed = optimizer, every, bool(delayed)
+        self._check_trained()
         self.process_group, self.inner_group = process_group, inner_group
         self.count = self.rounds = self.inner_steps = 0
         self.made = None        # steps that the optimizer had counted when the round began
@@ -388,7 +393,21 @@ class LocalSteps:
         if self._replaced is not None:
             self.optimizer.step = self._replaced
 
+    def _check_trained(self):
+        """Refuses what the optimizer would train and no round would exchange."""
+        for one in held(self.optimizer):
+            if not one.requires_grad or id(one) in self._exchanged:
+                continue
+            if id(one) in self._frozen:
+                raise ParamError(f"parameter '{self._frozen[id(one)]}' did not require a gradient "
+                                 "when LocalSteps was made: each worker would train it alone; "
+                                 "unfreeze parameters before")
+            raise ParamError(f"a parameter of shape {tuple(one.shape)} is the optimizer's, but not "
+                             "the model's: each worker would train it alone; give LocalSteps the "
+                             "model that holds all parameters of the optimizer")
+
     def _before_step(self):
+        self._check_trained()
         if self.count > 0:
             return
         for name, now, then in zip(self.names, _hashes(self.parameters), self.hashes):

@@ -407,6 +407,31 @@ def test_workers_that_differ():
     run(mismatch, 2)
 
 
+def trained_alone(rank, nranks):
+    """What the optimizer would train and no round exchange: refused on all workers."""
+    network, spare = model(), torch.nn.Parameter(torch.zeros(7, 3))
+    text = "a parameter of shape (7, 3) is the optimizer's, but not the model's"
+    refused(thinwire.ParamError, text, lambda: thinwire.LocalSteps(
+        network, torch.optim.SGD([*network.parameters(), spare], lr=0.1)))
+    network[2].weight.requires_grad_(False)
+    optimizer = sgd(network)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.1)
+    train(network, optimizer, rank, range(EVERY + 1))
+    network[2].weight.requires_grad_(True)
+    refused(thinwire.ParamError, "'2.weight' did not require a gradient when LocalSteps was made",
+            lambda: train(network, optimizer, rank, [EVERY + 1]))
+    network[2].weight.requires_grad_(False)
+    optimizer.add_param_group({"params": [spare]})
+    refused(thinwire.ParamError, text, lambda: train(network, optimizer, rank, [EVERY + 1]))
+    spare.requires_grad_(False)
+    local.synchronize()
+    return weights(network)
+
+
+def test_parameters_that_no_round_exchanges():
+    assert equal(run(trained_alone, 2))
+
+
 def changed(rank, nranks):
     """Somebody loads other weights after a round: on all ranks, or into the base of one."""
     network = model()
@@ -497,5 +522,6 @@ if __name__ == "__main__":
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_other_result_is_refused, test_state_that_one_worker_refuses,
           test_lost_worker_is_named, test_schedulers, test_closed,
-          test_refusals_of_one_process, test_workers_that_differ, test_changed_weights,
+          test_refusals_of_one_process, test_workers_that_differ,
+          test_parameters_that_no_round_exchanges, test_changed_weights,
           test_other_outer_rates, test_skipped_steps, test_bad_numbers])
