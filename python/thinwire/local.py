@@ -188,7 +188,7 @@ class LocalSteps:
         self._check_trained()
         self.process_group, self.inner_group = process_group, inner_group
         self.count = self.rounds = self.inner_steps = 0
-        self.made = None        # steps that the optimizer had counted when the round began
+        self.made = None        # _steps_made() when the round began
         self.pending = self.arrived = False     # an exchange is under way; its mean is there
         self.engine = None
         timeout = options.get("timeout")        # Engine checks it
@@ -424,16 +424,21 @@ class LocalSteps:
             self._round(self.delayed)
 
     def _steps_made(self):
-        """What the optimizer has counted itself, for a parameter that it counts for; or None."""
-        for parameter in self.parameters:
-            state = self.optimizer.state.get(parameter, {})
-            if "step" in state:
-                return int(state["step"])
-        return None
+        """What the optimizer has counted itself, for each parameter. None: it does not count."""
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        if not any("step" in state for state in states):
+            return None
+        return [int(state.get("step", 0)) for state in states]
 
     def _steps_of_round(self):
+        """Those of the parameter with most: the others had no gradient in some steps."""
         made = self._steps_made() if self.count else None
-        return self.count if made is None else made - (self.made or 0)
+        if made is None:
+            return self.count
+        before = self.made or 0
+        if not isinstance(before, list):    # of a state of earlier versions: one number for all
+            before = [before] * len(made)
+        return max(now - then for now, then in zip(made, before))
 
     def _check_steps(self):
         made = self._steps_of_round()

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import thinwire
+from known import Known, gradient
 from ranks import equal, loss, main, model, run, weights
 from test_bad import refused
 
@@ -499,6 +500,23 @@ def test_skipped_steps():
     run(skipping, 2, False)
 
 
+def sparsely_used(rank, nranks):
+    """The first parameters have no gradient in some steps, and others in other rounds."""
+    network = Known(a=20, b=30, c=10)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    local = thinwire.LocalSteps(network, optimizer, EVERY, density=0.5)
+    for step, names in enumerate(("bc", "abc", "bc") + ("c",) * EVERY + ("a",) * EVERY):
+        optimizer.zero_grad(set_to_none=True)
+        network({name: gradient(getattr(network, name).numel(), rank, step)
+                 for name in names}).backward()
+        optimizer.step()
+    return local.rounds
+
+
+def test_parameters_without_gradients():
+    assert run(sparsely_used, 2) == [3, 3]
+
+
 def bad_numbers(rank, nranks):
     network = model()
     optimizer = sgd(network)
@@ -524,4 +542,5 @@ if __name__ == "__main__":
           test_lost_worker_is_named, test_schedulers, test_closed,
           test_refusals_of_one_process, test_workers_that_differ,
           test_parameters_that_no_round_exchanges, test_changed_weights,
-          test_other_outer_rates, test_skipped_steps, test_bad_numbers])
+          test_other_outer_rates, test_skipped_steps,
+          test_parameters_without_gradients, test_bad_numbers])
