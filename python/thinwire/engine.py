@@ -47,14 +47,18 @@ _WHOLE_VECTORS = {"dense", "auto"}      # schemes and exchanges to which pieces 
 _TIMEOUT = 300.0                # seconds, if the process group has none of its own
 
 
+def check_type(name, parameter):
+    if parameter.dtype not in _TYPES:
+        raise ParamError(f"parameter '{name}' is {parameter.dtype}; accepted are "
+                         f"{', '.join(map(str, _TYPES))}")
+
+
 def _check(parameters):
     if not parameters:
         raise ParamError("no parameter requires a gradient: there is nothing to compress")
     for name, parameter in parameters:
         check_whole(name, parameter)
-        if parameter.dtype not in _TYPES:
-            raise ParamError(f"parameter '{name}' is {parameter.dtype}; accepted are "
-                             f"{', '.join(map(str, _TYPES))}")
+        check_type(name, parameter)
         if parameter.numel() == 0:
             raise ParamError(f"parameter '{name}' has no elements; freeze it before the model is "
                              "wrapped: requires_grad_(False)")

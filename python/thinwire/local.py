@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import library, membership, states
-from .engine import Engine
+from .engine import Engine, check_type
 from .errors import (BY_CODE, Error, ExcludedError, MismatchError, ParamError, StateError,
                      TransportError)
 from .group import tcp
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .options import LocalOptions
 
 _MEETING = 300.0        # seconds that workers wait for each other at the start, at least
+_DENSITY = 1 / 64       # default
 _CHUNK = 1 << 20        # elements that are hashed at a time
 _BITS = {2: torch.int16, 4: torch.int32}
 
@@ -123,12 +124,12 @@ class LocalSteps:
     torch's; every call of its step() counts. Learning rates, schedulers and its state_dict() stay
     the script's.
 
-    density, wire, decay, scheme: of the exchange; decay multiplies the residual before each round.
-    result: "mean" over all workers, or "mean_of_senders" of each entry. The default is
-    "mean_of_senders" with exchange allgather (thinwire.schemes() lists each scheme's exchange),
-    unless delayed; else "mean". Other options are those of compress(). outer_lr, outer_momentum,
-    nesterov: of the outer SGD, which is `outer`: a scheduler may change its rate, on all workers
-    alike. delayed: see above.
+    density (or k; default 1/64), wire, decay, scheme: of the exchange; decay multiplies the
+    residual before each round. result: "mean" over all workers, or "mean_of_senders" of each entry.
+    The default is "mean_of_senders" with exchange allgather (thinwire.schemes() lists each scheme's
+    exchange), unless delayed; else "mean". Other options are those of compress(). outer_lr,
+    outer_momentum, nesterov: of the outer SGD, which is `outer`: a scheduler may change its rate,
+    on all workers alike. delayed: see above.
 
     process_group: the workers, default all ranks. inner_group: the ranks of one worker, for
     instance of its DistributedDataParallel, which hold equal weights; its first rank belongs to
@@ -161,7 +162,7 @@ class LocalSteps:
 
     @shown
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: int = 30,
-                 density: float = 1 / 64, wire: str = "q2", decay: float = 0.95,
+                 density: Optional[float] = None, wire: str = "q2", decay: float = 0.95,
                  outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
                  delayed: bool = False, *, process_group=None, inner_group=None,
                  host: bool = False, scheme: str = "topka", whole_model: bool = True,
@@ -179,6 +180,7 @@ class LocalSteps:
         named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
         for name, one in named:
             check_whole(name, one)
+            check_type(name, one)
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         self._exchanged = set(map(id, self.parameters))
@@ -198,6 +200,8 @@ class LocalSteps:
         self._chosen = result is not None       # the caller has passed a result
         if result is None:
             result = _default_result(scheme, options.get("exchange"), delayed)
+        if density is None and not options.get("k"):
+            density = _DENSITY
         self._options = dict(options, density=density, wire=wire, decay=decay, scheme=scheme,
                              whole_model=whole_model, time_dense=False, result=result)
         if self._is_leader():

@@ -388,10 +388,23 @@ def test_refusals_of_one_process():
     for result in ("means", "", 0, False):
         refused(ValueError, f"result: {result!r}; accepted is 'mean'",
                 lambda: opened(network, result=result))
+    refused(thinwire.ParamError, "'0.weight' is torch.float64; accepted are torch.float32",
+            lambda: opened(model().double()))
+    refused(thinwire.KError, "k or density, not both", lambda: opened(network, k=50, density=0.1))
     local = opened(network)
     for weight in (0, float("nan"), "many"):
         refused(thinwire.ParamError, "weight", lambda: setattr(local, "weight", weight))
     local.close()
+
+
+def test_k_in_place_of_density():
+    for options, k in (({}, 2283 // 64), ({"k": 50}, 50), ({"density": 0.1}, 228)):
+        network = model()
+        optimizer = sgd(network)
+        local = thinwire.LocalSteps(network, optimizer, EVERY, **options)
+        train(network, optimizer, 0, range(EVERY))
+        assert abs(local.stats()["last_k"] - k) <= 1, (options, local.stats()["last_k"])
+        local.close()
 
 
 def mismatch(rank, nranks):
@@ -540,7 +553,7 @@ if __name__ == "__main__":
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_other_result_is_refused, test_state_that_one_worker_refuses,
           test_lost_worker_is_named, test_schedulers, test_closed,
-          test_refusals_of_one_process, test_workers_that_differ,
+          test_refusals_of_one_process, test_k_in_place_of_density, test_workers_that_differ,
           test_parameters_that_no_round_exchanges, test_changed_weights,
           test_other_outer_rates, test_skipped_steps,
           test_parameters_without_gradients, test_bad_numbers])
