@@ -131,6 +131,14 @@ class PlainStep:
             raise StateError("call optimizer.synchronize() before scaler.step(optimizer): the "
                              "scaler looks at gradients before it steps")
 
+    def check_not_unscaled(self, optimizer):
+        """The exchange divides gradients by the scale. A scaler that has done it, as torch's notes,
+        would make them too small by that factor. Scalers of frameworks may note nothing."""
+        noted = getattr(self.engine.scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
+        if getattr(noted.get("stage"), "name", "") == "UNSCALED":
+            raise StateError("call optimizer.synchronize() before scaler.unscale_(optimizer): it "
+                             "divides gradients by the scale itself, for the exchange")
+
     def close(self):
         self.engine.close()
 
@@ -151,6 +159,9 @@ class DDPStep:
     def check_scaled(self):
         pass
 
+    def check_not_unscaled(self, optimizer):
+        pass    # backward() has exchanged before
+
     def close(self):
         self.state.close()
 
@@ -161,16 +172,21 @@ class Distributed:
     def synchronize(self):
         """Waits until every gradient is the mean over ranks. Call it before anything between
         backward() and step() that reads gradients: clipping, scaler.step()."""
+        self._check_trained()
         self._synchronize()
 
     def _synchronize(self, then=None):
+        self._exchange.check_not_unscaled(self)
+        self._exchange.synchronize(then)
+
+    def _check_trained(self):
+        """Refuses parameters that were unfrozen later."""
         known = set(map(id, self._exchange.parameters))
         for parameter in held(self):
             if parameter.requires_grad and id(parameter) not in known:
                 raise ParamError(f"a parameter of shape {tuple(parameter.shape)} did not require a "
                                  "gradient when the optimizer became distributed: each rank would "
                                  "train it alone; unfreeze parameters before")
-        self._exchange.synchronize(then)
 
     def check_wrapped(self, model):
         """Refuses a DistributedDataParallel that this optimizer was made without."""
@@ -198,6 +214,7 @@ class Distributed:
         return None
 
     def _synchronize_once(self):
+        self._check_trained()       # also where backward() exchanges
         if not self.thinwire.is_fresh:
             self._exchange.check_scaled()
             self._synchronize(self._prepare_update())

@@ -13,6 +13,7 @@ from unittest import mock
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
 import torch.distributed as dist
+from torch.cuda.amp.grad_scaler import OptState
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -448,6 +449,70 @@ def test_wrong_order():
     run(wrong_order, 2)
 
 
+def unfrozen(rank, nranks):
+    """After the optimizer was made: each rank would train it alone."""
+    for wrapped in (False, True):
+        for kind in (thinwire.AdamW, thinwire.SGD):
+            network = Known(**SIZES)
+            network.b.requires_grad_(False)
+            network = DDP(network) if wrapped else network
+            bare = getattr(network, "module", network)
+            optimizer = kind(bare.parameters(), lr=0.01, model=network, density=0.1)
+            step_once(network, optimizer, rank, 0)
+            bare.b.requires_grad_(True)
+            before = weights(network)
+            refused(thinwire.ParamError, "shape (300,) did not require a gradient",
+                    lambda: step_once(network, optimizer, rank, 1))
+            assert torch.equal(before, weights(network)), (wrapped, kind)
+            bare.b.requires_grad_(False)
+            step_once(network, optimizer, rank, 2)
+
+
+def test_unfrozen_later():
+    run(unfrozen, 2)
+
+
+class Noting(Scaler):
+    """Notes what it has unscaled, as torch's, which is disabled without a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self._per_optimizer_states = {}
+
+    def unscale_(self, network, optimizer):
+        for parameter in network.parameters():
+            parameter.grad.div_(self.scale_now)
+        self._per_optimizer_states[id(optimizer)] = {"stage": OptState.UNSCALED}
+
+
+def unscaled_first(rank, nranks):
+    """The exchange would divide gradients by the scale once more."""
+    for kind in ("AdamW", "SGD", "DistributedOptimizer"):
+        network, scaler = Known(**SIZES), Noting()
+        if kind == "DistributedOptimizer":
+            optimizer = thinwire.DistributedOptimizer(
+                torch.optim.SGD(network.parameters(), 0.25),
+                compression=thinwire.Compression(density=0.1, grad_scaler=scaler))
+        else:
+            optimizer = getattr(thinwire, kind)(network, 0.25, density=0.1, warmup_steps=0,
+                                                grad_scaler=scaler)
+        (network(draw(rank, 0)) * scaler.get_scale()).backward()
+        scaler.unscale_(network, optimizer)
+        refused(thinwire.StateError, "synchronize() before scaler.unscale_(optimizer)",
+                optimizer.synchronize)
+        scaler._per_optimizer_states.clear()        # as update() does
+        optimizer.zero_grad()
+        (network(draw(rank, 0)) * scaler.get_scale()).backward()
+        optimizer.synchronize()
+        scaler.unscale_(network, optimizer)
+        optimizer.step()
+    return weights(network)
+
+
+def test_unscaled_before_the_exchange():
+    assert equal(run(unscaled_first, 2))
+
+
 def wrapped_later(rank, nranks):
     """As frameworks do that are given model and optimizer at once."""
     from thinwire.integrations import attached
@@ -542,5 +607,6 @@ if __name__ == "__main__":
     main([test_skipped_steps_leave_no_trace, test_refused_steps_change_nothing,
           test_other_settings_are_refused, test_other_clips_are_refused, test_rates_in_join,
           test_resumed_is_bitwise_the_same, test_wrong_states, test_bad_arguments,
-          test_wrong_order, test_wrapped_later, test_forgotten_process_group, test_freed,
+          test_wrong_order, test_unfrozen_later, test_unscaled_before_the_exchange,
+          test_wrapped_later, test_forgotten_process_group, test_freed,
           test_low_densities_are_warned_of_once])
