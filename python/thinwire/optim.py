@@ -356,6 +356,15 @@ class SGD(_Exchanging, torch.optim.SGD):
         if self._momentum_before and group["momentum"] != self.param_groups[0]["momentum"]:
             raise ParamError("momentum: with momentum_before all parameter groups have the same")
 
+    def _check_unchanged(self):
+        for group in self.param_groups:
+            if self._momentum_before and group["momentum"] != 0:
+                raise ParamError(f"momentum: {group['momentum']}; with momentum_before it is before "
+                                 "selection and cannot change, so that of the parameter groups "
+                                 "stays 0 (schedulers: cycle_momentum=False)")
+
+    check_applied = _check_unchanged
+
     def _before_selection(self, of):
         """As in AdamW. Rates come after the exchange, so all groups can be one."""
         momentum = self.param_groups[0]["momentum"] if self._momentum_before else 0.0

@@ -213,6 +213,9 @@ class Distributed:
         """What to call as soon as the result is there, if the optimizer's step can begin then."""
         return None
 
+    def check_applied(self):
+        """Refuses numbers in the groups that the exchange cannot follow."""
+
     def _synchronize_once(self):
         self._check_trained()       # also where backward() exchanges
         if not self.thinwire.is_fresh:
@@ -262,6 +265,7 @@ def applied_by(optimizer, model=None, constants=None):
         optimizer, model = (reference() for reference in references)
         if optimizer is None or model is not None and model._join_config.enable:
             return {}
+        optimizer.check_applied()
         found, several = {}, len(optimizer.param_groups) > 1
         for number, group in enumerate(optimizer.param_groups):
             of = f" of parameter group {number}" if several else ""

@@ -449,6 +449,28 @@ def test_wrong_order():
     run(wrong_order, 2)
 
 
+def cycled(rank, nranks):
+    """With momentum before selection torch's part would have a second one."""
+    for wrapped in (False, True):
+        network = DDP(Known(**SIZES)) if wrapped else Known(**SIZES)
+        optimizer = thinwire.SGD(network, 0.1, 0.9, momentum_before=True, density=0.1)
+        good = optimizer.state_dict()
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9, cycle_momentum=False)
+        step_once(network, optimizer, rank, 0)
+        before = weights(network)
+        faster = [dict(group, momentum=0.9) for group in good["param_groups"]]
+        refused(thinwire.ParamError, "momentum: 0.9; with momentum_before",
+                lambda: optimizer.load_state_dict(dict(good, param_groups=faster)))
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9, max_momentum=0.9)
+        refused(thinwire.ParamError, "cycle_momentum=False",
+                lambda: step_once(network, optimizer, rank, 1))
+        assert torch.equal(before, weights(network)), wrapped
+
+
+def test_cycled_momentum():
+    run(cycled, 2)
+
+
 def unfrozen(rank, nranks):
     """After the optimizer was made: each rank would train it alone."""
     for wrapped in (False, True):
@@ -607,6 +629,6 @@ if __name__ == "__main__":
     main([test_skipped_steps_leave_no_trace, test_refused_steps_change_nothing,
           test_other_settings_are_refused, test_other_clips_are_refused, test_rates_in_join,
           test_resumed_is_bitwise_the_same, test_wrong_states, test_bad_arguments,
-          test_wrong_order, test_unfrozen_later, test_unscaled_before_the_exchange,
-          test_wrapped_later, test_forgotten_process_group, test_freed,
+          test_wrong_order, test_cycled_momentum, test_unfrozen_later,
+          test_unscaled_before_the_exchange, test_wrapped_later, test_forgotten_process_group, test_freed,
           test_low_densities_are_warned_of_once])
