@@ -7,6 +7,7 @@
 """
 
 import thinwire
+import torch_common
 import torch_gpt
 from torch_runlog import STATS, sparse_step
 
@@ -18,7 +19,9 @@ class Rounds:
         warmup = (args.density_warmup or 0) // args.local_steps    # rounds
         sparse = {} if args.scheme == "dense" else {
             "density": args.density, "wire": args.wire, "decay": args.decay, "result": args.merge,
-            "warmup_steps": warmup, "warmup_density": args.warmup_density}
+            "warmup_steps": warmup, "warmup_density": args.warmup_density,
+            "warmup": args.density_schedule, "count": torch_common.count_of(args),
+            "seed": args.seed}
         self.optimizer = optimizer
         self.local = thinwire.LocalSteps(
             model, optimizer, args.local_steps, outer_lr=args.outer_lr,
@@ -66,7 +69,8 @@ class Loop(torch_gpt.Loop):
 
 def check(args, parser):
     if args.scheme == "dense":
-        for name in ("merge", "density", "wire", "decay", "density_warmup"):
+        for name in ("merge", "density", "wire", "decay", "density_warmup", "density_schedule",
+                     "per_rank"):
             if getattr(args, name) != parser.get_default(name):
                 raise SystemExit(f"--{name.replace('_', '-')}: not with --scheme dense, which "
                                  "sends all values as they are")

@@ -1,7 +1,10 @@
 """LocalSteps: rounds against a model of them, what is sent, state, refusals."""
 import itertools
 import os
+import pathlib
+import sys
 import time
+from unittest import mock
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -370,6 +373,29 @@ def test_closed():
     train(network, thinwire.DistributedOptimizer(optimizer), 0, range(2))
 
 
+# ---- the example
+
+def test_options_of_the_example():
+    """What the run log says is what the run does."""
+    examples = pathlib.Path(__file__).resolve().parents[2] / "examples"
+    with mock.patch.object(sys, "path", [str(examples), *sys.path]):
+        import torch_gpt
+        import torch_local_steps
+    given = ["x.py", "--data", "text", "--per-rank", "--density-schedule", "cosine", "--seed", "3",
+             "--density-warmup", "60"]
+    with mock.patch.object(sys, "argv", given), mock.patch.object(torch_gpt, "train") as train_:
+        torch_local_steps.main()
+    with mock.patch.object(thinwire, "LocalSteps") as made:
+        torch_local_steps.Rounds(train_.call_args[0][0], None, None)
+    options = made.call_args[1]
+    assert options["count"] == "per_rank" and options["warmup"] == "cosine", options
+    assert options["seed"] == 3 and options["warmup_steps"] == 2, options
+    for more in (["--per-rank"], ["--density-schedule", "linear"]):
+        given = ["x.py", "--data", "text", "--scheme", "dense", *more]
+        with mock.patch.object(sys, "argv", given):
+            refused(SystemExit, f"{more[0]}: not with --scheme dense", torch_local_steps.main)
+
+
 # ---- refusals
 
 def opened(network, **options):
@@ -553,6 +579,7 @@ if __name__ == "__main__":
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_other_result_is_refused, test_state_that_one_worker_refuses,
           test_lost_worker_is_named, test_schedulers, test_closed,
+          test_options_of_the_example,
           test_refusals_of_one_process, test_k_in_place_of_density, test_workers_that_differ,
           test_parameters_that_no_round_exchanges, test_changed_weights,
           test_other_outer_rates, test_skipped_steps,
