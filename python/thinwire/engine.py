@@ -533,9 +533,11 @@ class Engine:
         """Refuses a second exchange before step(): it would overwrite updates, and would be a
         second step for the moments."""
         if self.is_fresh and self.makes_updates:
-            raise StateError("backward() once more before step(): it has exchanged this step's "
-                             "gradients already; accumulate under no_sync(), or call "
-                             "optimizer.zero_grad() to drop the step")
+            raise StateError("backward() once more before step(): this step's gradients have been "
+                             "exchanged already. Accumulate under no_sync(), and compute gradients "
+                             "that you drop under it too, or with requires_grad_(False). After "
+                             "optimizer.zero_grad() training goes on, but what was exchanged stays "
+                             "in residuals and moments")
 
     # ---- statistics and state
 

@@ -433,7 +433,7 @@ def wrong_order(rank, nranks):
             network(draw(rank, 1)).backward()
         else:
             optimizer.synchronize()
-        refused(thinwire.StateError, "once more", network(draw(rank, 1)).backward)
+        refused(thinwire.StateError, "drop under it too", network(draw(rank, 1)).backward)
         optimizer.zero_grad()
         step_once(network, optimizer, rank, 2)
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9,
