@@ -392,7 +392,8 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     scheme          one of thinwire.schemes()
     density, or k   fraction, or number, of the model's values that a rank selects in a step; 0.01.
                     density may be a function of the step
-    count           "of_scheme", or "per_rank": density says the bytes, those that topka sends
+    count           "of_scheme", or "per_rank": the upper bound of bytes is topka's at this density;
+                    oktopk sends about 60 % of them
     steps           of the whole run: density falls to its value during the first fifth
     warmup_steps    says that directly; warmup_density (0.25) is where it begins, warmup how it
                     falls: "exponential", "linear" or "cosine"
