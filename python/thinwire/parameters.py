@@ -13,6 +13,8 @@ from .states import device_of
 # fully_shard() and DTensor; FSDP1's flat parameters; with use_orig_params those that it took in
 _SHARDED = ("placements", "_sharded_size", "_fsdp_flattened")
 
+_PART = 1 << 30     # bytes: MPI counts them in an int
+
 
 def check_whole(name, parameter):
     if any(hasattr(parameter, one) for one in _SHARDED):
@@ -45,6 +47,7 @@ def broadcast_parameters(
         check_whole(name, tensor)
     for _, tensor in named:
         there = tensor.detach().to(device_of(process_group, tensor.device)).contiguous()
-        dist.broadcast(there, source, group=process_group)
+        for part in there.view(-1).view(torch.uint8).split(_PART):  # gloo does not know all types
+            dist.broadcast(part, source, group=process_group)
         if there.data_ptr() != tensor.data_ptr():
             tensor.copy_(there)

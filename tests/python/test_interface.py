@@ -218,6 +218,32 @@ def alike(rank, nranks):
     return first, weights(network)
 
 
+class Mixed(torch.nn.Module):
+    """Buffers of all types that models have."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((2, 3), rank + 0.5, dtype=torch.bfloat16))
+        for dtype in (torch.bool, torch.float16, torch.float64, torch.int64, torch.uint8,
+                      torch.complex64):
+            name = str(dtype)[6:]
+            self.register_buffer(name, torch.full((4, 2), rank + 1).eq(1).to(dtype).t())
+            self.register_buffer(f"scalar_{name}", torch.tensor(rank + 1).eq(1).to(dtype))
+        self.register_buffer("empty", torch.zeros(0, 3))
+
+
+def alike_of_all_types(rank, nranks):
+    network = Mixed(rank)
+    thinwire.broadcast_parameters(network, root=1)
+    for name, one in Mixed(1).state_dict().items():
+        found = network.state_dict()[name]
+        assert found.dtype == one.dtype and torch.equal(found, one), name
+
+
+def test_broadcast_of_all_types():
+    run(alike_of_all_types, 2)
+
+
 def test_broadcast_parameters():
     first, second = zip(*run(alike, 3))
     assert equal(first) and equal(second)
@@ -233,4 +259,4 @@ if __name__ == "__main__":
           test_type_checkers_see_the_same, test_unknown_options,
           test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures, test_repr,
           test_mismatches, test_timeout_of_the_process_group, test_one_process,
-          test_broadcast_parameters])
+          test_broadcast_of_all_types, test_broadcast_parameters])
