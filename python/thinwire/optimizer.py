@@ -50,7 +50,8 @@ class PlainStep:
         self._reset()
         self.kept = []      # autograd nodes; their hooks end with them
         for number, parameter in enumerate(parameters):
-            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            with torch.enable_grad():       # the script may make its optimizer under no_grad()
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             node.register_hook(self._hook(number))
             self.kept.append(node)
 

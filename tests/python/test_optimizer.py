@@ -130,6 +130,18 @@ def unfrozen(rank, nranks):
     assert not network.b.any()
 
 
+def without_gradients(rank, nranks):
+    """As in scripts that set everything up under no_grad()."""
+    network = Known(**SIZES)
+    with torch.no_grad():
+        optimizer, account = setting(network)
+    for step in range(6):
+        optimizer.zero_grad()
+        network(account.give(draw(rank, step))).backward()
+        optimizer.step()
+    return account.close(network, optimizer.thinwire)
+
+
 def clipped(rank, nranks):
     """Gradients that change while they are exchanged are noticed, not half applied."""
     network = Known(**SIZES)
@@ -147,7 +159,8 @@ def all_of_them(rank, nranks):
     refusals(rank, nranks)
     unfrozen(rank, nranks)
     clipped(rank, nranks)
-    return [play(rank, nranks) for play in (plain, passes, closure, bfloat16, scaled)]
+    return [play(rank, nranks) for play in (plain, passes, closure, bfloat16, scaled,
+                                               without_gradients)]
 
 
 def test_nothing_is_lost():
