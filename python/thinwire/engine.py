@@ -44,6 +44,7 @@ _DENSE_SAMPLE = 25 << 20        # bytes of the dense allreduce that is timed: on
 _LONGEST = 1000000              # seconds: torch's stores count milliseconds in an int
 _MOST_THREADS = 256             # the library's limit
 _WHOLE_VECTORS = {"dense", "auto"}      # schemes and exchanges to which pieces are unknown
+_MEMBERSHIP = {"membership": "on_loss", "'elastic'": "'shrink'", "'fixed'": "'raise'"}
 _TIMEOUT = 300.0                # seconds, if the process group has none of its own
 
 
@@ -71,6 +72,9 @@ def _check_options(timeout, scaler, on_loss, others):
     """Checks the options that reach the library in another form, or not at all."""
     known.check(others)
     membership.check(on_loss)
+    if on_loss == "shrink" and others.get("count") == "per_rank":
+        raise ParamError("on_loss, count: 'shrink' is not possible with 'per_rank', which needs a "
+                         "fixed number of ranks; give count='of_scheme'")
     if timeout is not None and not (isinstance(timeout, Real) and 0 <= timeout <= _LONGEST):
         raise ParamError(f"timeout: {timeout!r}; accepted are seconds up to {_LONGEST}, and None "
                          "or 0: as long as the process group waits")
@@ -502,6 +506,9 @@ class Engine:
             at = "" if match[3] is None else f": element {element}"
             return f"parameter '{self.names[number]}'{at}"
         text = re.sub(r"\btensor (\d+)(?:: (?:piece (\d+), )?element (\d+))?", named, str(error))
+        if text.startswith("membership: rank"):
+            for theirs, ours in _MEMBERSHIP.items():
+                text = text.replace(theirs, ours)
         text = re.sub(r"\bcommon value (\d+)(.*); call tw_group_set_common alike on all ranks",
                       lambda found: f"{list(self.applied)[int(found[1])]}{found[2]}; set it alike "
                       "on all ranks, and step schedulers on all of them", text)

@@ -153,7 +153,12 @@ _WORDS = {"TW_MEAN": "'mean'", "TW_SUM": "'sum'", "TW_MEAN_OF_SENDERS": "'mean_o
           "TW_WARMUP_EXPONENTIAL": "'exponential'", "TW_WARMUP_LINEAR": "'linear'",
           "TW_WARMUP_COSINE": "'cosine'", "TW_WARMUP_CALLER": "'caller'",
           "TW_CHECKSUM_ON": "True", "TW_CHECKSUM_OFF": "False",
-          "TW_FEEDBACK_ON": "True", "TW_FEEDBACK_OFF": "False"}
+          "TW_FEEDBACK_ON": "True", "TW_FEEDBACK_OFF": "False",
+          "TW_COUNT_OF_SCHEME": "'of_scheme'", "TW_COUNT_PER_RANK": "'per_rank'",
+          "TW_BEFORE_NOTHING": "'nothing'", "TW_BEFORE_ADAMW": "'adamw'",
+          "TW_F32": "float32", "TW_F16": "float16", "TW_BF16": "bfloat16",
+          "TW_CPU": "CPU", "TW_CUDA": "CUDA"}
+_FIELDS = {"method": "select", "global": "global_"}     # that have other names here
 
 
 def check(status):
@@ -161,7 +166,8 @@ def check(status):
     if status < 0:
         kind = errors.BY_CODE.get(status, errors.Error)
         text = lib.tw_last_error().decode(errors="replace")
-        raise kind(re.sub(r"\bTW_\w+", lambda found: _WORDS.get(found[0], found[0]), text))
+        text = re.sub(r"\bTW_\w+", lambda found: _WORDS.get(found[0], found[0]), text)
+        raise kind(re.sub(r"\b(method|global)(?=: )", lambda found: _FIELDS[found[0]], text))
 
 
 def version() -> str:

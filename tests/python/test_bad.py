@@ -50,6 +50,22 @@ def bad_arguments(rank, nranks):
                 lambda: thinwire.compress(fresh(), timeout=timeout))
     refused(thinwire.ParamError, "grad_scaler: True",
             lambda: thinwire.compress(fresh(), grad_scaler=True))
+    refused(thinwire.NameError, "select: 'nope' is not known",
+            lambda: thinwire.compress(fresh(), select="nope"))
+    refused(thinwire.MismatchError, "select: rank 1 has dgc, rank 0 has exact; ",
+            lambda: thinwire.compress(fresh(), select=("exact", "dgc")[rank]))
+    refused(thinwire.MismatchError, "global_: rank 1 has 'reuse', rank 0 has 'exact'; ",
+            lambda: thinwire.compress(fresh(), global_=("exact", "reuse")[rank]))
+    refused(thinwire.MismatchError, "count: rank 1 has 'per_rank', rank 0 has 'of_scheme'; ",
+            lambda: thinwire.compress(fresh(), count=("of_scheme", "per_rank")[rank]))
+    refused(thinwire.ParamError, "count: 'per_rank' needs a fixed exchange",
+            lambda: thinwire.compress(fresh(), "auto", count="per_rank"))
+    refused(thinwire.ParamError, "on_loss, count: 'shrink' is not possible with 'per_rank'",
+            lambda: thinwire.SGD(model(), 0.1, on_loss="shrink", count="per_rank"))
+    refused(thinwire.MismatchError, "on_loss: rank 1 has 'shrink', rank 0 has 'raise'; ",
+            lambda: thinwire.SGD(model(), 0.1, on_loss=("raise", "shrink")[rank]))
+    refused(thinwire.MismatchError, "type: rank 1 has bfloat16, rank 0 has float32; ",
+            lambda: thinwire.SGD(model().to((torch.float, torch.bfloat16)[rank]), 0.1))
     refused(thinwire.NameError, "okto", lambda: thinwire.compress(fresh(), scheme="okto"))
     refused(thinwire.DensityError, "density", lambda: thinwire.compress(fresh(), density=2.0))
     refused(thinwire.ParamError, "momentum", lambda: thinwire.compress(fresh(), momentum=3.0))
