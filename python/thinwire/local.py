@@ -598,6 +598,11 @@ class LocalSteps:
     def __repr__(self):
         return f"<thinwire.LocalSteps: {self.summary()}>"
 
+    def __reduce_ex__(self, protocol):
+        """For copy and pickle: connections belong to one object in one process."""
+        raise StateError("LocalSteps cannot be copied or pickled, since its exchange cannot; copy "
+                         "its state_dict()")
+
     def state_dict(self):
         """This worker's outer state and residual. Every rank has its own: save all of them, beside
         the state of the model and of the optimizer."""

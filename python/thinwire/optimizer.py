@@ -223,6 +223,11 @@ class Distributed:
             self._exchange.check_scaled()
             self._synchronize(self._prepare_update())
 
+    def __reduce_ex__(self, protocol):
+        """For copy and pickle: connections belong to one object in one process."""
+        raise StateError(f"a {type(self).__name__} of thinwire cannot be copied or pickled, since "
+                         "its exchange cannot; copy its state_dict()")
+
     def add_param_group(self, group):
         if hasattr(self, "_exchange"):
             raise StateError("parameters cannot be added to a distributed optimizer; add them "

@@ -1,8 +1,10 @@
 """What help(), dir() and repr() show; arguments and figures; one process; weights alike."""
 import ast
 import builtins
+import copy
 import inspect
 import pathlib
+import pickle
 import pydoc
 import re
 from datetime import timedelta
@@ -218,6 +220,33 @@ def alike(rank, nranks):
     return first, weights(network)
 
 
+def copied(rank, nranks):
+    """What an exchange belongs to is not copied in halves; models and states are."""
+    for wrapped in (False, True):
+        network = DDP(model()) if wrapped else model()
+        optimizer = thinwire.AdamW(network, density=0.1)
+        loss(network, rank, 0).backward()
+        optimizer.step()
+        others = [optimizer]
+        if not wrapped:
+            third, inner = model(), torch.optim.SGD(model().parameters(), lr=0.1)
+            others += [thinwire.SGD(model(), lr=0.1), thinwire.DistributedOptimizer(inner),
+                       thinwire.LocalSteps(third, torch.optim.SGD(third.parameters(), lr=0.1))]
+        for one in others:
+            for call in (copy.copy, copy.deepcopy, pickle.dumps):
+                refused(thinwire.StateError, "copy its state_dict()", lambda: call(one))
+        state = copy.deepcopy(optimizer.state_dict())
+        assert weights(copy.deepcopy(getattr(network, "module", network))).any()
+        optimizer.load_state_dict(pickle.loads(pickle.dumps(state)))
+        loss(network, rank, 1).backward()
+        optimizer.step()
+    return weights(network)
+
+
+def test_copies():
+    assert equal(run(copied, 2))
+
+
 class Mixed(torch.nn.Module):
     """Buffers of all types that models have."""
 
@@ -259,4 +288,4 @@ if __name__ == "__main__":
           test_type_checkers_see_the_same, test_unknown_options,
           test_timeout_error, test_summary_that_sends_more, test_defaults, test_figures, test_repr,
           test_mismatches, test_timeout_of_the_process_group, test_one_process,
-          test_broadcast_of_all_types, test_broadcast_parameters])
+          test_copies, test_broadcast_of_all_types, test_broadcast_parameters])
