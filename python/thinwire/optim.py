@@ -86,11 +86,16 @@ def _check_not_wrapped(parameters):
     """Refuses parameters of a DistributedDataParallel that we were not told of: it would sum their
     gradients densely."""
     mine = set(map(id, parameters))
-    for one in gc.get_referrers(DistributedDataParallel):       # its instances do
-        if type(one) is DistributedDataParallel and \
+    for one in gc.get_referrers(*_kinds(DistributedDataParallel)):      # their instances do
+        if issubclass(type(one), DistributedDataParallel) and \
                 any(id(parameter) in mine for parameter in one.parameters()):
             raise ParamError("params: they belong to a DistributedDataParallel, which would sum "
                              "their gradients densely; pass it as params, or as model=")
+
+
+def _kinds(kind):
+    """A class, and all that are derived from it."""
+    return [kind, *(one for derived in kind.__subclasses__() for one in _kinds(derived))]
 
 
 def _check_number(group, field, lowest=0.0):

@@ -401,6 +401,8 @@ def bad_arguments(rank, nranks):
     refused(thinwire.ParamError, "1 parameters are not the model's", lambda: thinwire.AdamW(
         [*wrapped.parameters(), torch.nn.Parameter(torch.zeros(3))], model=wrapped))
     refused(thinwire.ParamError, "as model=", lambda: thinwire.AdamW(wrapped.parameters()))
+    derived = type("Derived", (type("Middle", (DDP,), {}),), {})(model())
+    refused(thinwire.ParamError, "as model=", lambda: thinwire.AdamW(derived.module))
     refused(thinwire.ParamError, "process_group", lambda: thinwire.AdamW(
         wrapped, process_group=dist.new_group()))
     refused(TypeError, "model: ", lambda: thinwire.AdamW(wrapped.parameters(), model=5))
