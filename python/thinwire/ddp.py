@@ -342,12 +342,16 @@ def _hook(state, bucket):
     return state.submit(bucket)
 
 
-def attach(model, named, **options):
-    """Makes the communication hook of a DistributedDataParallel. Collective.
-    named: its trained() parameters. Options are those of Engine. Returns the state."""
+def _refuse_shrink(options):
     membership.refuse(options.pop("on_loss", None), "DistributedDataParallel",
                       ". Or train the plain model with thinwire.AdamW, SGD, DistributedOptimizer or "
                       "LocalSteps, which need the process group for the meeting only")
+
+
+def attach(model, named, **options):
+    """Makes the communication hook of a DistributedDataParallel. Collective.
+    named: its trained() parameters. Options are those of Engine. Returns the state."""
+    _refuse_shrink(options)
     if model in _compressed:
         raise StateError("the model is compressed already; call compress, or make an optimizer of "
                          "thinwire, once for each DistributedDataParallel")
@@ -430,6 +434,7 @@ def compress(model: torch.nn.Module, scheme: str = "oktopk",
     if fsdp.is_sharded(model):
         return fsdp.attach(model, scheme=scheme, density=density, **options)
     if isinstance(model, torch.nn.Module) and _is_single():
+        _refuse_shrink(options)
         named, chosen = _trained(model.named_parameters()), options.pop("whole_model", None)
         forms = [_selects_as_a_whole(named, options), False] if chosen is None else [chosen]
         return Single(named, forms, scheme=scheme, density=density, **options)

@@ -17,6 +17,7 @@ class Single:
     def __init__(self, named, forms, **options):
         self._named, self._forms, self._options = named, forms, options
         self._saved = None      # residuals of a larger job wait here for the next one
+        Engine(named, whole_model=forms[0], **options).close()  # checks what several ranks would
 
     def stats(self) -> Dict[str, float]:
         """The figures of several ranks, all 0 but the size of the model."""

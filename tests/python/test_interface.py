@@ -207,6 +207,20 @@ def test_one_process():
     assert stats["payload_sent"] == stats["last_payload_sent"] == stats["last_density"] == 0
     assert stats["elements"] == sum(one.numel() for one in plain.parameters())
     state.close()
+    for kind, words, options in (
+            (thinwire.NameError, "okto", {"scheme": "okto"}),
+            (thinwire.NameError, "select: 'nope'", {"select": "nope"}),
+            (thinwire.NameError, "'q3'", {"wire": "q3"}),
+            (ValueError, "count: 'each'; accepted is 'of_scheme', 'per_rank'", {"count": "each"}),
+            (ValueError, "result: 'median'", {"result": "median"}),
+            (thinwire.KError, "k: 3000", {"k": 3000}),
+            (thinwire.DensityError, "density: 2.0", {"density": 2.0}),
+            (thinwire.ParamError, "grad_scaler: True", {"grad_scaler": True}),
+            (thinwire.ParamError, "on_loss: 'shrink' is not possible", {"on_loss": "shrink"}),
+            (ValueError, "bucket", {"whole_model": True, "bucket": 5})):
+        refused(kind, words, lambda: thinwire.compress(model(), **options))
+    refused(thinwire.ParamError, "'4.bias' is torch.float64",
+            lambda: thinwire.compress(model().double()))
 
 
 def alike(rank, nranks):
