@@ -42,8 +42,8 @@ def parser(description, **defaults):
     p.add_argument("--scheme", default="oktopk", help="dense: plain DDP; else one of thinwire's")
     p.add_argument("--density", type=float, default=0.01, help="k/n")
     p.add_argument("--per-rank", action="store_true",
-                   help="equal upper bounds: density says those of topka; below them the busiest of "
-                        "8 ranks sends 50 (gtopk) to 81 %% (logtopk) of topka's bytes, oktopk 60 %%")
+                   help="equal upper bounds of bytes: those of topka at this density. oktopk sends "
+                        "about 60 %% of topka's bytes (8 ranks), other schemes 50 to 81 %%")
     p.add_argument("--density-warmup", type=int, metavar="STEPS",
                    help="in which density falls to it (default 0; thinwire: a fifth of the run)")
     p.add_argument("--density-schedule", choices=("exponential", "linear", "cosine"),

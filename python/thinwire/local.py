@@ -600,7 +600,7 @@ class LocalSteps:
 
     def __reduce_ex__(self, protocol):
         """For copy and pickle: connections belong to one object in one process."""
-        raise StateError("LocalSteps cannot be copied or pickled, since its exchange cannot; copy "
+        raise StateError("LocalSteps exchanges weights, so it cannot be copied or pickled; copy "
                          "its state_dict()")
 
     def state_dict(self):

@@ -364,9 +364,9 @@ class SGD(_Exchanging, torch.optim.SGD):
     def _check_unchanged(self):
         for group in self.param_groups:
             if self._momentum_before and group["momentum"] != 0:
-                raise ParamError(f"momentum: {group['momentum']}; with momentum_before it is before "
-                                 "selection and cannot change, so that of the parameter groups "
-                                 "stays 0 (schedulers: cycle_momentum=False)")
+                raise ParamError(f"momentum: {group['momentum']}; with momentum_before that of the "
+                                 "parameter groups stays 0, and momentum cannot change "
+                                 "(schedulers: cycle_momentum=False)")
 
     check_applied = _check_unchanged
 

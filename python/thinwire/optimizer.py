@@ -225,8 +225,8 @@ class Distributed:
 
     def __reduce_ex__(self, protocol):
         """For copy and pickle: connections belong to one object in one process."""
-        raise StateError(f"a {type(self).__name__} of thinwire cannot be copied or pickled, since "
-                         "its exchange cannot; copy its state_dict()")
+        raise StateError(f"this {type(self).__name__} exchanges gradients, so it cannot be copied "
+                         "or pickled; copy its state_dict()")
 
     def add_param_group(self, group):
         if hasattr(self, "_exchange"):

@@ -240,7 +240,7 @@ def refusals(rank, nranks):
     refused(thinwire.ParamError, "on_loss: None", lambda: sgd(model(), on_loss=None))
     optimizer = sgd(model(), on_loss="shrink")
     refused(thinwire.StateError, "save state_dict() on every rank", optimizer.gather_state_dict)
-    refused(thinwire.MismatchError, "membership: rank 1 has",
+    refused(thinwire.MismatchError, "on_loss: rank 1 has 'shrink'",
             lambda: sgd(model(), on_loss="shrink" if rank else "raise"))
 
 

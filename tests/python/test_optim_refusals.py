@@ -632,5 +632,5 @@ if __name__ == "__main__":
           test_other_settings_are_refused, test_other_clips_are_refused, test_rates_in_join,
           test_resumed_is_bitwise_the_same, test_wrong_states, test_bad_arguments,
           test_wrong_order, test_cycled_momentum, test_unfrozen_later,
-          test_unscaled_before_the_exchange, test_wrapped_later, test_forgotten_process_group, test_freed,
-          test_low_densities_are_warned_of_once])
+          test_unscaled_before_the_exchange, test_wrapped_later, test_forgotten_process_group,
+          test_freed, test_low_densities_are_warned_of_once])
