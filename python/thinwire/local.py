@@ -430,9 +430,12 @@ class LocalSteps:
     def _steps_made(self):
         """What the optimizer has counted itself, for each parameter. None: it does not count."""
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        counts = [state.get("step", 0) for state in states]
         if not any("step" in state for state in states):
             return None
-        return [int(state.get("step", 0)) for state in states]
+        on_device = [one for one in counts if isinstance(one, torch.Tensor)]
+        copied = iter(torch.stack(on_device).tolist() if on_device else ())    # one wait for a GPU
+        return [int(next(copied) if isinstance(one, torch.Tensor) else one) for one in counts]
 
     def _steps_of_round(self):
         """Those of the parameter with most: the others had no gradient in some steps."""

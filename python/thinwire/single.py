@@ -2,6 +2,8 @@
 gradients stay as they are. So a script needs no case of its own for one process."""
 from typing import Any, Dict, Optional
 
+import torch
+
 from . import states
 from .engine import Engine
 from .errors import MismatchError
@@ -17,7 +19,9 @@ class Single:
     def __init__(self, named, forms, **options):
         self._named, self._forms, self._options = named, forms, options
         self._saved = None      # residuals of a larger job wait here for the next one
-        Engine(named, whole_model=forms[0], **options).close()  # checks what several ranks would
+        # Checks what several ranks would. Memory of a CPU that nobody writes costs nothing.
+        Engine([(name, torch.empty_like(one, device="cpu")) for name, one in named],
+               whole_model=forms[0], **options).close()
 
     def stats(self) -> Dict[str, float]:
         """The figures of several ranks, all 0 but the size of the model."""
