@@ -66,7 +66,7 @@ static int parse(train_settings *s, int argc, char **argv) {
                        "first steps, in which density falls from 0.25 to --density (default 0)"),
         OPTION_CHOICE("density-schedule", "NAME", &s->density_schedule, density_schedule_name,
                       "how density falls (default exponential)."),
-        OPTION_INTEGER("ranks", "N", &s->ranks, 1, JOB_RANKS_MAX, "workers as threads (default 4)"),
+        OPTION_INTEGER("ranks", "N", &s->ranks, 1, 1e9, "workers as threads (default 4)"),
         JOB_TCP_OPTIONS(&s->tcp),
         OPTION_FLAG(
             "elastic", &s->tcp.elastic,
@@ -184,6 +184,8 @@ static int check_idle(const train_settings *s) {
         {"outer-momentum", "--local-steps H", s->outer_momentum >= 0.0, s->local_steps > 0},
         {"decay", "--local-steps H", s->decay >= 0.0, s->local_steps > 0},
         {"delayed", "--local-steps H", s->delayed, s->local_steps > 0},
+        {"density-schedule", "--density-warmup N", s->density_schedule >= 0,
+         s->density_warmup > 0},
         {"every", "--checkpoint DIR", s->checkpoint_every > 0, s->checkpoints != NULL},
         {"drop-every", "--schedule step", s->drop_every > 0, is_step(s)},
         {"drop-factor", "--schedule step", s->drop_factor >= 0.0, is_step(s)},
@@ -199,6 +201,9 @@ static int check_idle(const train_settings *s) {
 }
 
 static int check(const train_settings *s) {
+    if (s->ranks > JOB_RANKS_MAX && s->tcp.meet == NULL)
+        return error_usage("train: --ranks %" PRId64 ": threads are from 1 to %d", s->ranks,
+                           JOB_RANKS_MAX);
     if (s->epochs > 0 && s->steps > 0)
         return error_usage("train: give --epochs or --steps, not both");
     if (s->correct_momentum && strcmp(names_scheme(s->scheme), "dense") == 0) {
@@ -272,6 +277,7 @@ static void settle_unset(train_settings *s) {
     settle(&s->outer_rate, defaults.outer_rate);
     settle(&s->outer_momentum, defaults.outer_momentum);
     settle(&s->decay, defaults.decay);
+    s->density_schedule = s->density_schedule >= 0 ? s->density_schedule : 0;
     s->checkpoint_every = s->checkpoint_every > 0 ? s->checkpoint_every : 100;
 }
 
@@ -279,6 +285,7 @@ int command_train(int argc, char **argv) {
     train_settings settings = TRAIN_SETTINGS_INIT;
     settings.scheme = names_find_scheme("oktopk");
     settings.momentum = settings.drop_factor = UNSET;
+    settings.density_schedule = -1;
     settings.outer_rate = settings.outer_momentum = settings.decay = UNSET;
     job_silence_others(argc, argv);
     int status = parse(&settings, argc, argv);

@@ -11,7 +11,7 @@
  *   cursor      0        0      0 -> 1 -> 0                 {0, 1} is launched, then {2}
  *
  * Everything here is under the worker's mutex, but for the steps themselves: a launched tensor
- * belongs to the thread until it is finished. */
+ * belongs to whoever runs its step until it is finished. */
 #include "group/group.h"
 
 #include <fenv.h>
@@ -80,12 +80,13 @@ static void run_launch(tw_group *g, int64_t launch) {
         return;
     fesetenv(&queued->environment);
     pthread_mutex_unlock(&g->worker.mutex);
-    tw__transport_skip_computing(g->transport);
+    tw__transport_begin_computing(g->transport);
     int error = g->broken;
     if (error == TW_OK)
         error = tw__allreduce_run(g, g->members, count);
     else
         tw__fail(error, "an earlier bucket failed: %s", g->broken_text);
+    tw__transport_end_computing(g->transport);
     pthread_mutex_lock(&g->worker.mutex);
     int failure = error != TW_OK ? note_failure(g, count) : -1;
     for (int i = 0; i < count; i++) {
@@ -179,7 +180,7 @@ void tw__background_end(tw_group *g) {
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
-    if (has_progress(g, 0, g->ntensors, TW__LAUNCHED, TW__LAUNCHED) &&
+    if (g->nranks > 1 && has_progress(g, 0, g->ntensors, TW__LAUNCHED, TW__LAUNCHED) &&
         !tw__transport_has_failed(g->transport)) /* others may wait for a step that nobody begins */
         tw__transport_abort(g->transport,
                             tw__fail(TW_ERR_STATE, "the group was freed while tensors "

@@ -30,7 +30,7 @@
 typedef enum {
     TW__IDLE = 0,
     TW__STARTED,  /* waits for the rest of its bucket */
-    TW__LAUNCHED, /* its bucket is with the thread */
+    TW__LAUNCHED, /* its bucket is queued or runs */
     TW__FINISHED, /* status and text are set; tw_allreduce_wait makes it idle */
 } tw__progress;
 

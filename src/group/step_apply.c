@@ -87,11 +87,16 @@ static int apply_dense(const tw_group *g, tw__tensor *t) {
 static int knows_parts(const tw__step *s, int job_at, const tw__list *list, tw__list *parts) {
     const tw__job *job = &s->jobs[job_at];
     int64_t end = 0;
+    if (job->left_more || list->at != job->own.at)
+        return 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
-        parts[i] = (tw__list){job->own.at + end, tw__owner(s, job_at, i)->selected};
-        end += parts[i].count;
+        int64_t count = tw__owner(s, job_at, i)->selected;
+        if (count > list->count - end)
+            return 0;
+        parts[i] = (tw__list){list->at + end, count};
+        end += count;
     }
-    return !job->left_more && list->at == job->own.at && list->count == end;
+    return list->count == end;
 }
 
 static int cut_list(const tw__step *s, int job_at, const tw__list *list, tw__list *parts) {

@@ -31,6 +31,7 @@
 /* Messages of a pair that may be sent and not yet received: those of a few alltoalls. */
 #define RING 8
 #define MOST_SECONDS 1e9
+#define NEVER HUGE_VAL
 
 typedef struct timing {
     _Atomic int full;
@@ -65,7 +66,7 @@ struct tw__sim_clock {
     double now;
     double out_free, in_free; /* when the link can take the next message */
     pthread_t thread;         /* that left the transport last, */
-    double left;              /* at this CPU time */
+    double left;              /* at this CPU time, or NEVER: what it computes next is not counted */
     arrival *arrivals;        /* [nranks]: scratch */
 };
 
@@ -215,8 +216,14 @@ double tw__transport_computing(const tw_transport *t) {
     return t->clock != NULL ? t->clock->network->model.computing : 1.0;
 }
 
-void tw__transport_skip_computing(tw_transport *t) {
+void tw__transport_begin_computing(tw_transport *t) {
     tw__sim_clock_leave(t->clock);
+}
+
+void tw__transport_end_computing(tw_transport *t) {
+    tw__sim_clock_enter(t->clock);
+    if (t->clock != NULL)
+        t->clock->left = NEVER;
 }
 
 double tw__transport_seconds(const tw_transport *t) {
@@ -271,7 +278,7 @@ static sim_network *create_network(int nranks, const tw_network *model) {
                                        .rank = (int)r,
                                        .now = 1e-30, /* not 0, which means no time */
                                        .thread = pthread_self(),
-                                       .left = HUGE_VAL,
+                                       .left = NEVER,
                                        .arrivals = n->arrivals + r * ranks};
     return n;
 }

@@ -119,6 +119,10 @@ static void run_job(int number, double seconds) {
 
 int main(int argc, char **argv) {
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 5, begin = seconds_now();
+    if (argc > 4 || !(seconds > 0.0)) {
+        (void)fprintf(stderr, "usage: test_churn [SECONDS [SEED [PREFIX]]]\n");
+        return 2;
+    }
     double share = seconds / 16 > 60 ? 60 : seconds / 16 < 2.5 ? 2.5 : seconds / 16;
     is_short = seconds < 30;
     rng.key = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;

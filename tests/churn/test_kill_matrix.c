@@ -245,6 +245,10 @@ int main(int argc, char **argv) {
     static char output[1 << 16]; /* a table appears at once */
     (void)setvbuf(stdout, output, _IOFBF, sizeof output);
     is_quick = argc < 2;
+    if (argc > 2 || (!is_quick && atoi(argv[1]) < 1)) {
+        (void)fprintf(stderr, "usage: test_kill_matrix [EVERY], from 1 on\n");
+        return 2;
+    }
     return is_quick ? run_exchanges("some points", 0, check_exchanges(), 151)
                     : run_side_by_side(atoi(argv[1]));
 }

@@ -365,6 +365,7 @@ for option in "--outer-lr 1" "--outer-momentum 0" "--decay 0.95" --delayed; do
     fails 2 "${option%% *} needs --local-steps H" $option
 done
 fails 2 "--every needs --checkpoint" --every 100
+fails 2 "--density-schedule needs --density-warmup" --density-schedule linear
 for option in "--drop-every 5" "--drop-factor 0.1"; do
     # shellcheck disable=SC2086
     fails 2 "${option%% *} needs --schedule step" $option
@@ -376,6 +377,7 @@ fails 2 "--momentum needs --optimizer sgd" --model lstm --momentum 0.9
 trains --steps 2 --schedule step --drop-every 1 --drop-factor 0.5
 trains --steps 2 --optimizer adamw --momentum-correction --momentum 0.5
 fails 2 "from 1 to 1024" --ranks 1025
+fails 1 "seconds" --ranks 2000 --rank 0 --meet 127.0.0.1:0 --timeout 0.2
 fails 2 "--checkpoint" --local-steps 5 --checkpoint "$dir/none"
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
 fails 2 "needs a fixed scheme" --scheme auto --per-rank

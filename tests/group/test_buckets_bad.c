@@ -297,14 +297,17 @@ static void test_free_in_flight(void **state) {
 static int free_or_step(ranks *r, int rank, void *context) {
     static const float grad[100];
     static float out[2][100];
-    (void)context;
+    int *told = context;
     int error = rank == 0 ? tw_allreduce_start(r->groups[0], 0, grad, out[0])
                           : tw_allreduce(r->groups[1], 0, grad, out[1]);
     if (rank == 0) {
         tw_group_free(r->groups[0]);
         r->groups[0] = NULL;
     }
-    return error == TW_ERR_STATE ? TW_OK : error; /* the step may have ended before */
+    if (error != TW_ERR_STATE)
+        return error; /* the step has ended before */
+    *told += strstr(tw_last_error(), "freed") != NULL;
+    return TW_OK;
 }
 
 /* Freed with a step that was launched: the other rank does not wait for its timeout, 300 s. */
@@ -312,15 +315,37 @@ static void test_free_launched(void **state) {
     (void)state;
     const int64_t n = 100;
     const tw_group_params params = workload_params("topka", 0);
+    int told = 0;
     for (int round = 0; round < 50; round++) {
         ranks r;
         ranks_open(&r, 2, &params, &n, 1);
         const time_t begin = time(NULL);
-        ranks_run(&r, free_or_step, NULL);
+        ranks_run(&r, free_or_step, &told);
         ranks_ok(&r);
         check_between("seconds until the other knows", time(NULL) - begin, 0, 5);
         ranks_close(&r);
     }
+    check_between("rounds in which the other was told", told, 1, 50);
+}
+
+/* Where there is no other rank to tell, the transport serves the next group. */
+static void test_free_alone(void **state) {
+    (void)state;
+    static const float grad[100];
+    static float out[100];
+    tw_transport *transport;
+    tw_group *group;
+    const tw_group_params params = workload_params("topka", 0);
+    check_ok(tw_transport_self(&transport));
+    for (int round = 0; round < 200; round++) {
+        check_scene("free alone, round %d", round);
+        check_ok(tw_group_create(&group, transport, &params));
+        check_ok(tw_group_add(group, 100, NULL, NULL));
+        check_ok(tw_group_open(group));
+        check_ok(tw_allreduce_start(group, 0, grad, out));
+        tw_group_free(group);
+    }
+    tw_transport_free(transport);
 }
 
 /* Starts one tensor, or two in separate buckets, and waits for the second: the first is done. */
@@ -467,6 +492,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_errors_of_others),
         cmocka_unit_test(test_free_in_flight),
         cmocka_unit_test(test_free_launched),
+        cmocka_unit_test(test_free_alone),
         cmocka_unit_test(test_next_group),
         cmocka_unit_test(test_absent),
         cmocka_unit_test(test_buckets_after_a_break),

@@ -157,7 +157,7 @@ __device__ inline void learn_margin(const Step &s, const Learned &l, const Seen 
 /* Somewhat below a magnitude: a fifth, but no more than half of what the bins near a guess span, or the
  * k-th largest would be above them in the next step too. */
 __device__ inline float below_edge(const Step &s, float edge) {
-    uint32_t half = (BINS / 2) << near_shift(s.k), bits = __float_as_uint(edge);
+    uint32_t half = (BINS / 2) << near_shift(s.next_k), bits = __float_as_uint(edge);
     return fmaxf(0.8f * edge, __uint_as_float(bits > half ? bits - half : 0));
 }
 
