@@ -101,6 +101,8 @@ def parser(description, **defaults):
 def check(args):
     if args.scheme == "dense" and args.momentum_correction:
         raise SystemExit("--momentum-correction: not with --scheme dense, which selects nothing")
+    if args.scheme == "dense" and args.per_rank:
+        raise SystemExit("--per-rank: not with --scheme dense, which sends all values")
     if args.momentum_correction and args.dense_steps:
         raise SystemExit("--dense-steps: not with --momentum-correction")
     if args.optimizer == "thinwire":

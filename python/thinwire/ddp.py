@@ -124,6 +124,7 @@ class _Worker(threading.Thread):
                 pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
             for number, grad in pieces:
                 self.engine.begin(number, grad)
+            self.engine.launch()
         except Exception:
             self.leave()
             raise

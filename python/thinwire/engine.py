@@ -93,7 +93,7 @@ class Engine:
     def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
                  density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
-                 timeout=None, on_loss="raise", time_dense=True, transport=None, **options):
+                 timeout=None, on_loss="raise", time_dense=True, transport=None, opens=True, **options):
         _check(parameters)
         _check_options(timeout, grad_scaler, on_loss, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
@@ -107,6 +107,7 @@ class Engine:
         self.sizes = [parameter.numel() for _, parameter in parameters]
         self.dtypes = [parameter.dtype for _, parameter in parameters]
         self.device = parameters[0][1].device
+        self.kinds = list(zip(self.sizes, self.dtypes, [self.device] * len(self.sizes)))
         self.process_group, self.scaler, self.scheme = process_group, grad_scaler, scheme
         self.whole_model = whole_model
         self.as_a_whole = whole_model or grad_scaler is not None    # waits for all gradients
@@ -138,9 +139,12 @@ class Engine:
             options["select"] = options.get("select") or "exact"    # leave some values behind
         try:
             self._make_vectors()
-            self._open(scheme=scheme, bucket=library.LARGEST if self.as_a_whole else bucket,
-                       threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
-                       timeout=timeout, **self.schedule.options, **options)
+            self._make_group(scheme=scheme, bucket=library.LARGEST if self.as_a_whole else bucket,
+                             threads=threads or min(torch.get_num_threads(), _MOST_THREADS),
+                             timeout=timeout, **self.schedule.options, **options)
+            if not opens:       # what can be wrong with the arguments has been checked
+                return
+            self._open()
             if time_dense:
                 self._time_dense()
             if self.groups.is_adaptive:
@@ -170,7 +174,7 @@ class Engine:
         if updates:
             self.updates = self.sum_slots if copies else pieces
 
-    def _open(self, **options):
+    def _make_group(self, **options):
         if self.stream is not None:
             options.update(device=library.CUDA, ordinal=self.device.index or 0,
                            stream=self.stream.cuda_stream)
@@ -187,6 +191,8 @@ class Engine:
                 self.group.add_pieces([self.sizes[number] for number in numbers], **chosen)
             else:
                 self.group.add(size, **chosen)
+
+    def _open(self):
         try:
             self.group.open()
         except Error as error:
@@ -232,8 +238,8 @@ class Engine:
     # ---- a step
 
     def begin(self, number, grad):
-        """Starts the exchange of a gradient; leave it alone until finish(). CUDA: call it in
-        self.stream."""
+        """Hands a gradient over; leave it alone until finish(). Its exchange starts now, or that
+        of the whole model in launch(). CUDA: call it in self.stream."""
         try:
             self._begin(number, grad)
         except Exception:
@@ -245,10 +251,9 @@ class Engine:
             raise ParamError(f"parameter '{self.names[number]}' has a sparse gradient; use "
                              "sparse=False in embeddings")
         now = grad.numel(), grad.dtype, grad.device
-        then = self.sizes[number], self.dtypes[number], self.device
-        if now != then:
+        if now != self.kinds[number]:
             raise SizeError(f"parameter '{self.names[number]}' has changed: {_kind(*now)}, it was "
-                            f"{_kind(*then)}; wrap and compress the model again")
+                            f"{_kind(*self.kinds[number])}; wrap and compress the model again")
         if not self.begun:
             self._prepare()
         source = self._source(number, grad)
@@ -256,9 +261,18 @@ class Engine:
         self.begun.append((number, grad, *self.given[number]))
         if not self.whole_model:
             self._start(number)
-        elif len(self.begun) == len(self.sizes):
-            for tensor in range(len(self.tensors.sizes)):
-                self._start(tensor)
+
+    def launch(self):
+        """Starts the exchange of a whole model whose gradients have all begun. Call it right
+        before finish() if nothing is to run beside it: a caller that waits in time runs it itself,
+        and need not be woken."""
+        if self.whole_model and len(self.begun) == len(self.sizes):
+            try:
+                for tensor in range(len(self.tensors.sizes)):
+                    self._start(tensor)
+            except Exception:
+                self.begun = []     # as in begin()
+                raise
 
     def _prepare(self):
         """Asks for what may differ from step to step."""
@@ -324,12 +338,16 @@ class Engine:
             source = self.slots[number].view_as(grad).copy_(grad)
         elif self.scaler is not None:
             source = grad.contiguous().float()
+        elif grad.dtype == self.types[number] and grad.is_contiguous():
+            return grad
         else:
             return grad.contiguous().to(self.types[number])
         return source.mul_(1.0 / self.scale) if self.scaler is not None else source
 
     def _check_complete(self, begun):
         """Refuses a parameter without a gradient: it could not receive its share of the result."""
+        if len(begun) == len(self.sizes):
+            return
         missing = set(range(len(self.sizes))) - {number for number, _, _, _ in begun}
         if missing:
             raise ParamError(f"parameter '{self.names[min(missing)]}' got no gradient on any rank; "
@@ -340,7 +358,7 @@ class Engine:
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
         on all ranks. Returns False for a step to skip: gradients are infinite then. then() is
         called before anything is counted, so that a GPU gets work soon."""
-        begun = self.begun
+        begun, given = self.begun, self.given   # not freed before then(): that takes a while
         try:
             if self.whole_model:
                 self._check_complete(begun)
@@ -358,6 +376,7 @@ class Engine:
             self.begun, self.given = [], {}
         if then is not None:
             then()
+        del given
         if not self.makes_updates:
             for _, grad, _, mean in begun:
                 if self.scaler is not None:
@@ -543,8 +562,8 @@ class Engine:
             raise StateError("backward() once more before step(): this step's gradients have been "
                              "exchanged already. Accumulate under no_sync(), and compute gradients "
                              "that you drop under it too, or with requires_grad_(False). After "
-                             "optimizer.zero_grad() training goes on, but what was exchanged stays "
-                             "in residuals and moments")
+                             "optimizer.zero_grad() training goes on, but what this step has sent "
+                             "is lost, with what residuals had added to it")
 
     # ---- statistics and state
 

@@ -277,8 +277,9 @@ class Group:
         sizes = self._pieces[tensor]
         if len(pieces) != len(sizes):
             raise ParamError(f"{len(pieces)} pieces were given, the tensor has {len(sizes)}")
-        return (ctypes.c_void_p * len(sizes))(*(address(piece, size * width)
-                                                for piece, size in zip(pieces, sizes)))
+        return (ctypes.c_void_p * len(sizes))(*(
+            piece if isinstance(piece, int) else address(piece, size * width)
+            for piece, size in zip(pieces, sizes)))
 
     def _addresses(self, tensor, grad, out):
         n, width = self._size(tensor)

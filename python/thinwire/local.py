@@ -34,7 +34,7 @@ from .engine import Engine, check_type
 from .errors import (BY_CODE, Error, ExcludedError, MismatchError, ParamError, StateError,
                      TransportError)
 from .group import tcp
-from .optimizer import held
+from .optimizer import NotCopied, held
 from .options import shown
 from .parameters import broadcast_parameters, check_whole
 from .process_group import ranks_of
@@ -377,7 +377,7 @@ class LocalSteps:
         that are made later replace it again, and look for the optimizer in it."""
         step = self.optimizer.step
 
-        @functools.wraps(step)
+        @functools.wraps(getattr(step, "__func__", step))   # with self, which MethodType takes away
         def counted(_, *arguments, **keywords):
             if self._closed:        # a scheduler's step() still calls this one
                 return step(*arguments, **keywords)
@@ -434,7 +434,8 @@ class LocalSteps:
         if not any("step" in state for state in states):
             return None
         on_device = [one for one in counts if isinstance(one, torch.Tensor)]
-        copied = iter(torch.stack(on_device).tolist() if on_device else ())    # one wait for a GPU
+        alike = [one.reshape(1).to(on_device[0].device) for one in on_device]
+        copied = iter(torch.cat(alike).tolist() if alike else ())       # one wait for a GPU
         return [int(next(copied) if isinstance(one, torch.Tensor) else one) for one in counts]
 
     def _steps_of_round(self):
@@ -523,21 +524,19 @@ class LocalSteps:
         if self._weight != 1.0:
             torch._foreach_mul_(self.grads, self._weight)
         self.engine.set_weight(self._weight)
-        self._on_stream(lambda: [self.engine.begin(number, grad)
-                                 for number, grad in enumerate(self.grads)])
-        self.pending, self.arrived = True, False
-
-    def _on_stream(self, work):
-        """Does it on the engine's stream, between what the current one has queued and will."""
         with self.engine.on_stream():
-            work()
+            for number, grad in enumerate(self.grads):
+                self.engine.begin(number, grad)
+            self.engine.launch()
+        self.pending, self.arrived = True, False
 
     def _arrive(self):
         """Waits until grads hold the mean."""
         if not self.pending or self.arrived:
             return
         try:
-            self._on_stream(self.engine.finish)
+            with self.engine.on_stream():
+                self.engine.finish()
         except BaseException:
             self.pending = False
             raise
@@ -602,9 +601,8 @@ class LocalSteps:
         return f"<thinwire.LocalSteps: {self.summary()}>"
 
     def __reduce_ex__(self, protocol):
-        """For copy and pickle: connections belong to one object in one process."""
-        raise StateError("LocalSteps exchanges weights, so it cannot be copied or pickled; copy "
-                         "its state_dict()")
+        """For copy and pickle."""
+        return NotCopied, ("LocalSteps",)
 
     def state_dict(self):
         """This worker's outer state and residual. Every rank has its own: save all of them, beside

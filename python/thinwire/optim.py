@@ -168,10 +168,14 @@ class _Exchanging(Distributed):
         """Continues from this rank's dict, from gather_state_dict(), or from the list of the dicts
         of all ranks: see docs/python.md. Collective. After an error nothing has changed.
         allow_missing: the list may lack ranks that died with their states."""
-        if self.saved_apart and "thinwire" not in state:
-            super().load_state_dict(state)
-            return self._check_unchanged()
         before = super().state_dict()
+        if self.saved_apart and "thinwire" not in state:
+            try:
+                super().load_state_dict(state)
+                return self._check_unchanged()
+            except Exception:
+                super().load_state_dict(before)
+                raise
         try:
             first, exchange = _parts(state)
             super().load_state_dict(first)
@@ -297,8 +301,11 @@ class AdamW(_Exchanging, _AdamWRule):
         return Groups(of, options, _rates_of(weakref.ref(self)), is_adaptive=True,
                       whole_updates=self._clip_update > 0)
 
+    def _synchronize(self, then=None):
+        self._is_updated = False    # a step that failed may have left it True
+        super()._synchronize(then)
+
     def _prepare_update(self):
-        self._is_updated = False
         self._locate()
         return torch.no_grad()(self._update)
 

@@ -4,8 +4,10 @@ for scripts without DistributedDataParallel, as in Horovod.
 The exchange of a gradient starts when the backward pass has computed it. step() waits for all of
 them, then runs the optimizer's own step. Weights must be equal at the start, as with Horovod.
 """
+import contextlib
 import functools
 import threading
+import types
 import weakref
 from numbers import Real
 from typing import TYPE_CHECKING, Callable, Iterable, Optional, Tuple, Union
@@ -80,11 +82,24 @@ class PlainStep:
                                  f"often than backward_passes_per_step ({self.passes}) says; call "
                                  "step() between")
             if self.ready[number] == self.passes:
-                self._start([number])
+                self._begin([number])
+                self.started[number] = True
+                self.versions[number] = self.parameters[number].grad._version
 
-    def _start(self, numbers):
-        stream = self.engine.stream
+    @contextlib.contextmanager
+    def _or_leave(self):
+        """An error of this rank only: the others must not wait for it."""
         try:
+            yield
+        except Exception:
+            self._reset()       # the next step raises an error of the group again
+            self.engine.transport.abort()
+            raise
+
+    def _begin(self, numbers):
+        """Hands gradients over, behind what computes them."""
+        stream = self.engine.stream
+        with self._or_leave():
             for number in numbers:
                 if self.parameters[number].grad is None:
                     self.parameters[number].grad = torch.zeros_like(self.parameters[number])
@@ -93,13 +108,6 @@ class PlainStep:
             with torch.cuda.stream(stream):     # None: no effect
                 for number in numbers:
                     self.engine.begin(number, self.parameters[number].grad)
-        except Exception:       # on this rank only: the others must not wait for it
-            self._reset()       # the next step raises an error of the group again
-            self.engine.transport.abort()
-            raise
-        for number in numbers:
-            self.started[number] = True
-            self.versions[number] = self.parameters[number].grad._version
 
     def _check_unchanged(self):
         """The exchange reads gradients from the backward pass on: a change may come too late."""
@@ -117,11 +125,14 @@ class PlainStep:
         """Waits for all gradients, then calls then() in the engine's stream. Parameters that this
         rank did not use count as zero: all ranks sum the same tensors."""
         with self.lock:
-            self._check_unchanged()
-            self._start([number for number, started in enumerate(self.started) if not started])
+            if not self.engine.as_a_whole:
+                self._check_unchanged()
+            self._begin([number for number, started in enumerate(self.started) if not started])
             self._reset()
             stream = self.engine.stream
             with torch.cuda.stream(stream):
+                with self._or_leave():
+                    self.engine.launch()
                 good = self.engine.finish(then)
             if stream is not None:
                 torch.cuda.current_stream(self.engine.device).wait_stream(stream)
@@ -167,6 +178,26 @@ class DDPStep:
         self.state.close()
 
 
+class NotCopied:
+    """Stands for an optimizer or LocalSteps in a copy of what refers to it, as a model or a
+    scheduler may: connections belong to one object in one process."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __getattr__(self, field):
+        if field.startswith("__"):      # copy and pickle ask for these
+            raise AttributeError(field)
+        raise StateError(f"this is a copy of thinwire's {self.kind}, which exchanges with other "
+                         "ranks and cannot be copied or pickled; copy its state_dict()")
+
+
+def _without_hooks(step):
+    """A method as it was before torch wrapped it: torch lets step() call hooks in each class of
+    which it makes an optimizer."""
+    return types.MethodType(step.__wrapped__, step.__self__) if hasattr(step, "hooked") else step
+
+
 class Distributed:
     """Methods that replace the optimizer's: a base class before the optimizer's own."""
 
@@ -196,11 +227,14 @@ class Distributed:
                              "would be exchanged twice; make it from the wrapped model")
 
     def step(self, closure=None):
+        own_step = super().step
+        if hasattr(type(self).step, "hooked"):      # hooks are called around this one already
+            own_step = _without_hooks(own_step)
         if closure is None:
             self._synchronize_once()
-            result = super().step()
+            result = own_step()
         else:
-            result = super().step(functools.partial(self._evaluate, closure))
+            result = own_step(functools.partial(self._evaluate, closure))
         self.thinwire.is_fresh = False
         return result
 
@@ -224,9 +258,8 @@ class Distributed:
             self._synchronize(self._prepare_update())
 
     def __reduce_ex__(self, protocol):
-        """For copy and pickle: connections belong to one object in one process."""
-        raise StateError(f"this {type(self).__name__} exchanges gradients, so it cannot be copied "
-                         "or pickled; copy its state_dict()")
+        """For copy and pickle."""
+        return NotCopied, (type(self).__name__,)
 
     def add_param_group(self, group):
         if hasattr(self, "_exchange"):

@@ -19,9 +19,9 @@ class Single:
     def __init__(self, named, forms, **options):
         self._named, self._forms, self._options = named, forms, options
         self._saved = None      # residuals of a larger job wait here for the next one
-        # Checks what several ranks would. Memory of a CPU that nobody writes costs nothing.
+        # Checks what several ranks would. Nobody writes the memory of these tensors.
         Engine([(name, torch.empty_like(one, device="cpu")) for name, one in named],
-               whole_model=forms[0], **options).close()
+               whole_model=forms[0], opens=False, **options).close()
 
     def stats(self) -> Dict[str, float]:
         """The figures of several ranks, all 0 but the size of the model."""

@@ -109,17 +109,25 @@ static void run_next(tw_group *g) {
     pthread_cond_broadcast(&w->changed);
 }
 
-/* A device is waited for by short sleeps, to which Linux adds up to 50 us if it is not told. */
-static void sleep_precisely(void) {
+#define PRECISELY 1000 /* ns */
+
+/* A device is waited for by short sleeps, to which Linux adds up to 50 us if it is not told. Returns
+ * what this thread allowed before. */
+static int set_timer_slack(int ns) {
 #ifdef __linux__
-    (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* ns */
+    int before = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
+    if (ns > 0) /* not what an error was */
+        (void)prctl(PR_SET_TIMERSLACK, (unsigned long)ns, 0UL, 0UL, 0UL);
+    return before;
+#else
+    return ns;
 #endif
 }
 
 static void *worker_main(void *group) {
     tw_group *g = group;
     tw__worker_thread *w = &g->worker;
-    sleep_precisely();
+    (void)set_timer_slack(PRECISELY);
     g->backend->stream_adopt(g->stream);
     pthread_mutex_lock(&w->mutex);
     for (;;) {
@@ -263,15 +271,17 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
     return tw_allreduce_start_pieces(g, tensor, &grad, out != NULL ? &out : NULL, 1);
 }
 
-/* Runs the next launch in the caller's thread, whose environment and last error stay as they were. */
+/* Runs the next launch in the caller's thread, whose settings and last error stay as they were. */
 static void run_as_caller(tw_group *g) {
     char text[TW__TEXT];
     fenv_t own;
+    const int longer = set_timer_slack(PRECISELY);
     fegetenv(&own);
     snprintf(text, sizeof text, "%s", tw_last_error());
     run_next(g);
     tw__fail(TW_OK, "%s", text);
     fesetenv(&own);
+    (void)set_timer_slack(longer);
 }
 
 /* Waits for one tensor that was started, by running launches or for the thread that runs one. */

@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import pydoc
 import re
+import resource
 from datetime import timedelta
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
@@ -221,6 +222,10 @@ def test_one_process():
         refused(kind, words, lambda: thinwire.compress(model(), **options))
     refused(thinwire.ParamError, "'4.bias' is torch.float64",
             lambda: thinwire.compress(model().double()))
+    huge = torch.nn.Linear(8000, 4000, bias=False, device="meta")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    thinwire.compress(huge)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10      # KiB
 
 
 def alike(rank, nranks):
@@ -235,7 +240,8 @@ def alike(rank, nranks):
 
 
 def copied(rank, nranks):
-    """What an exchange belongs to is not copied in halves; models and states are."""
+    """What an exchange belongs to is not copied in halves: a copy, as of what refers to it, serves
+    nothing. Models and states are copied."""
     for wrapped in (False, True):
         network = DDP(model()) if wrapped else model()
         optimizer = thinwire.AdamW(network, density=0.1)
@@ -247,8 +253,15 @@ def copied(rank, nranks):
             others += [thinwire.SGD(model(), lr=0.1), thinwire.DistributedOptimizer(inner),
                        thinwire.LocalSteps(third, torch.optim.SGD(third.parameters(), lr=0.1))]
         for one in others:
-            for call in (copy.copy, copy.deepcopy, pickle.dumps):
-                refused(thinwire.StateError, "copy its state_dict()", lambda: call(one))
+            for call in (copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+                refused(thinwire.StateError, "copy its state_dict()", lambda: call(one).state_dict)
+            cycle = torch.optim.lr_scheduler.OneCycleLR(
+                getattr(one, "optimizer", one), 0.1, total_steps=9, cycle_momentum=False)
+            pickle.dumps(cycle.state_dict())        # in torch 1.13 it refers to the optimizer
+            owner = model()
+            owner.trained_by = one
+            refused(thinwire.StateError, "copy its state_dict()",
+                    lambda: copy.deepcopy(owner).trained_by.step)
         state = copy.deepcopy(optimizer.state_dict())
         assert weights(copy.deepcopy(getattr(network, "module", network))).any()
         optimizer.load_state_dict(pickle.loads(pickle.dumps(state)))

@@ -1,4 +1,5 @@
 """LocalSteps: rounds against a model of them, what is sent, state, refusals."""
+import inspect
 import itertools
 import os
 import pathlib
@@ -350,7 +351,9 @@ def test_schedulers():
         schedulers, others = ([torch.optim.lr_scheduler.StepLR(one, 2, 0.5)
                                for _ in range(before)] for one in (optimizer, other))
         own = vars(optimizer).get("step")
+        takes_closure = "closure" in inspect.signature(optimizer.step).parameters   # not in torch 1
         local = thinwire.LocalSteps(network, optimizer, EVERY)
+        assert ("closure" in inspect.signature(optimizer.step).parameters) == takes_closure
         schedulers += [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for _ in range(after)]
         others += [torch.optim.lr_scheduler.StepLR(other, 2, 0.5) for _ in range(after)]
         scheduled(network, optimizer, schedulers, 2 * EVERY)
@@ -390,10 +393,12 @@ def test_options_of_the_example():
     options = made.call_args[1]
     assert options["count"] == "per_rank" and options["warmup"] == "cosine", options
     assert options["seed"] == 3 and options["warmup_steps"] == 2, options
-    for more in (["--per-rank"], ["--density-schedule", "linear"]):
+    for example, more in ((torch_local_steps, ["--per-rank"]),
+                          (torch_local_steps, ["--density-schedule", "linear"]),
+                          (torch_gpt, ["--per-rank"])):
         given = ["x.py", "--data", "text", "--scheme", "dense", *more]
         with mock.patch.object(sys, "argv", given):
-            refused(SystemExit, f"{more[0]}: not with --scheme dense", torch_local_steps.main)
+            refused(SystemExit, f"{more[0]}: not with --scheme dense", example.main)
 
 
 # ---- refusals
@@ -549,6 +554,8 @@ def sparsely_used(rank, nranks):
         network({name: gradient(getattr(network, name).numel(), rank, step)
                  for name in names}).backward()
         optimizer.step()
+        for state in list(optimizer.state.values())[:1]:    # as some optimizers and states have it
+            state["step"] = torch.as_tensor(state["step"]).reshape(1)
     return local.rounds
 
 

@@ -1,7 +1,9 @@
 """thinwire.AdamW and thinwire.SGD train as torch's do at full density, and as their definitions say
 at low density: plain models and DDP, groups, schedulers, accumulation, closures, one process."""
+import contextlib
 import copy
 import functools
+from unittest import mock
 
 import ranks  # noqa: F401 - says SKIP where there is no torch
 import torch
@@ -13,6 +15,7 @@ import thinwire
 from known import Account, Known, balanced, gradient, residuals
 from ranks import equal, loss, main, model, run, weights
 from thinwire import decay
+from test_bad import refused
 from test_hook import Gate, Gated
 
 STEPS = 12
@@ -474,6 +477,54 @@ def test_parameters_that_lie_otherwise():
     assert equal(run(otherwise, 2))
 
 
+# ---- step()
+
+def test_nothing_between_start_and_wait():
+    """So that the caller runs the exchange of a whole model, and no thread need be woken."""
+    network = model()
+    optimizer = thinwire.AdamW(network, lr=0.01, **FULL)
+    group, calls = optimizer.thinwire.group, []
+    with contextlib.ExitStack() as stack:
+        for name in ("set_rate", "start_pieces", "start", "wait", "subtract", "info"):
+            noting = functools.partial(calls.append, name)
+            own = getattr(group, name)
+            stack.enter_context(mock.patch.object(
+                group, name, lambda *given, own=own, noting=noting: (noting(), own(*given))[1]))
+        train(network, optimizer, steps=1)
+    at = calls.index("wait")
+    assert calls[at - 1].startswith("start") and calls[at + 1] == "subtract", calls
+    assert not any(name.startswith("start") for name in calls[at:]), calls
+
+
+def test_hooks_of_torch():
+    """Each is called once, also after torch has made an optimizer of the same rule."""
+    torch.optim.SGD(model().parameters(), lr=0.1)
+    for make in (thinwire.AdamW, thinwire.SGD):
+        network, calls = model(), []
+        optimizer = make(network, lr=0.1)
+        if not hasattr(optimizer, "register_step_post_hook"):       # torch 1
+            return
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        train(network, optimizer, steps=1)
+        assert calls == ["before", "after"], (make, calls)
+
+
+def test_error_after_the_update():
+    """A warning that was made an error ends a step late; the next one is whole all the same."""
+    network, alike = model(), model()
+    optimizer = thinwire.AdamW(network, lr=0.01, **FULL)
+    loss(network, 0, 0).backward()
+    with mock.patch.object(optimizer.thinwire, "end_step", side_effect=UserWarning):
+        refused(UserWarning, "", optimizer.step)
+    optimizer.zero_grad()
+    loss(network, 0, 1).backward()
+    optimizer.synchronize()
+    optimizer.step()
+    assert torch.equal(weights(network), train(alike, thinwire.AdamW(alike, lr=0.01, **FULL),
+                                               steps=2))
+
+
 # ---- one process
 
 def no_process_group(rank, nranks):
@@ -493,4 +544,5 @@ if __name__ == "__main__":
     main([test_full_density_is_torch, test_low_density_is_its_definition,
           test_sgd_is_compress_and_torchs, test_patterns, test_densities, test_limits,
           test_decay_in_parts, test_decay_of_a_refused_step, test_parameters_that_lie_otherwise,
+          test_nothing_between_start_and_wait, test_hooks_of_torch, test_error_after_the_update,
           test_without_a_process_group])

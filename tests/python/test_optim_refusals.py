@@ -461,8 +461,12 @@ def cycled(rank, nranks):
         step_once(network, optimizer, rank, 0)
         before = weights(network)
         faster = [dict(group, momentum=0.9) for group in good["param_groups"]]
-        refused(thinwire.ParamError, "momentum: 0.9; with momentum_before",
-                lambda: optimizer.load_state_dict(dict(good, param_groups=faster)))
+        for optimizer.saved_apart in (True, False):
+            wrong = {name: value for name, value in dict(good, param_groups=faster).items()
+                     if name != "thinwire" or not optimizer.saved_apart}
+            refused(thinwire.ParamError, "momentum: 0.9; with momentum_before",
+                    lambda: optimizer.load_state_dict(wrong))
+            assert optimizer.param_groups[0]["momentum"] == 0
         torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9, max_momentum=0.9)
         refused(thinwire.ParamError, "cycle_momentum=False",
                 lambda: step_once(network, optimizer, rank, 1))
