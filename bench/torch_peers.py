@@ -60,6 +60,8 @@ def main():
     parser.add_argument("--peer", choices=("ddp", "bf16", "powersgd"), required=True)
     parser.add_argument("--rank", type=int, default=4, help="of PowerSGD's matrices")
     args = parser.parse_args()
+    if args.trace:
+        raise SystemExit("--trace: not with --peer; torch.profiler shows all of it")
     args.scheme = args.peer if args.peer != "powersgd" else f"powersgd-{args.rank}"
     torch_gpt.train(args, PeerLoop)
 

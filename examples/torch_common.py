@@ -32,6 +32,7 @@ from torch_runlog import VERSION, Clock, Observer, RunLog, dense_step, snapshot,
 
 FLUSH = 20  # steps between lines of the log: each flush waits for the GPU
 WARM = 3    # passes before the first step
+TRACED, BEFORE_TRACE = 3, 20    # steps in a timeline, and before it
 
 
 def parser(description, **defaults):
@@ -90,6 +91,8 @@ def parser(description, **defaults):
     p.add_argument("--resume", action="store_true",
                    help="continue from the checkpoint, where there is one")
     p.add_argument("--run-log", metavar="FILE", help="JSON lines, for thinwire report")
+    p.add_argument("--trace", metavar="FILE",
+                   help=f"timeline of {TRACED} steps of rank 0, for Perfetto; prints a table of it")
     p.add_argument("--name", help="of the run, in the log (default the scheme)")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--backend", default="gloo",
@@ -103,6 +106,10 @@ def check(args):
         raise SystemExit("--momentum-correction: not with --scheme dense, which selects nothing")
     if args.scheme == "dense" and args.per_rank:
         raise SystemExit("--per-rank: not with --scheme dense, which sends all values")
+    if args.scheme == "dense" and args.trace:
+        raise SystemExit("--trace: not with --scheme dense; torch.profiler shows all of it")
+    if args.trace and args.steps is not None and args.steps < TRACED:
+        raise SystemExit(f"--trace: needs {TRACED} steps")
     if args.momentum_correction and args.dense_steps:
         raise SystemExit("--dense-steps: not with --momentum-correction")
     if args.optimizer == "thinwire":
@@ -233,6 +240,7 @@ class Loop:
         self.alike = self.state is None  # all ranks' optimizers have the same state
         torch.manual_seed(args.seed * 1000 + dist.get_rank())  # of dropout
         self.clock, self.diverged, self.first = None, False, dist.get_rank() == 0
+        self.timeline = None
         self.last_rank = (dist.get_rank() + 1) * args.accumulate - 1
         # The first parameter's gradient is the last: after it the backward pass only waits.
         next(task.model.parameters()).register_hook(self.end_backward)
@@ -264,10 +272,12 @@ class Loop:
 
     def run(self):
         step, result = self.begin()
+        traced = max(step, min(step + BEFORE_TRACE, self.steps - TRACED), self.args.dense_steps)
         while step < self.steps and not self.diverged:
             if step == self.args.dense_steps and self.state is None:
                 self.compress()
-            self.train_step(step)
+            with self.traced_at(step - traced):
+                self.train_step(step)
             step += 1
             if step % FLUSH == 0:
                 self.log.flush()
@@ -286,6 +296,19 @@ class Loop:
     def compress(self):
         if self.args.scheme != "dense":
             self.state = compress(self.args, self.model)
+
+    @contextlib.contextmanager
+    def traced_at(self, number):
+        """--trace, around step `number` of those that are traced."""
+        if number == 0 and self.args.trace and self.first:
+            import thinwire
+
+            self.timeline = thinwire.trace(self.args.trace, self.state)
+            self.timeline.__enter__()
+        yield
+        if number == TRACED - 1 and self.timeline is not None:
+            self.timeline.__exit__(None, None, None)
+            print(f"{self.args.trace}: {TRACED} steps\n{self.timeline.summary()}", flush=True)
 
     def train_step(self, step):
         args = self.args

@@ -78,8 +78,8 @@ def check(args, parser):
     if args.evaluate and args.evaluate % args.local_steps:
         raise SystemExit(f"--evaluate {args.evaluate}: weights are equal after rounds; give a "
                          f"multiple of --local-steps {args.local_steps}")
-    if args.optimizer == "thinwire" or args.accumulate > 1:
-        raise SystemExit("--optimizer thinwire, --accumulate: not with local steps")
+    if args.optimizer == "thinwire" or args.accumulate > 1 or args.trace:
+        raise SystemExit("--optimizer thinwire, --accumulate, --trace: not with local steps")
 
 
 def main():

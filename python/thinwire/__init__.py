@@ -3,7 +3,8 @@
     optimizer = thinwire.AdamW(model, lr=2e-3, steps=10000)          # in place of torch's, or
     thinwire.compress(ddp_model, scheme="oktopk", density=0.01)      # a hook beside any optimizer
 
-docs/python.md is the manual. Group works without torch. The rest imports torch when it is used.
+thinwire.trace() writes a timeline of steps. docs/python.md is the manual. Group works without
+torch. The rest imports torch when it is used.
 thinwire.integrations.accelerate, .lightning and .transformers must be imported by name.
 """
 from typing import TYPE_CHECKING
@@ -42,11 +43,12 @@ if TYPE_CHECKING:       # __getattr__ loads these when they are used
         DistributedOptimizer as DistributedOptimizer,
     )
     from .parameters import broadcast_parameters as broadcast_parameters
+    from .timeline import trace as trace
 
 __version__ = version()
 _LAZY = {"AdamW": "optim", "SGD": "optim", "compress": "ddp", "Compression": "optimizer",
          "DistributedOptimizer": "optimizer", "LocalSteps": "local",
-         "broadcast_parameters": "parameters"}
+         "broadcast_parameters": "parameters", "trace": "timeline"}
 # Without the error classes: some share their names with Python's.
 __all__ = ["Error", "Group", "alone", "tcp", "threads", "schemes", "version", *_LAZY]
 

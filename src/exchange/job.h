@@ -27,7 +27,7 @@ typedef struct tw__segment {
     int64_t n;
     int64_t k;                    /* of this step */
     uint32_t *threshold;          /* oktopk: magnitude bits to reuse, 0 if none; the tensor's */
-    struct tw_selector *selector; /* for exchanges that read gradient + residual, or what selection told */
+    struct tw_selector *selector; /* for exchanges that ask for what it has */
     const void *grad;             /* dense: [n] of this type */
     int type;
     float *out; /* dense: [n] */

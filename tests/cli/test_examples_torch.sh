@@ -227,6 +227,9 @@ stops "--resume, --until: need --checkpoint DIR" torch_gpt.py --data "$dir/text/
 stops "--accumulate: accepted is 1 or more" torch_gpt.py --data "$dir/text/train.txt" --accumulate 0
 stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" \
     --optimizer thinwire --scheme dense
+stops "--per-rank: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" --scheme dense --per-rank
+stops "--trace: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" --scheme dense --trace x
+stops "--trace: needs 3 steps" torch_gpt.py --data "$dir/text/train.txt" --steps 2 --trace x
 stops "multiple of --local-steps" torch_local_steps.py --data "$dir/text/train.txt" --evaluate 7
 stops "--merge: not with --scheme dense" torch_local_steps.py --data "$dir/text/train.txt" --scheme dense --merge mean
 stops "--wire: not with --scheme dense" torch_local_steps.py --data "$dir/text/train.txt" --scheme dense --wire q4
@@ -252,7 +255,10 @@ for scheme in dense oktopk; do
     fi
 done
 train gpt-thinwire torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 20 \
-    --batch 4 --lr 0.003 --warmup 2 --test-limit 1000 --optimizer thinwire --scheme topka
+    --batch 4 --lr 0.003 --warmup 2 --test-limit 1000 --optimizer thinwire --scheme topka \
+    --trace "$dir/timeline.json"
+grep -q '^thinwire  *launch  *3 ' "$dir/out" || fail "$name: no table of the timeline"
+grep -q '"cat": "thinwire"' "$dir/timeline.json" || fail "$name: no timeline"
 grep -q '"density_warmup": 4' "$dir/$name.jsonl" || fail "$name: density does not fall for 4 steps"
 # What PyTorch has: two dense steps, then PowerSGD's matrices of rank 1, counted as a ring sends them.
 # torch 1 has PowerSGD on GPUs only.
