@@ -377,7 +377,7 @@ fails 2 "--momentum needs --optimizer sgd" --model lstm --momentum 0.9
 trains --steps 2 --schedule step --drop-every 1 --drop-factor 0.5
 trains --steps 2 --optimizer adamw --momentum-correction --momentum 0.5
 fails 2 "from 1 to 1024" --ranks 1025
-fails 1 "seconds" --ranks 2000 --rank 0 --meet 127.0.0.1:0 --timeout 0.2
+fails 1 "within 0.2 s" --ranks 1100 --batch 1 --rank 0 --meet 127.0.0.1:1 --timeout 0.2
 fails 2 "--checkpoint" --local-steps 5 --checkpoint "$dir/none"
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before
 fails 2 "needs a fixed scheme" --scheme auto --per-rank

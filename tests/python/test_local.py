@@ -585,9 +585,10 @@ if __name__ == "__main__":
           test_default_of_all_schemes, test_residual_decays,
           test_weights, test_half_precision, test_workers_of_two, test_resume_is_exact,
           test_other_result_is_refused, test_state_that_one_worker_refuses,
-          test_lost_worker_is_named, test_schedulers, test_closed,
-          test_options_of_the_example,
-          test_refusals_of_one_process, test_k_in_place_of_density, test_workers_that_differ,
+          test_lost_worker_is_named, test_options_of_the_example,
+          test_refusals_of_one_process, test_workers_that_differ,
           test_parameters_that_no_round_exchanges, test_changed_weights,
           test_other_outer_rates, test_skipped_steps,
-          test_parameters_without_gradients, test_bad_numbers])
+          test_parameters_without_gradients, test_bad_numbers,
+          # Debian 13's torch forks no ranks after a backward pass:
+          test_schedulers, test_closed, test_k_in_place_of_density])

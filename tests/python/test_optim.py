@@ -547,5 +547,6 @@ if __name__ == "__main__":
     main([test_full_density_is_torch, test_low_density_is_its_definition,
           test_sgd_is_compress_and_torchs, test_patterns, test_densities, test_limits,
           test_decay_in_parts, test_decay_of_a_refused_step, test_parameters_that_lie_otherwise,
-          test_nothing_between_start_and_wait, test_hooks_of_torch, test_error_after_the_update,
-          test_without_a_process_group])
+          test_without_a_process_group, test_nothing_between_start_and_wait,
+          # Debian 13's torch forks no ranks after a backward pass:
+          test_hooks_of_torch, test_error_after_the_update])
