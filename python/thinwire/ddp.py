@@ -57,7 +57,8 @@ class _Worker(threading.Thread):
     def __init__(self, engine):
         super().__init__(daemon=True, name="thinwire")
         self.engine = engine
-        self.jobs, self.waiting = queue.SimpleQueue(), []
+        self.jobs = queue.SimpleQueue()
+        self.waiting, self.begun = [], 0    # buckets of this step; the engine has so many of them
         self.error = None       # the next backward() raises it
         self.good = True        # no bucket of this step was refused
         self.left = False       # this rank has left the group
@@ -72,49 +73,71 @@ class _Worker(threading.Thread):
                 self.engine.close()
                 return
             self.waiting.append(job)
-            if job.last or not self.engine.as_a_whole:
-                jobs, self.waiting = self.waiting, []
-                try:
-                    self._run(jobs)
-                except Exception as error:      # of the device
-                    self._fail(jobs, error)
+            is_complete = job.last or not self.engine.as_a_whole
+            try:
+                with torch.cuda.stream(self.engine.stream):     # None: no effect
+                    if is_complete or job.used is None:
+                        self._hand_over()
+                    if is_complete:
+                        self._run()
+            except Exception as error:      # of the device
+                self._fail(error)
 
     def leave(self):
         """After an error of this rank only: the others must not wait for it."""
         self.left = True
         self.engine.transport.abort()
 
-    def _fail(self, jobs, error):
+    def _fail(self, error):
         self.leave()
         self.error = self.error or error
+        jobs, self.waiting, self.begun = self.waiting, [], 0
         for job in jobs:
             if not job.future.done():
                 job.future.set_exception(self.error)
 
-    def _run(self, jobs):
-        stream = self.engine.stream
-        with torch.cuda.stream(stream):     # None: no effect
+    def _hand_over(self):
+        """Gives the engine the gradients of the buckets that it has not got yet: those of a whole
+        model while the backward pass goes on."""
+        jobs, self.begun = self.waiting[self.begun:], len(self.waiting)
+        if self.engine.stream is not None:
             for job in jobs:
-                if stream is not None:
-                    stream.wait_event(job.ready)
-            self._reduce(jobs)
-            if jobs[-1].last:
-                self.good = True
-                self.engine.begin_step()
-            for job in jobs:
-                job.future.set_result(job.buffer)
-
-    def _reduce(self, jobs):
+                self.engine.stream.wait_event(job.ready)
         if self.error is not None:
             return
         try:
             self.engine.check_used()
             self._begin(jobs)
-            self.good &= self.engine.finish()
-            if jobs[-1].last:
-                self.engine.end_step(self.good)     # may raise its warning, under -W error
         except Exception as error:      # backward() raises it
             self.error = error
+
+    def _run(self):
+        is_last = self.waiting[-1].last
+        self._reduce(is_last)
+        if is_last:
+            self.good = True
+            self.engine.begin_step()
+        for job in self.waiting:
+            job.future.set_result(job.buffer)
+        self.waiting, self.begun = [], 0
+
+    def _reduce(self, is_last):
+        if self.error is not None:
+            return
+        try:
+            self._launch()
+            self.good &= self.engine.finish()
+            if is_last:
+                self.engine.end_step(self.good)     # may raise its warning, under -W error
+        except Exception as error:
+            self.error = error
+
+    def _launch(self):
+        try:
+            self.engine.launch()
+        except Exception:
+            self.leave()
+            raise
 
     def _begin(self, jobs):
         pieces = [piece for job in jobs for piece in zip(job.numbers, job.grads)]
@@ -124,7 +147,6 @@ class _Worker(threading.Thread):
                 pieces = [piece for piece, anywhere in zip(pieces, used) if anywhere]
             for number, grad in pieces:
                 self.engine.begin(number, grad)
-            self.engine.launch()
         except Exception:
             self.leave()
             raise

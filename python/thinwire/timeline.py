@@ -5,7 +5,8 @@ them, one row for each thread that has a part in it:
 
     hook         DDP hands a bucket of gradients over
     queue        the bucket waits for thinwire's thread
-    worker       the thread has it: begin (hand gradients over), launch, wait, finish
+    begin        the thread hands its gradients over
+    worker       all buckets that it needs are there: launch, wait, finish
     exposed      from DDP's last bucket of the step to the end of the exchange
     synchronize  the same without DDP, in step(): begin, launch, wait, update
     select, agree, exchange, apply
@@ -64,6 +65,7 @@ class trace:
         self.engine = self._objects["engine"]
         self._spans = []                    # (name, row, begin, end), in ns of CLOCK_MONOTONIC
         self._handed = collections.deque()  # when the hook has begun and ended with each bucket
+        self._last = None                   # when it has begun with the last one of a step
         self._replaced = []
         with open(path, "w"):               # an error now rather than after the steps
             pass
@@ -73,7 +75,7 @@ class trace:
     def _note(self, name, row, begin, end):
         self._spans.append((name, row, begin, end))
 
-    def _timed(self, method, name):
+    def _timed(self, method, part, name):
         @functools.wraps(method)
         def timed(*arguments, **keywords):
             begin = time.monotonic_ns()
@@ -83,18 +85,20 @@ class trace:
                 end = time.monotonic_ns()
                 if name == "hook":
                     self._handed.append((begin, end))
-                elif name == "worker":
-                    self._note_buckets(arguments[0], begin, end)
+                elif part == "worker" and name == "begin":
+                    self._note_queue(arguments[0], begin)
+                elif name == "worker" and self._last is not None:
+                    self._note("exposed", "exposed", self._last, end)
                 self._note(name, threading.current_thread().name, begin, end)
         return timed
 
-    def _note_buckets(self, jobs, begin, end):
-        """What our thread has had from begin to end."""
+    def _note_queue(self, jobs, taken):
+        """Our thread has taken these buckets."""
+        self._last = None
         for job in jobs[:len(self._handed)]:    # the first may have come before trace()
-            first, last = self._handed.popleft()
-            self._note("queue", "queue", last, begin)
-            if job.last:
-                self._note("exposed", "exposed", first, end)
+            begin, end = self._handed.popleft()
+            self._note("queue", "queue", end, taken)
+            self._last = begin if job.last else None
 
     def _counted(self, add):
         """Stats.add, of the tensors that have just been exchanged."""
@@ -118,7 +122,7 @@ class trace:
             owner = self._objects[part]
             for name, label in methods.items():
                 if hasattr(owner, name):
-                    self._replace(owner, name, self._timed(getattr(owner, name), label))
+                    self._replace(owner, name, self._timed(getattr(owner, name), part, label))
         self._replace(self.engine.costs, "add", self._counted(self.engine.costs.add))
         kinds = torch.profiler.ProfilerActivity
         self._profiler = torch.profiler.profile(
