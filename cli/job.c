@@ -124,6 +124,9 @@ static int begin(job_handle *job, int64_t wanted, int otherwise, const job_tcp *
     if (tcp->rank >= 0 || tcp->secret_file != NULL)
         return error_usage("--rank and --secret-file are for --meet; give it too");
     *job = (job_handle){.processes = launched_rank() >= 0};
+    if (!job->processes && wanted > JOB_RANKS_MAX)
+        return error_usage("--ranks %" PRId64 ": accepted are 1 to %d threads", wanted,
+                           JOB_RANKS_MAX);
     if (!job->processes) {
         job->nranks = wanted > 0 ? (int)wanted : otherwise;
         return STATUS_OK;

@@ -108,8 +108,6 @@ def check(args):
         raise SystemExit("--per-rank: not with --scheme dense, which sends all values")
     if args.scheme == "dense" and args.trace:
         raise SystemExit("--trace: not with --scheme dense; torch.profiler shows all of it")
-    if args.trace and args.steps is not None and args.steps < TRACED:
-        raise SystemExit(f"--trace: needs {TRACED} steps")
     if args.momentum_correction and args.dense_steps:
         raise SystemExit("--dense-steps: not with --momentum-correction")
     if args.optimizer == "thinwire":
@@ -272,7 +270,10 @@ class Loop:
 
     def run(self):
         step, result = self.begin()
-        traced = max(step, min(step + BEFORE_TRACE, self.steps - TRACED), self.args.dense_steps)
+        first = max(step, self.args.dense_steps)
+        traced = max(first, min(first + BEFORE_TRACE, self.steps - TRACED))
+        if self.args.trace and traced + TRACED > self.steps:
+            raise SystemExit(f"--trace: needs {TRACED} steps that thinwire makes")
         while step < self.steps and not self.diverged:
             if step == self.args.dense_steps and self.state is None:
                 self.compress()
@@ -306,9 +307,10 @@ class Loop:
             self.timeline = thinwire.trace(self.args.trace, self.state)
             self.timeline.__enter__()
         yield
-        if number == TRACED - 1 and self.timeline is not None:
+        if self.timeline is not None and (number == TRACED - 1 or self.diverged):
             self.timeline.__exit__(None, None, None)
-            print(f"{self.args.trace}: {TRACED} steps\n{self.timeline.summary()}", flush=True)
+            print(f"{self.args.trace}:\n{self.timeline.summary()}", flush=True)
+            self.timeline = None
 
     def train_step(self, step):
         args = self.args

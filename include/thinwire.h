@@ -658,8 +658,9 @@ TW_API int tw_group_memory(const tw_group *group, tw_memory *memory);
 TW_API int tw_group_open(tw_group *group);
 
 /* Free the group. NULL is fine. Does not wait for other ranks. A step that is in progress is
- * abandoned: the other ranks' groups break, and the transport can only be freed. A tensor that was
- * started is not in progress before all of its bucket are, or one of them is waited for.
+ * abandoned: the other ranks' groups break, and the transport can only be freed. A bucket's step is
+ * in progress once all its tensors and all buckets before it were started, or once a tensor of it or
+ * of a later bucket is waited for.
  *
  * On a GPU, first abort the work of a failed step (see tw_allreduce). If the GPU is still at work
  * on it, or functions of tw_transport_set_device have not queued all of it, the group's GPU memory

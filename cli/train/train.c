@@ -200,9 +200,6 @@ static int check_idle(const train_settings *s) {
 }
 
 static int check(const train_settings *s) {
-    if (s->ranks > JOB_RANKS_MAX && s->tcp.meet == NULL)
-        return error_usage("train: --ranks %" PRId64 ": threads are from 1 to %d", s->ranks,
-                           JOB_RANKS_MAX);
     if (s->epochs > 0 && s->steps > 0)
         return error_usage("train: give --epochs or --steps, not both");
     if (s->correct_momentum && strcmp(names_scheme(s->scheme), "dense") == 0) {

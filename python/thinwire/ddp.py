@@ -9,6 +9,7 @@ import functools
 import os
 import queue
 import threading
+import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
@@ -45,6 +46,7 @@ class _Job:
         self.grads = bucket.gradients()
         self.buffer = bucket.buffer()
         self.last = bucket.is_last()
+        self.since = time.monotonic_ns()    # for trace()
         cuda = device.type == "cuda"
         self.future = torch.futures.Future(devices=[device] if cuda else [])
         self.ready = torch.cuda.current_stream(device).record_event() if cuda else None
@@ -58,7 +60,8 @@ class _Worker(threading.Thread):
         super().__init__(daemon=True, name="thinwire")
         self.engine = engine
         self.jobs = queue.SimpleQueue()
-        self.waiting, self.begun = [], 0    # buckets of this step; the engine has so many of them
+        self.waiting = []       # buckets of this step
+        self.begun = 0          # how many of these the engine has got
         self.error = None       # the next backward() raises it
         self.good = True        # no bucket of this step was refused
         self.left = False       # this rank has left the group
@@ -76,7 +79,7 @@ class _Worker(threading.Thread):
             is_complete = job.last or not self.engine.as_a_whole
             try:
                 with torch.cuda.stream(self.engine.stream):     # None: no effect
-                    if is_complete or job.used is None:
+                    if is_complete or (self.engine.whole_model and job.used is None):
                         self._hand_over()
                     if is_complete:
                         self._run()
@@ -97,8 +100,8 @@ class _Worker(threading.Thread):
                 job.future.set_exception(self.error)
 
     def _hand_over(self):
-        """Gives the engine the gradients of the buckets that it has not got yet: those of a whole
-        model while the backward pass goes on."""
+        """Gives the engine the gradients of the buckets that it has not got yet. Those of a whole
+        model come one by one: they start nothing before launch()."""
         jobs, self.begun = self.waiting[self.begun:], len(self.waiting)
         if self.engine.stream is not None:
             for job in jobs:

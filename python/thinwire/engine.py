@@ -93,7 +93,8 @@ class Engine:
     def __init__(self, parameters, process_group=None, *, groups=None, scheme="oktopk",
                  density=None, k=0, steps=None, warmup="exponential", warmup_steps=None,
                  warmup_density=None, whole_model=False, grad_scaler=None, bucket=0, threads=0,
-                 timeout=None, on_loss="raise", time_dense=True, transport=None, opens=True, **options):
+                 timeout=None, on_loss="raise", time_dense=True, transport=None, opens=True,
+                 **options):
         _check(parameters)
         _check_options(timeout, grad_scaler, on_loss, options)
         self.schedule = Schedule(sum(parameter.numel() for _, parameter in parameters), density, k,
@@ -263,9 +264,9 @@ class Engine:
             self._start(number)
 
     def launch(self):
-        """Starts the exchange of a whole model whose gradients have all begun. Call it right
-        before finish() if nothing is to run beside it: a caller that waits in time runs it itself,
-        and need not be woken."""
+        """Starts the exchange of a whole model, whose gradients have all begun: without it finish()
+        waits for nothing. If finish() follows at once, its thread runs the exchange, and no other
+        one is woken."""
         if self.whole_model and len(self.begun) == len(self.sizes):
             try:
                 for tensor in range(len(self.tensors.sizes)):
@@ -358,7 +359,7 @@ class Engine:
         """Waits until every gradient that was begun is the mean over ranks. Raises Error, the same
         on all ranks. Returns False for a step to skip: gradients are infinite then. then() is
         called before anything is counted, so that a GPU gets work soon."""
-        begun, given = self.begun, self.given   # not freed before then(): that takes a while
+        begun = self.begun
         try:
             if self.whole_model:
                 self._check_complete(begun)
@@ -376,7 +377,6 @@ class Engine:
             self.begun, self.given = [], {}
         if then is not None:
             then()
-        del given
         if not self.makes_updates:
             for _, grad, _, mean in begun:
                 if self.scaler is not None:

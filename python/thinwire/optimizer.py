@@ -6,6 +6,7 @@ them, then runs the optimizer's own step. Weights must be equal at the start, as
 """
 import contextlib
 import functools
+import sys
 import threading
 import types
 import weakref
@@ -178,24 +179,31 @@ class DDPStep:
         self.state.close()
 
 
+class _CopiedError(StateError, AttributeError):
+    """Also AttributeError, so that hasattr() is False."""
+
+
 class NotCopied:
     """Stands for an optimizer or LocalSteps in a copy of what refers to it, as a model or a
     scheduler may: connections belong to one object in one process."""
+
+    __slots__ = ("kind",)
 
     def __init__(self, kind):
         self.kind = kind
 
     def __getattr__(self, field):
-        if field.startswith("__"):      # copy and pickle ask for these
-            raise AttributeError(field)
-        raise StateError(f"this is a copy of thinwire's {self.kind}, which exchanges with other "
-                         "ranks and cannot be copied or pickled; copy its state_dict()")
+        raise _CopiedError(f"this is a copy of thinwire's {self.kind}, which exchanges with other "
+                           "ranks and cannot be copied or pickled; copy its state_dict()")
 
 
 def _without_hooks(step):
     """A method as it was before torch wrapped it: torch lets step() call hooks in each class of
-    which it makes an optimizer."""
-    return types.MethodType(step.__wrapped__, step.__self__) if hasattr(step, "hooked") else step
+    which it makes an optimizer. Wrappers of others stay."""
+    theirs = sys.modules[torch.optim.Optimizer.__module__].__file__
+    if hasattr(step, "hooked") and step.__func__.__code__.co_filename == theirs:
+        return types.MethodType(step.__wrapped__, step.__self__)
+    return step
 
 
 class Distributed:
@@ -358,6 +366,7 @@ def DistributedOptimizer(
     engine = Engine(named, process_group, groups=groups, **options)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (Distributed, kind), {})
+    getattr(optimizer, "_patch_step_function", lambda: None)()     # torch 2: hooks around all of it
     optimizer.thinwire = engine
     optimizer._exchange = PlainStep([parameter for _, parameter in named], engine,
                                     backward_passes_per_step)

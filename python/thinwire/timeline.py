@@ -5,17 +5,21 @@ them, one row for each thread that has a part in it:
 
     hook         DDP hands a bucket of gradients over
     queue        the bucket waits for thinwire's thread
-    begin        the thread hands its gradients over
-    worker       all buckets that it needs are there: launch, wait, finish
+    begin        the library is given its gradients
+    worker       the thread has all buckets that it needs: launch, finish
+    launch       the exchange of a whole model starts
+    wait         for the exchange, or it is run here
+    finish       the wait, and what follows it
     exposed      from DDP's last bucket of the step to the end of the exchange
-    synchronize  the same without DDP, in step(): begin, launch, wait, update
+    synchronize  without DDP, all of the exchange in step(): begin, launch, finish
+    update       of AdamW: what is subtracted from the parameters
+    round        of LocalSteps
     select, agree, exchange, apply
-                 the stages of the C library, while the thread or step() waits
+                 the stages of the C library
 
 Nothing is measured outside of trace(): it replaces methods of the objects that it is given, and
 takes them away again at its end.
 """
-import collections
 import functools
 import json
 import os
@@ -27,9 +31,10 @@ import torch
 
 from . import ddp
 from .errors import ParamError
+from .optimizer import Distributed
 
 _STAGES = ("select", "agree", "exchange", "apply")
-_CLOCK = "thinwire's clock"     # an event of the profiler whose time is known by ours too
+_CLOCK = "thinwire's clock"     # an event of the profiler, whose time we note by our clock as well
 _TIMED = {                      # methods and their names in the timeline
     "state": {"submit": "hook"},
     "worker": {"_run": "worker", "_begin": "begin"},
@@ -42,12 +47,13 @@ _TIMED = {                      # methods and their names in the timeline
 
 def _parts(exchange):
     """The objects whose methods are timed, by the names in _TIMED."""
-    step = getattr(exchange, "_exchange", None)         # of an optimizer of thinwire
+    step = exchange._exchange if isinstance(exchange, Distributed) else None
     state = exchange if isinstance(exchange, ddp.State) else getattr(step, "state", None)
     engine = getattr(exchange, "thinwire", None) or getattr(exchange, "engine", None)
     if engine is None:
         raise ParamError(f"exchange: {type(exchange).__name__}; accepted is what compress() "
-                         "returned, an optimizer of thinwire, and LocalSteps, with several ranks")
+                         "returned, an optimizer of thinwire, and LocalSteps, of several ranks and "
+                         "on the first rank of a worker")
     return {"engine": engine, "state": state, "worker": getattr(state, "_worker", None),
             "plain": step if state is None else None, "optimizer": exchange, "local": exchange}
 
@@ -57,17 +63,17 @@ class trace:
 
     exchange: what compress() returned, an optimizer of thinwire, DistributedOptimizer's, or
     LocalSteps. summary() is a table of the same, afterwards. On a GPU the stages of the library are
-    those of the host: kernels of the GPU are in the profiler's rows.
+    those of the host: kernels of the GPU are in the profiler's rows. After an exception there is
+    no timeline, only the table.
     """
 
     def __init__(self, path, exchange):
         self.path, self._objects = path, _parts(exchange)
         self.engine = self._objects["engine"]
         self._spans = []                    # (name, row, begin, end), in ns of CLOCK_MONOTONIC
-        self._handed = collections.deque()  # when the hook has begun and ended with each bucket
-        self._last = None                   # when it has begun with the last one of a step
+        self._last = None                   # when the last bucket of a step was handed over
         self._replaced = []
-        with open(path, "w"):               # an error now rather than after the steps
+        with open(path, "a"):               # an error now rather than after the steps
             pass
 
     # ---- spans
@@ -83,22 +89,19 @@ class trace:
                 return method(*arguments, **keywords)
             finally:
                 end = time.monotonic_ns()
-                if name == "hook":
-                    self._handed.append((begin, end))
-                elif part == "worker" and name == "begin":
+                if part == "worker" and name == "begin":
                     self._note_queue(arguments[0], begin)
-                elif name == "worker" and self._last is not None:
+                elif name == "finish" and self._last is not None:
                     self._note("exposed", "exposed", self._last, end)
+                    self._last = None
                 self._note(name, threading.current_thread().name, begin, end)
         return timed
 
     def _note_queue(self, jobs, taken):
         """Our thread has taken these buckets."""
-        self._last = None
-        for job in jobs[:len(self._handed)]:    # the first may have come before trace()
-            begin, end = self._handed.popleft()
-            self._note("queue", "queue", end, taken)
-            self._last = begin if job.last else None
+        for job in jobs:
+            self._note("queue", "queue", job.since, taken)
+            self._last = job.since if job.last else None
 
     def _counted(self, add):
         """Stats.add, of the tensors that have just been exchanged."""
@@ -118,12 +121,6 @@ class trace:
         setattr(owner, name, method)
 
     def __enter__(self):
-        for part, methods in _TIMED.items():
-            owner = self._objects[part]
-            for name, label in methods.items():
-                if hasattr(owner, name):
-                    self._replace(owner, name, self._timed(getattr(owner, name), part, label))
-        self._replace(self.engine.costs, "add", self._counted(self.engine.costs.add))
         kinds = torch.profiler.ProfilerActivity
         self._profiler = torch.profiler.profile(
             activities=[kinds.CPU] + [kinds.CUDA] * (self.engine.stream is not None))
@@ -132,6 +129,12 @@ class trace:
             before = time.monotonic_ns()
             with torch.profiler.record_function(_CLOCK):
                 self._now = (before + time.monotonic_ns()) / 2
+        for part, methods in _TIMED.items():
+            owner = self._objects[part]
+            for name, label in methods.items():
+                if hasattr(owner, name):
+                    self._replace(owner, name, self._timed(getattr(owner, name), part, label))
+        self._replace(self.engine.costs, "add", self._counted(self.engine.costs.add))
         return self
 
     def __exit__(self, *error):

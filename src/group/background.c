@@ -112,11 +112,11 @@ static void run_next(tw_group *g) {
 #define PRECISELY 1000 /* ns */
 
 /* A device is waited for by short sleeps, to which Linux adds up to 50 us if it is not told. Returns
- * what this thread allowed before. */
+ * how much this thread has allowed before. */
 static int set_timer_slack(int ns) {
 #ifdef __linux__
     int before = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
-    if (ns > 0) /* not what an error was */
+    if (ns > 0) /* negative: prctl had failed */
         (void)prctl(PR_SET_TIMERSLACK, (unsigned long)ns, 0UL, 0UL, 0UL);
     return before;
 #else
@@ -271,17 +271,17 @@ int tw_allreduce_start(tw_group *g, int tensor, const void *grad, float *out) {
     return tw_allreduce_start_pieces(g, tensor, &grad, out != NULL ? &out : NULL, 1);
 }
 
-/* Runs the next launch in the caller's thread, whose settings and last error stay as they were. */
+/* Runs the next launch in the caller's thread. Its settings and last error stay as they were. */
 static void run_as_caller(tw_group *g) {
     char text[TW__TEXT];
     fenv_t own;
-    const int longer = set_timer_slack(PRECISELY);
+    const int slack = set_timer_slack(PRECISELY);
     fegetenv(&own);
     snprintf(text, sizeof text, "%s", tw_last_error());
     run_next(g);
     tw__fail(TW_OK, "%s", text);
     fesetenv(&own);
-    (void)set_timer_slack(longer);
+    (void)set_timer_slack(slack);
 }
 
 /* Waits for one tensor that was started, by running launches or for the thread that runs one. */

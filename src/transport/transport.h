@@ -133,8 +133,8 @@ int tw__transport_is_shared(const tw_transport *t);
 double tw__transport_seconds(const tw_transport *t);
 /* Seconds on that clock per second of CPU time. */
 double tw__transport_computing(const tw_transport *t);
-/* A step in the background: the clock counts what its thread computes between these two calls, and
- * nothing that this thread computes before or after. */
+/* A step in the background: the clock counts what its thread computes between these two calls. It
+ * does not count what this thread computes before, or after until it reads the clock. */
 void tw__transport_begin_computing(tw_transport *t);
 void tw__transport_end_computing(tw_transport *t);
 

@@ -229,7 +229,8 @@ stops "--optimizer thinwire: not with --scheme dense" torch_gpt.py --data "$dir/
     --optimizer thinwire --scheme dense
 stops "--per-rank: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" --scheme dense --per-rank
 stops "--trace: not with --scheme dense" torch_gpt.py --data "$dir/text/train.txt" --scheme dense --trace x
-stops "--trace: needs 3 steps" torch_gpt.py --data "$dir/text/train.txt" --steps 2 --trace x
+stops "--trace: needs 3 steps" torch_gpt.py --data "$dir/text/train.txt" --size tiny --length 32 --steps 2 \
+    --batch 4 --test-limit 100 --trace x
 stops "multiple of --local-steps" torch_local_steps.py --data "$dir/text/train.txt" --evaluate 7
 stops "--merge: not with --scheme dense" torch_local_steps.py --data "$dir/text/train.txt" --scheme dense --merge mean
 stops "--wire: not with --scheme dense" torch_local_steps.py --data "$dir/text/train.txt" --scheme dense --wire q4

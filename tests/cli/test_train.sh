@@ -376,7 +376,7 @@ fails 2 "--momentum needs --optimizer sgd" --optimizer adamw --momentum 0.9
 fails 2 "--momentum needs --optimizer sgd" --model lstm --momentum 0.9
 trains --steps 2 --schedule step --drop-every 1 --drop-factor 0.5
 trains --steps 2 --optimizer adamw --momentum-correction --momentum 0.5
-fails 2 "from 1 to 1024" --ranks 1025
+fails 2 "1 to 1024 threads" --ranks 1025
 fails 1 "within 0.2 s" --ranks 1100 --batch 1 --rank 0 --meet 127.0.0.1:1 --timeout 0.2
 fails 2 "--checkpoint" --local-steps 5 --checkpoint "$dir/none"
 fails 2 "sparse scheme" --scheme dense --optimizer adamw-before

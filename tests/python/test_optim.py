@@ -501,8 +501,16 @@ def test_nothing_between_start_and_wait():
 
 def test_hooks_of_torch():
     """Each is called once, also after torch has made an optimizer of the same rule."""
+    def by_torch(network, **options):
+        return thinwire.DistributedOptimizer(torch.optim.SGD(network.parameters(), **options))
+
+    def loaded(network, **options):
+        optimizer = by_torch(network, **options)
+        torch.optim.SGD.load_state_dict(optimizer, optimizer.state_dict())
+        return optimizer
+
     torch.optim.SGD(model().parameters(), lr=0.1)
-    for make in (thinwire.AdamW, thinwire.SGD):
+    for make in (thinwire.AdamW, thinwire.SGD, by_torch, loaded):
         network, calls = model(), []
         optimizer = make(network, lr=0.1)
         if not hasattr(optimizer, "register_step_post_hook"):       # torch 1
