@@ -116,11 +116,9 @@ static const char help_notes[] =
     "busiest rank. If the vectors of all ranks together have more than 40 M elements, or k times "
     "ranks squared is more than 40 M, a vector of n/s elements is simulated, at the same density, "
     "and a byte of payload takes as long as s bytes (column size, JSON key scale). Times of "
-    "payload "
-    "and latencies stay as they are. Only dense vectors and long lists, which travel in pieces, "
-    "travel in fewer. Exchanges that need k >= 8P keep that k, at a higher density. 1,024 ranks "
-    "take "
-    "10 to 90 seconds for each scheme on two cores, and 3 GB. JSON: one object per row; "
+    "payload and latencies stay as they are. Only dense vectors and long lists, which travel in "
+    "pieces, travel in fewer. Exchanges that need k >= 8P keep that k, at a higher density. 1,024 "
+    "ranks take 10 to 90 seconds for each scheme on two cores, and 3 GB. JSON: one object per row; "
     "payload_sent_max is that of the whole n, formula_s the upper bound where the papers give two, "
     "exchange_s the part of time_s between agreement and the application of the result.";
 

@@ -267,6 +267,7 @@ class Engine:
         """Starts the exchange of a whole model, whose gradients have all begun: without it finish()
         waits for nothing. If finish() follows at once, its thread runs the exchange, and no other
         one is woken."""
+        assert len(self.begun) <= len(self.sizes), "a backward pass was cut short"
         if self.whole_model and len(self.begun) == len(self.sizes):
             try:
                 for tensor in range(len(self.tensors.sizes)):

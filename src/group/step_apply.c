@@ -86,17 +86,16 @@ static int apply_dense(const tw_group *g, tw__tensor *t) {
  * asked. */
 static int knows_parts(const tw__step *s, int job_at, const tw__list *list, tw__list *parts) {
     const tw__job *job = &s->jobs[job_at];
-    int64_t end = 0;
-    if (job->left_more || list->at != job->own.at)
+    int64_t own = 0, end = 0;
+    for (int i = 0; i < job->shape.nsegments; i++)
+        own += tw__owner(s, job_at, i)->selected;
+    if (job->left_more || list->at != job->own.at || list->count != own)
         return 0;
     for (int i = 0; i < job->shape.nsegments; i++) {
-        int64_t count = tw__owner(s, job_at, i)->selected;
-        if (count > list->count - end)
-            return 0;
-        parts[i] = (tw__list){list->at + end, count};
-        end += count;
+        parts[i] = (tw__list){list->at + end, tw__owner(s, job_at, i)->selected};
+        end += parts[i].count;
     }
-    return list->count == end;
+    return 1;
 }
 
 static int cut_list(const tw__step *s, int job_at, const tw__list *list, tw__list *parts) {

@@ -385,7 +385,7 @@ static double cpu_of_step(tw_group *group, int background, const float *grad, fl
     return cpu_seconds() - begin;
 }
 
-/* A wait right after the start finds the other thread asleep, in most steps. */
+/* A wait right after the start finds the other thread asleep, in some of many steps at least. */
 static void test_waiter_runs_steps(void **state) {
     (void)state;
     enum { N = 1 << 18, STEPS = 100 };

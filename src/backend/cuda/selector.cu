@@ -289,8 +289,8 @@ int tw__cuda_set_learned(void *state, const tw__learned *learned) {
     to.threshold = learned->threshold;
     to.age = learned->age;
     d->cold = true;
-    if (d->residual[d->now] !=
-        nullptr) /* what was sent is written down in what is overwritten here */
+    /* What was sent is known by what is overwritten here. */
+    if (d->residual[d->now] != nullptr)
         TW_TRY(settle(d));
     TW_TRY(failure(
         cudaMemcpyAsync(d->learned[d->now], &to, sizeof to, cudaMemcpyHostToDevice, d->stream),
